@@ -1,0 +1,1 @@
+"""The command line: arguments to Settings to `trio.run`; one module a command."""

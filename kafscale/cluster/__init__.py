@@ -1,0 +1,1 @@
+"""Broker-wide state machines: topics, groups, offsets, producers, metadata. Touches no sockets."""

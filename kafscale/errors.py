@@ -1,0 +1,124 @@
+"""Every exception that KafScale raises on purpose, as one tree.
+
+    KafScaleError
+    ├─ ConfigError               a setting is wrong; the message names option, value and what is allowed (exit 2)
+    ├─ StartupError              the broker can't start; the message says which resource and what to do (exit 1)
+    ├─ ProtocolError             the peer sent something that ends its connection
+    │  ├─ DecodeError            bytes that are not a valid message
+    │  └─ FrameTooLarge          a length prefix past the limit, or negative
+    ├─ KafkaError                has a Kafka error code; becomes the reply to one request or one partition of it
+    │  ├─ CorruptBatch           CORRUPT_MESSAGE: wrong CRC, magic, length, count or offset delta
+    │  └─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
+    ├─ StoreError                the object store refused or failed
+    │  ├─ NotFound               no such key
+    │  ├─ PreconditionFailed     a conditional write lost (412)
+    │  ├─ Conflict               two conditional writes met (409); try again
+    │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
+    │  ├─ RangeNotSatisfiable    a range past the end (416)
+    │  ├─ SlowDown               the store asks for fewer requests (429, 503)
+    │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
+    ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
+    ├─ Fenced                    another broker has taken over what this one owned
+    └─ StorageFailed             the local disk failed; the broker must stop
+
+Kafka error codes are integers from `kafscale.wire.error_codes`; this module imports nothing.
+"""
+
+from __future__ import annotations
+
+
+class KafScaleError(Exception):
+    """The root of the tree."""
+
+
+class ConfigError(KafScaleError):
+    """A setting is wrong. The message names the option, its value and what is allowed."""
+
+
+class StartupError(KafScaleError):
+    """The broker can't start. The message says which resource and what to do about it."""
+
+
+class ProtocolError(KafScaleError):
+    """The peer broke the protocol; its connection ends, nobody else notices."""
+
+
+class DecodeError(ProtocolError):
+    """The peer sent bytes that are not a valid message."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame's length prefix is negative or past the limit; raised before anything is allocated for it."""
+
+
+class KafkaError(KafScaleError):
+    """An error that Kafka's protocol has a code for.
+
+    `code` is from `kafscale.wire.error_codes`; `message` goes to the client where the API has a field for it.
+    """
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message or f"Kafka error {self.code}"
+
+
+class CorruptBatch(KafkaError):
+    """CORRUPT_MESSAGE (2): a record batch with a wrong CRC, magic, length, count or offset delta."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2, message)
+
+
+class InvalidRecord(KafkaError):
+    """INVALID_RECORD (87): a well-formed record batch that must not be stored."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(87, message)
+
+
+class StoreError(KafScaleError):
+    """The object store refused or failed."""
+
+
+class NotFound(StoreError):
+    """No object has this key, or the bucket does not exist."""
+
+
+class PreconditionFailed(StoreError):
+    """A conditional write lost: the key exists (If-None-Match) or has another ETag (If-Match)."""
+
+
+class Conflict(StoreError):
+    """Two conditional writes of one key met; nothing is decided yet, try again (409)."""
+
+
+class AccessDenied(StoreError):
+    """Credentials are missing, refused or expired."""
+
+
+class RangeNotSatisfiable(StoreError):
+    """The range starts past the end of the object."""
+
+
+class SlowDown(StoreError):
+    """The store asks for fewer requests; it has not done this one."""
+
+
+class StoreUnavailable(StoreError):
+    """No answer, or half of one: whether a write took effect is unknown."""
+
+
+class DamagedObject(KafScaleError):
+    """A segment, index or WAL file is not what its checksums say. The message names it and the position."""
+
+
+class Fenced(KafScaleError):
+    """Another broker has taken over what this one owned; it must stop acknowledging."""
+
+
+class StorageFailed(KafScaleError):
+    """The local disk failed. What was not acknowledged is in doubt, so the broker must stop."""

@@ -1,0 +1,174 @@
+"""Counters, gauges and histograms as plain attributes, and their exposition in Prometheus' text format.
+
+Incrementing is `counter.value += 1` or `histogram.observe(seconds)`: no lock (one event loop) and no lookup by name on
+a hot path; a component keeps the metric objects that it increments. What can be read off a component at scrape time
+(queue lengths, lag) is registered as a callback instead of being kept up to date.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import attrs
+
+LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "other" series, so a scrape stays bounded
+
+
+@attrs.define(eq=False)
+class Counter:
+    """Only grows."""
+
+    value: float = 0
+
+
+@attrs.define(eq=False)
+class Histogram:
+    """Counts of observations up to each bound, their sum and their number."""
+
+    bounds: tuple[float, ...] = LATENCY_BUCKETS_SECONDS
+    counts: list[int] = attrs.field(init=False)
+    total: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+Labels = tuple[str, ...]
+Sample = tuple[Labels, float]
+
+
+@attrs.define(eq=False)
+class CounterFamily:
+    """Counters of one name, told apart by the values of their labels."""
+
+    name: str
+    help: str
+    labels: Labels
+    children: dict[Labels, Counter] = attrs.field(factory=dict, init=False)
+
+    def of(self, *values: str) -> Counter:
+        """The counter with these label values; keep it where it is incremented often."""
+        child = self.children.get(values)
+        if child is None:
+            if len(self.children) >= LABEL_SETS_MAX_COUNT:
+                values = ("other",) * len(self.labels)
+            child = self.children.setdefault(values, Counter())
+        return child
+
+    def remove(self, *values: str) -> None:
+        """Forget a series, as when its topic is deleted."""
+        self.children.pop(values, None)
+
+    def lines(self) -> Iterator[str]:
+        yield from _header(self.name, self.help, "counter")
+        for values, child in self.children.items():
+            yield f"{self.name}{_labels(self.labels, values)} {_number(child.value)}"
+
+
+@attrs.define(eq=False)
+class HistogramFamily:
+    """Histograms of one name, told apart by the values of their labels."""
+
+    name: str
+    help: str
+    labels: Labels
+    bounds: tuple[float, ...] = LATENCY_BUCKETS_SECONDS
+    children: dict[Labels, Histogram] = attrs.field(factory=dict, init=False)
+
+    def of(self, *values: str) -> Histogram:
+        """The histogram with these label values; keep it where it is observed often."""
+        child = self.children.get(values)
+        if child is None:
+            child = self.children[values] = Histogram(self.bounds)
+        return child
+
+    def lines(self) -> Iterator[str]:
+        yield from _header(self.name, self.help, "histogram")
+        names = (*self.labels, "le")
+        for values, child in self.children.items():
+            cumulative = 0
+            for bound, count in zip((*map(_number, child.bounds), "+Inf"), child.counts, strict=True):
+                cumulative += count
+                yield f"{self.name}_bucket{_labels(names, (*values, bound))} {cumulative}"
+            yield f"{self.name}_sum{_labels(self.labels, values)} {_number(child.total)}"
+            yield f"{self.name}_count{_labels(self.labels, values)} {cumulative}"
+
+
+@attrs.frozen(eq=False)
+class Callback:
+    """Samples that are read off a component when somebody scrapes."""
+
+    name: str
+    help: str
+    labels: Labels
+    samples: Callable[[], Iterable[Sample]]
+    kind: str = "gauge"
+
+    def lines(self) -> Iterator[str]:
+        yield from _header(self.name, self.help, self.kind)
+        for values, value in self.samples():
+            yield f"{self.name}{_labels(self.labels, values)} {_number(value)}"
+
+
+Family = TypeVar("Family", CounterFamily, HistogramFamily, Callback)
+
+
+@attrs.define(eq=False)
+class Metrics:
+    """All metric families of one broker. Every name begins with `kafscale_` and is unique."""
+
+    families: dict[str, CounterFamily | HistogramFamily | Callback] = attrs.field(factory=dict, init=False)
+
+    def counter(self, name: str, help: str, *labels: str) -> CounterFamily:
+        return self._add(CounterFamily(name, help, labels))
+
+    def histogram(
+        self, name: str, help: str, *labels: str, bounds: Sequence[float] = LATENCY_BUCKETS_SECONDS
+    ) -> HistogramFamily:
+        return self._add(HistogramFamily(name, help, labels, tuple(bounds)))
+
+    def callback(
+        self, name: str, help: str, *labels: str, samples: Callable[[], Iterable[Sample]], kind: str = "gauge"
+    ) -> None:
+        """Register samples that are read at scrape time; `kind` is `gauge` or `counter`."""
+        self._add(Callback(name, help, labels, samples, kind))
+
+    def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Register one unlabelled value that is read at scrape time."""
+        self.callback(name, help, samples=lambda: [((), read())])
+
+    def _add(self, family: Family) -> Family:
+        assert family.name.startswith("kafscale_"), family.name
+        assert family.name not in self.families, family.name
+        self.families[family.name] = family
+        return family
+
+    def expose(self) -> str:
+        """The whole registry in Prometheus' text format, version 0.0.4."""
+        return "\n".join(line for family in self.families.values() for line in family.lines()) + "\n"
+
+
+def _header(name: str, help: str, kind: str) -> Iterator[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _labels(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True)) + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return repr(int(value)) if value == int(value) else repr(value)

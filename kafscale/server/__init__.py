@@ -1,0 +1,1 @@
+"""Listeners, connections and the admin HTTP endpoint. Decides nothing about data."""

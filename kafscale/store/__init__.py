@@ -1,0 +1,1 @@
+"""Object storage behind one protocol. Knows nothing of Kafka."""

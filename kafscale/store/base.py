@@ -1,0 +1,86 @@
+"""The object store's interface: what the log and the metadata checkpoint need of S3, and no more.
+
+Three implementations (`s3`, `file`, `memory`) and wrappers of the same interface, one job each (`limited`: the
+broker-wide limiter; `retrying`: backoff and the ambiguous-put check). One contract suite holds for all of them.
+
+Keys are relative, `/`-separated, without a leading slash; `kafscale.store.paths` makes every one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import attrs
+
+Buffer = bytes | bytearray | memoryview
+
+
+@attrs.frozen
+class ObjectInfo:
+    """One row of a listing. `modified_ms` is the store's clock, in milliseconds since the epoch."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    modified_ms: int
+
+
+@attrs.frozen
+class ObjectPart:
+    """A range of an object: its bytes, the size of the whole object, and the ETag it had."""
+
+    data: Buffer
+    object_size_bytes: int
+    etag: str
+
+
+class ObjectStore(Protocol):
+    """An object store with strong read-after-write consistency and conditional writes.
+
+    Every method may raise `AccessDenied`, `SlowDown` and `StoreUnavailable` besides what it lists. A write that raises
+    `StoreUnavailable` may or may not have taken effect.
+    """
+
+    async def get(self, key: str) -> ObjectPart:
+        """The whole object. Raises NotFound."""
+        ...
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """Bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
+        ...
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """The last `length_bytes`, or all of a shorter object; an empty object gives empty data. Raises NotFound."""
+        ...
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Raises NotFound."""
+        ...
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        """Write the parts, joined, as one object, replacing what was there, all or nothing. Returns the ETag."""
+        ...
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        """`put` if no object has the key (If-None-Match: *). Raises PreconditionFailed, Conflict."""
+        ...
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        """`put` if the object has this ETag (If-Match). Raises PreconditionFailed (also if there is none), Conflict."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages (at most 1,000 rows each) of the objects whose key starts with `prefix` and sorts after `start_after`.
+
+        In order of the keys' UTF-8 bytes. Use inside `async with contextlib.aclosing(...)` if you may leave early.
+        """
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete the objects; a key that does not exist is not an error."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections and files."""
+        ...
