@@ -1,0 +1,56 @@
+"""What a handler is given and how it is registered.
+
+A handler runs in the writer task of its connection, at its turn: it sees the effect of every earlier request of that
+connection, may await (only this connection's later replies wait behind it), and is cancelled when the peer goes away.
+It is `def` unless it can block. It returns its API's response; an error that Kafka has a code for is put into that
+response by the handler itself. Produce is the exception: see `kafscale.api.produce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+
+@attrs.define(eq=False)
+class Peer:
+    """The client at the other end of a connection."""
+
+    host: str
+    listener_name: str
+    reached_host: str  # the local address that the client reached: what a wildcard listener advertises
+    reached_port: int
+    software_name: str = ""
+    software_version: str = ""
+
+
+@attrs.frozen(eq=False)
+class Call:
+    """One request's envelope: what its header said, and who sent it."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    peer: Peer
+
+
+Handler = Callable[..., Any | Awaitable[Any]]  # (services, call, request) -> response
+
+
+@attrs.frozen(eq=False)
+class Api:
+    """One row of the table from which ApiVersions, the dispatcher and the protocol reference are built.
+
+    `min_version` and `max_version` are what is advertised; the message classes know the same range or more.
+    """
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    request: type
+    response: type
+    handle: Handler
