@@ -1,0 +1,143 @@
+"""What every metadata store does: one suite over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.errors import PreconditionFailed
+from kafscale.testing.metadata import MemoryMetadataStore
+
+
+@asynccontextmanager
+async def open_memory(_directory: Path) -> AsyncIterator[MetadataStore]:
+    yield MemoryMetadataStore()
+
+
+# Name -> how a fresh, empty store of that kind is opened in a directory.
+STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {"memory": open_memory}
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    async with STORES[request.param](tmp_path) as opened:
+        yield opened
+
+
+async def test_a_new_store_is_empty(store: MetadataStore) -> None:
+    assert await store.get("topics/a") is None
+    assert list(await store.list("")) == []
+
+
+async def test_what_was_put_is_there_with_the_revision_of_its_transaction(store: MetadataStore) -> None:
+    first = await store.commit(Transaction(puts={"topics/a": b"1", "topics/b": b"2"}))
+    second = await store.commit(Transaction(puts={"topics/a": b"3"}))
+
+    assert second > first > 0
+    entry = await store.get("topics/a")
+    assert entry is not None
+    assert (entry.key, entry.value, entry.revision) == ("topics/a", b"3", second)
+    other = await store.get("topics/b")
+    assert other is not None
+    assert other.revision == first
+
+
+async def test_list_gives_a_prefix_in_order_of_key(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts=dict.fromkeys(("t/b", "t/a", "t/a/1", "t", "ta", "s/a", "t/😀"), b"")))
+
+    assert [entry.key for entry in await store.list("t/")] == ["t/a", "t/a/1", "t/b", "t/\U0001f600"]
+
+
+async def test_a_prefix_is_taken_literally(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts={"a_b": b"", "axb": b"", "a%b": b"", "A_b": b""}))
+
+    assert [entry.key for entry in await store.list("a_")] == ["a_b"]
+    assert [entry.key for entry in await store.list("a%")] == ["a%b"]
+
+
+async def test_values_are_any_bytes(store: MetadataStore) -> None:
+    value = bytes(range(256))
+    await store.commit(Transaction(puts={"k": value, "empty": b""}))
+
+    entry, empty = await store.get("k"), await store.get("empty")
+    assert entry is not None
+    assert entry.value == value
+    assert empty is not None
+    assert empty.value == b""
+
+
+async def test_deletes_and_puts_of_a_transaction_take_effect_together(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts={"g/1/a": b"", "g/1/b": b"", "g/2/a": b"", "x": b""}))
+
+    await store.commit(Transaction(puts={"y": b""}, deletes=["x", "never there"], delete_prefixes=["g/1/"]))
+
+    assert [entry.key for entry in await store.list("")] == ["g/2/a", "y"]
+
+
+async def test_a_transaction_whose_expectation_fails_changes_nothing(store: MetadataStore) -> None:
+    revision = await store.commit(Transaction(puts={"a": b"1"}))
+
+    for expect in ({"a": 0}, {"a": revision + 1}, {"missing": revision}, {"a": revision, "missing": 1}):
+        with pytest.raises(PreconditionFailed):
+            await store.commit(Transaction(puts={"a": b"2", "b": b"2"}, deletes=["a"], expect=expect))
+
+    assert [(entry.key, entry.value, entry.revision) for entry in await store.list("")] == [("a", b"1", revision)]
+
+
+async def test_a_transaction_whose_expectation_holds_takes_effect(store: MetadataStore) -> None:
+    first = await store.commit(Transaction(puts={"a": b"1"}, expect={"a": 0}))
+    second = await store.commit(Transaction(puts={"a": b"2"}, expect={"a": first, "missing": 0}))
+
+    entry = await store.get("a")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"2", second)
+
+
+async def test_a_key_that_was_deleted_does_not_exist(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts={"a": b"1"}))
+    await store.commit(Transaction(deletes=["a"]))
+
+    assert await store.get("a") is None
+    await store.commit(Transaction(puts={"a": b"2"}, expect={"a": 0}))
+
+
+async def test_of_many_that_compete_for_a_key_one_wins(store: MetadataStore) -> None:
+    winners: list[int] = []
+
+    async def compete(number: int) -> None:
+        try:
+            await store.commit(Transaction(puts={"leader": b"%d" % number}, expect={"leader": 0}))
+        except PreconditionFailed:
+            return
+        winners.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(compete, number)
+
+    assert len(winners) == 1
+    entry = await store.get("leader")
+    assert entry is not None
+    assert entry.value == b"%d" % winners[0]
+
+
+async def test_transactions_take_effect_in_the_order_of_the_calls(store: MetadataStore) -> None:
+    done: list[int] = []
+
+    async def put(number: int) -> None:
+        await store.commit(Transaction(puts={"k": b"%d" % number}))
+        done.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(put, number)
+
+    entry = await store.get("k")
+    assert entry is not None
+    # Tasks start in any order; the last of them to call is the last to finish, and its value stays.
+    assert entry.value == b"%d" % done[-1]
