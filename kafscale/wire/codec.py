@@ -1,0 +1,84 @@
+"""Encode and decode messages: `schema` declarations compiled to straight-line Python, once per class and version.
+
+Decoding is safe on whatever a peer sends: it gives a message or raises DecodeError, and allocates no more than a small
+multiple of what was received. Records are slices of the buffer that was decoded, not copies, so the message is good
+only as long as that buffer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kafscale.errors import DecodeError
+from kafscale.wire.decoder_source import compile_decoder
+from kafscale.wire.encoder_source import compile_encoder
+from kafscale.wire.primitives import Buffer
+
+M = TypeVar("M")
+
+_decoders: dict[tuple[type, int], Callable[[memoryview, int], tuple[Any, int]]] = {}
+_encoders: dict[tuple[type, int], Callable[[Any, Callable[[Buffer], object]], None]] = {}
+
+
+def decoder(cls: type[M], version: int) -> Callable[[memoryview, int], tuple[M, int]]:
+    """The function `decode(buf, pos) -> (message, next pos)` for one version of a message class.
+
+    It raises DecodeError and nothing else, whatever the bytes are.
+
+    Raises:
+        ValueError: the class does not have this version.
+    """
+    try:
+        return _decoders[cls, version]
+    except KeyError:
+        pass
+    decode = compile_decoder(cls, version, flexible=is_flexible(cls, version))
+    return _decoders.setdefault((cls, version), decode)
+
+
+def encoder(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], None]:
+    """The function `encode(message, write)` for one version of a message class; `write` is given each part in turn.
+
+    Raises:
+        ValueError: the class does not have this version.
+    """
+    try:
+        return _encoders[cls, version]
+    except KeyError:
+        pass
+    encode = compile_encoder(cls, version, flexible=is_flexible(cls, version))
+    return _encoders.setdefault((cls, version), encode)
+
+
+def decode(cls: type[M], version: int, buf: Buffer) -> M:
+    """Decode a message that fills the buffer.
+
+    Raises:
+        DecodeError: the bytes are not such a message, or bytes are left over.
+    """
+    message, end = decoder(cls, version)(memoryview(buf), 0)
+    if end != len(buf):
+        raise DecodeError(f"{cls.__name__} v{version}: {len(buf) - end} bytes are left over")
+    return message
+
+
+def encode(message: object, version: int) -> list[Buffer]:
+    """Encode a message as a list of parts, ready for one gathering write."""
+    parts: list[Buffer] = []
+    encoder(type(message), version)(message, parts.append)
+    return parts
+
+
+def is_flexible(cls: type, version: int) -> bool:
+    """Whether this version of a message has compact lengths and tagged fields (KIP-482).
+
+    Raises:
+        ValueError: the class does not have this version.
+    """
+    first: int = cls.MIN_VERSION  # type: ignore[attr-defined]
+    last: int = cls.MAX_VERSION  # type: ignore[attr-defined]
+    flexible_since: int = cls.FLEXIBLE_SINCE  # type: ignore[attr-defined]
+    if not first <= version <= last:
+        raise ValueError(f"{cls.__name__} has versions {first} to {last}, not {version}")
+    return version >= flexible_since

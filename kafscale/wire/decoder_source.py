@@ -1,0 +1,203 @@
+"""Writes the source of decoders: `def decode(buf, pos)` for one message class and version.
+
+Every generated decoder keeps to this: `size` is `len(buf)`; `pos` is where it reads next and never goes back; a length
+is compared with what is left before anything is made of it, so that a lie costs nothing. Reading past the end raises
+IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them DecodeError.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeGuard
+
+import attrs
+
+from kafscale.errors import DecodeError
+from kafscale.wire.primitives import read_uvarint, skip_tags
+from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, is_fixed, tagged_fields, untagged_fields
+from kafscale.wire.source import Source
+
+_NAMES: dict[str, Any] = {
+    "DecodeError": DecodeError,
+    "StructError": struct.error,
+    "read_uvarint": read_uvarint,
+    "skip_tags": skip_tags,
+    "unpack_from": struct.unpack_from,
+}
+
+
+def compile_decoder(cls: type, version: int, *, flexible: bool) -> Any:
+    """Compile `decode(buf: memoryview, pos: int) -> (message, pos)`."""
+    title = f"{cls.__name__} v{version}"
+    source = Source(title=f"decoder {title}", names=dict(_NAMES))
+    compiler = _DecoderCompiler(source=source, version=version, flexible=flexible)
+    with source.block("def decode(buf, pos):"):
+        source.add("size = len(buf)")
+        with source.block("try:"):
+            compiler.struct("message", cls)
+        with source.block("except IndexError:"):
+            source.add(f"raise DecodeError('{title}: the message ends early') from None")
+        with source.block("except (DecodeError, StructError, ValueError) as error:"):
+            source.add(f"raise DecodeError(f'{title}, before byte {{pos}}: {{error}}') from error")
+        source.add("return message, pos")
+    return source.build("decode")
+
+
+def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
+    """The fewest bytes that a value of this type takes, at least 1: the bound on what an array's count may claim."""
+    if isinstance(type_, str):
+        if type_ in FIXED:
+            return struct.calcsize(">" + FIXED[type_])
+        return 1 if flexible else 2 if type_ == "string" else 4
+    if isinstance(type_, Array):
+        return 1 if flexible else 4
+    if isinstance(type_, Nullable):
+        return 1
+    fields = untagged_fields(type_, version)
+    return max(1, sum(minimum_bytes(field.wire.type, version, flexible=flexible) for field in fields) + flexible)
+
+
+@attrs.define(kw_only=True, eq=False)
+class _DecoderCompiler:
+    """Writes the lines that read one value after another into variables."""
+
+    source: Source
+    version: int
+    flexible: bool
+
+    def struct(self, out: str, cls: type) -> None:
+        """Read a struct: neighbouring fixed fields in one `unpack`, then the rest, then the tagged section."""
+        source = self.source
+        arguments = []
+        run: list[tuple[str, str]] = []  # struct codes and variables of fixed fields not yet read
+        for field in untagged_fields(cls, self.version):
+            variable = source.variable(field.name)
+            arguments.append(f"{field.name}={variable}")
+            if is_fixed(field.wire.type):
+                run.append((FIXED[field.wire.type], variable))
+            else:
+                self._fixed_run(run)
+                self._field(variable, field, owner=cls)
+        self._fixed_run(run)
+        source.add(f"{out} = {source.bind(cls, cls.__name__)}({', '.join(arguments)})")
+        if self.flexible:
+            self._tags(out, cls)
+
+    def _fixed_run(self, run: list[tuple[str, str]]) -> None:
+        if run:
+            codes = "".join(code for code, _ in run)
+            variables = ", ".join(variable for _, variable in run)
+            self.source.add(f"{variables}, = {self.source.bind_unpack(codes)}(buf, pos)")
+            self.source.add(f"pos += {struct.calcsize('>' + codes)}")
+            run.clear()
+
+    def _field(self, out: str, field: Field, owner: type) -> None:
+        self._value(out, field.wire.type)
+        if not field.nullable and not is_fixed(field.wire.type) and not _is_struct(field.wire.type):
+            with self.source.block(f"if {out} is None:"):
+                self.source.add(f"raise ValueError('{owner.__name__}.{field.name} is null')")
+
+    def _value(self, out: str, type_: FieldType) -> None:
+        if isinstance(type_, Array):
+            self._array(out, type_.of)
+        elif isinstance(type_, Nullable):
+            with self.source.block("if buf[pos] >= 128:"):  # a negative int8
+                self.source.add(f"{out} = None")
+                self.source.add("pos += 1")
+            with self.source.block("else:"):
+                self.source.add("pos += 1")
+                self.struct(out, type_.of)
+        elif _is_struct(type_):
+            self.struct(out, type_)
+        elif is_fixed(type_):
+            self._fixed_run([(FIXED[type_], out)])
+        else:
+            self._variable(out, str(type_))
+
+    def _array(self, out: str, of: FieldType) -> None:
+        source = self.source
+        count = source.variable("count")
+        self._length(count, "i")
+        with source.block(f"if {count} < 0:"):
+            source.add(f"{out} = None")
+        with source.block("else:"):
+            item_bytes = minimum_bytes(of, self.version, flexible=self.flexible)
+            with source.block(f"if {count} * {item_bytes} > size - pos:"):
+                source.add(f"raise ValueError(f'an array of {{{count}}} is longer than the message')")
+            if is_fixed(of) and of != "uuid":  # "16s" can't be repeated by a number in front
+                source.add(f"{out} = list(unpack_from(f'>{{{count}}}{FIXED[of]}', buf, pos))")
+                source.add(f"pos += {count} * {item_bytes}")
+                return
+            source.add(f"{out} = []")
+            with source.block(f"for _ in range({count}):"):
+                item = source.variable("item")
+                self._value(item, of)
+                if isinstance(of, str | Array):
+                    with source.block(f"if {item} is None:"):
+                        source.add("raise ValueError('an element of an array is null')")
+                source.add(f"{out}.append({item})")
+
+    def _variable(self, out: str, type_: str) -> None:
+        source = self.source
+        length, end = source.variable("length"), source.variable("end")
+        self._length(length, "h" if type_ == "string" else "i")
+        with source.block(f"if {length} < 0:"):
+            source.add(f"{out} = None")
+        with source.block("else:"):
+            source.add(f"{end} = pos + {length}")
+            with source.block(f"if {end} > size:"):
+                source.add(f"raise ValueError(f'{type_} of {{{length}}} bytes is longer than the message')")
+            made = {"string": "str({}, 'utf-8')", "bytes": "bytes({})", "records": "{}"}[type_]
+            source.add(f"{out} = {made.format(f'buf[pos:{end}]')}")
+            source.add(f"pos = {end}")
+
+    def _length(self, out: str, code: str) -> None:
+        """Read a length or count; negative for null."""
+        if not self.flexible:
+            self._fixed_run([(code, out)])
+            return
+        self._uvarint(out)
+        self.source.add(f"{out} -= 1")
+
+    def _uvarint(self, out: str) -> None:
+        self.source.add(f"{out} = buf[pos]")
+        with self.source.block(f"if {out} < 128:"):
+            self.source.add("pos += 1")
+        with self.source.block("else:"):
+            self.source.add(f"{out}, pos = read_uvarint(buf, pos)")
+
+    def _tags(self, out: str, cls: type) -> None:
+        """Read the tagged section (KIP-482): known fields are set on the message, unknown ones skipped."""
+        source = self.source
+        known = tagged_fields(cls, self.version)
+        with source.block("if not buf[pos]:"):
+            source.add("pos += 1")
+        with source.block("else:"):
+            if not known:
+                source.add("pos = skip_tags(buf, pos, size)")
+                return
+            count, tag, end = source.variable("count"), source.variable("tag"), source.variable("end")
+            self._uvarint(count)
+            with source.block(f"for _ in range({count}):"):
+                source.add(f"{tag}, pos = read_uvarint(buf, pos)")
+                source.add(f"{end}, pos = read_uvarint(buf, pos)")
+                source.add(f"{end} += pos")
+                with source.block(f"if {end} > size:"):
+                    source.add("raise ValueError('tagged field past the end')")
+                keyword = "if"
+                for number, field in known.items():
+                    with source.block(f"{keyword} {tag} == {number}:"):
+                        value = source.variable(field.name)
+                        self._field(value, field, owner=cls)
+                        source.add(f"{out}.{field.name} = {value}")
+                    keyword = "elif"
+                with source.block("else:"):
+                    source.add(f"pos = {end}")
+                with source.block(f"if pos != {end}:"):
+                    source.add(
+                        f"raise ValueError(f'tagged field {{{tag}}} of {cls.__name__} does not end where it says')"
+                    )
+
+
+def _is_struct(type_: FieldType) -> TypeGuard[type]:
+    return isinstance(type_, type)

@@ -1,0 +1,147 @@
+"""Writes the source of encoders: `def encode(message, write)` for one message class and version.
+
+Parts are written as they are met; records are written as the buffers that they are, never joined. Encoding trusts the
+message: it is our own, so a value that does not fit raises struct.error, which is a bug and not a peer's fault.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import attrs
+
+from kafscale.wire.primitives import UVARINT, uvarint
+from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, is_fixed, tagged_fields, untagged_fields
+from kafscale.wire.source import Source
+
+_NAMES: dict[str, Any] = {"UVARINT": UVARINT, "pack": struct.pack, "uvarint": uvarint}
+
+
+def compile_encoder(cls: type, version: int, *, flexible: bool) -> Any:
+    """Compile `encode(message, write)`."""
+    source = Source(title=f"encoder {cls.__name__} v{version}", names=dict(_NAMES))
+    with source.block("def encode(message, write):"):
+        source.add("pass")
+        _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").struct("message", cls)
+    return source.build("encode")
+
+
+@attrs.define(kw_only=True, eq=False)
+class _EncoderCompiler:
+    """Writes the lines that pass one value after another to `write`."""
+
+    source: Source
+    version: int
+    flexible: bool
+    write: str
+    """The name of the function that takes each part."""
+
+    def struct(self, expression: str, cls: type) -> None:
+        """Write a struct: neighbouring fixed fields in one `pack`, then the rest, then the tagged section."""
+        run: list[Field] = []  # fixed fields not yet written
+        for field in untagged_fields(cls, self.version):
+            if is_fixed(field.wire.type):
+                run.append(field)
+            else:
+                self._fixed_run(expression, run)
+                self._named_value(f"{expression}.{field.name}", field)
+        self._fixed_run(expression, run)
+        if self.flexible:
+            self._tags(expression, cls)
+
+    def _add(self, part: str) -> None:
+        self.source.add(f"{self.write}({part})")
+
+    def _fixed_run(self, expression: str, run: list[Field]) -> None:
+        if run:
+            pack = self.source.bind_pack("".join(FIXED[str(field.wire.type)] for field in run))
+            self._add(f"{pack}({', '.join(f'{expression}.{field.name}' for field in run)})")
+            run.clear()
+
+    def _named_value(self, expression: str, field: Field) -> None:
+        """Read the attribute once into a variable, then write that."""
+        variable = self.source.variable(field.name)
+        self.source.add(f"{variable} = {expression}")
+        self._value(variable, field.wire.type)
+
+    def _value(self, variable: str, type_: FieldType) -> None:
+        if isinstance(type_, Array):
+            self._array(variable, type_.of)
+        elif isinstance(type_, Nullable):
+            with self.source.block(f"if {variable} is None:"):
+                self._add(r"b'\xff'")
+            with self.source.block("else:"):
+                self._add(r"b'\x01'")
+                self.struct(variable, type_.of)
+        elif isinstance(type_, type):
+            self.struct(variable, type_)
+        elif is_fixed(type_):
+            self._add(f"{self.source.bind_pack(FIXED[type_])}({variable})")
+        else:
+            self._variable_length(variable, type_)
+
+    def _array(self, variable: str, of: FieldType) -> None:
+        source = self.source
+        with source.block(f"if {variable} is None:"):
+            self._null("i")
+        with source.block("else:"):
+            count = source.variable("count")
+            source.add(f"{count} = len({variable})")
+            self._length(count, "i")
+            if is_fixed(of) and of != "uuid":  # "16s" can't be repeated by a number in front
+                self._add(f"pack(f'>{{{count}}}{FIXED[of]}', *{variable})")
+                return
+            item = source.variable("item")
+            with source.block(f"for {item} in {variable}:"):
+                self._value(item, of)
+
+    def _variable_length(self, variable: str, type_: str) -> None:
+        source = self.source
+        code = "h" if type_ == "string" else "i"
+        length = source.variable("length")
+        with source.block(f"if {variable} is None:"):
+            self._null(code)
+        if type_ == "records":
+            with source.block(f"elif isinstance({variable}, list):"):
+                source.add(f"{length} = sum(map(len, {variable}))")
+                self._length(length, code)
+                buffer = source.variable("buffer")
+                with source.block(f"for {buffer} in {variable}:"):
+                    self._add(buffer)
+        with source.block("else:"):
+            if type_ == "string":
+                source.add(f"{variable} = {variable}.encode()")
+            source.add(f"{length} = len({variable})")
+            self._length(length, code)
+            self._add(variable)
+
+    def _null(self, code: str) -> None:
+        self._add(r"b'\0'" if self.flexible else repr(struct.pack(">" + code, -1)))
+
+    def _length(self, variable: str, code: str) -> None:
+        if self.flexible:
+            self._add(f"UVARINT[{variable} + 1] if {variable} < 127 else uvarint({variable} + 1)")
+        else:
+            self._add(f"{self.source.bind_pack(code)}({variable})")
+
+    def _tags(self, expression: str, cls: type) -> None:
+        """Write the tagged section (KIP-482): the fields that differ from their defaults, ascending by tag."""
+        source = self.source
+        known = tagged_fields(cls, self.version)
+        if not known:
+            self._add(r"b'\0'")
+            return
+        present = source.variable("present")
+        source.add(f"{present} = []")
+        for tag, field in known.items():
+            value, parts = source.variable(field.name), source.variable("parts")
+            source.add(f"{value} = {expression}.{field.name}")
+            with source.block(f"if {value} != {source.bind(field.default, 'default')}:"):
+                source.add(f"{parts} = []")
+                attrs.evolve(self, write=f"{parts}.append")._value(value, field.wire.type)
+                source.add(f"{parts} = b''.join({parts})")
+                source.add(f"{present}.append({uvarint(tag)!r} + uvarint(len({parts})) + {parts})")
+        self._add(f"UVARINT[len({present})]")
+        with source.block(f"for {parts} in {present}:"):
+            self._add(parts)

@@ -1,0 +1,83 @@
+"""Varints and the tagged-field section: the pieces that every encoding of the protocol shares.
+
+Reading functions take a buffer and a position and give the value and the next position. They raise IndexError
+where the buffer ends early (the codec turns it into DecodeError) and DecodeError where no bytes could make it right.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from kafscale.errors import DecodeError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAX_VARINT_BITS: Final = 35  # five bytes of seven bits, as Kafka's ByteUtils.readUnsignedVarint
+MAX_VARLONG_BITS: Final = 70  # ten bytes
+
+
+def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most 5 bytes (protobuf's base 128, least significant group first)."""
+    result = shift = 0
+    while shift < MAX_VARINT_BITS:
+        byte = buf[pos]
+        pos += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, pos
+        shift += 7
+    raise DecodeError("varint of more than 5 bytes")
+
+
+def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Read a zigzag varint of at most 5 bytes, as in the records of a batch."""
+    value, pos = read_uvarint(buf, pos)
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Read a zigzag varint of at most 10 bytes, as a record's timestamp delta."""
+    result = shift = 0
+    while shift < MAX_VARLONG_BITS:
+        byte = buf[pos]
+        pos += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), pos
+        shift += 7
+    raise DecodeError("varlong of more than 10 bytes")
+
+
+def uvarint(value: int) -> bytes:
+    """Encode an unsigned varint."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """Encode a zigzag varint of up to 64 bits."""
+    return uvarint((value << 1) ^ (value >> 63))
+
+
+UVARINT: Final = tuple(uvarint(value) for value in range(128))
+"""Nearly every length is one of these."""
+
+
+def skip_tags(buf: Buffer, pos: int, size: int) -> int:
+    """Step over a section of tagged fields, none of which is known.
+
+    Raises:
+        DecodeError: the section does not end within `size`.
+    """
+    count, pos = read_uvarint(buf, pos)
+    for _ in range(count):
+        _, pos = read_uvarint(buf, pos)
+        length, pos = read_uvarint(buf, pos)
+        pos += length
+        if pos > size:
+            raise DecodeError("tagged field past the end")
+    return pos

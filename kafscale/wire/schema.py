@@ -1,0 +1,197 @@
+"""How a message class says what its attributes look like on the wire, in which versions.
+
+A message is an attrs class whose attributes are made by `wire`:
+
+    @attrs.define(kw_only=True)
+    class HeartbeatRequest:
+        API_KEY: ClassVar = 12
+        MIN_VERSION: ClassVar = 0
+        MAX_VERSION: ClassVar = 4
+        FLEXIBLE_SINCE: ClassVar = 4
+
+        group_id: str = wire("string")
+        generation_id: int = wire("int32")
+        member_id: str = wire("string")
+        group_instance_id: str | None = wire("string", since=3, default=None)
+
+Attributes are laid out in the order of the class. A nested struct is a plain attrs class without the class variables.
+Types are the fixed ones below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`.
+
+Null is accepted, in every version, where the annotation allows it (`str | None`); elsewhere decoding refuses it, so
+that the annotation holds for whatever a peer sends. Elements of arrays are never null.
+
+`codec` compiles these declarations; this module imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import typing
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+MAX: Final = 0x7FFF
+"""`until` of a field that is in every later version: the greatest int16."""
+
+NEVER: Final = MAX + 1
+"""`FLEXIBLE_SINCE` of a message that has no flexible version (KIP-482)."""
+
+FIXED: Final = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "bool": "?",
+    "float64": "d",
+    "uuid": "16s",  # the 16 raw bytes
+}
+"""Types of fixed size and their `struct` codes."""
+
+VARIABLE: Final = ("string", "bytes", "records")
+"""Types with a length in front. "records" is decoded to a memoryview, without a copy, and "bytes" to `bytes`."""
+
+
+@attrs.frozen
+class Array:
+    """A sequence of one type; decoded to a list."""
+
+    of: FieldType
+
+
+@attrs.frozen
+class Nullable:
+    """A struct that may be null: an int8 in front of it is -1 for null and 1 for a struct."""
+
+    of: type
+
+
+FieldType: TypeAlias = "str | type | Array | Nullable"
+
+
+@attrs.frozen
+class Wire:
+    """How one attribute is laid out, and in which versions."""
+
+    type: FieldType
+    since: int = 0
+    until: int = MAX
+    tag: int | None = None
+
+    def is_in(self, version: int) -> bool:
+        """Whether the version has this field."""
+        return self.since <= version <= self.until
+
+
+@attrs.frozen
+class Field:
+    """An attribute of a message class together with its layout."""
+
+    name: str
+    wire: Wire
+    nullable: bool
+    default: Any
+    """`attrs.NOTHING` if the attribute must be given."""
+
+
+def wire(
+    type: FieldType,
+    *,
+    since: int = 0,
+    until: int = MAX,
+    tag: int | None = None,
+    default: Any = attrs.NOTHING,
+    factory: Callable[[], Any] | None = None,
+) -> Any:
+    """Declare an attribute of a message.
+
+    A field that a version does not have keeps its default on decode and is left out on encode. A tagged field (KIP-482)
+    is encoded only when it differs from its default.
+
+    Raises:
+        TypeError: the type is unknown, or a tagged field has no default.
+    """
+    _check_type(type)
+    if tag is not None and default is attrs.NOTHING and factory is None:
+        raise TypeError("a tagged field needs a default")
+    metadata = {"wire": Wire(type=type, since=since, until=until, tag=tag)}
+    if factory is not None:
+        return attrs.field(factory=factory, metadata=metadata)
+    return attrs.field(default=default, metadata=metadata)
+
+
+def fields_of(cls: type) -> list[Field]:
+    """Every wire attribute of a message or struct class, in order."""
+    return [
+        Field(
+            name=attribute.name,
+            wire=attribute.metadata["wire"],
+            nullable=_allows_none(attribute.type),
+            default=_default_value(attribute.default),
+        )
+        for attribute in attrs.fields(cls)
+        if "wire" in attribute.metadata
+    ]
+
+
+def untagged_fields(cls: type, version: int) -> list[Field]:
+    """The fields of this version that have a place of their own.
+
+    Raises:
+        TypeError: a field that the version does not have has no default either, so it could never be decoded.
+    """
+    present = []
+    for field in fields_of(cls):
+        if not field.wire.is_in(version):
+            if field.default is attrs.NOTHING:
+                raise TypeError(f"{cls.__name__}.{field.name} is not in version {version} and needs a default")
+        elif field.wire.tag is None:
+            present.append(field)
+    return present
+
+
+def tagged_fields(cls: type, version: int) -> dict[int, Field]:
+    """The tagged fields of this version by tag, ascending."""
+    by_tag = {
+        field.wire.tag: field for field in fields_of(cls) if field.wire.tag is not None and field.wire.is_in(version)
+    }
+    return dict(sorted(by_tag.items()))
+
+
+def is_fixed(type_: FieldType) -> typing.TypeGuard[str]:
+    """Whether values of the type all have one size."""
+    return isinstance(type_, str) and type_ in FIXED
+
+
+def _check_type(type_: FieldType) -> None:
+    if isinstance(type_, Array | Nullable):
+        _check_type(type_.of)
+    elif isinstance(type_, str) and type_ not in FIXED and type_ not in VARIABLE:
+        raise TypeError(f"no such wire type: {type_!r}")
+    elif isinstance(type_, type) and not attrs.has(type_):
+        raise TypeError(f"{type_.__name__} is not an attrs class")
+
+
+def _default_value(default: Any) -> Any:
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+
+
+def _allows_none(annotation: Any) -> bool:
+    """Whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
+    if isinstance(annotation, str):
+        return _expression_allows_none(ast.parse(annotation, mode="eval").body)
+    return annotation is None or annotation is Any or type(None) in typing.get_args(annotation)
+
+
+def _expression_allows_none(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _expression_allows_none(left) or _expression_allows_none(right)
+        case ast.Constant(value=None) | ast.Name(id="Any"):
+            return True
+        case ast.Subscript(value=ast.Name(id="Optional")):
+            return True
+    return False

@@ -1,0 +1,66 @@
+"""Python source under construction: what the codec's two compilers write into.
+
+The text is registered with `linecache`, so a traceback through generated code shows its lines.
+"""
+
+from __future__ import annotations
+
+import linecache
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+
+@attrs.define(kw_only=True, eq=False)
+class Source:
+    """One function's text, its indentation, and the values that it refers to by name."""
+
+    title: str
+    """Names the function in tracebacks."""
+    names: dict[str, Any]
+    lines: list[str] = attrs.field(factory=list)
+    depth: int = 0
+    _counter: int = 0
+
+    def add(self, line: str) -> None:
+        """Append a line at the current indentation."""
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def block(self, line: str) -> Iterator[None]:
+        """Append a line that opens a block; what is added inside is its body."""
+        self.add(line)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def variable(self, stem: str) -> str:
+        """A name that nothing else uses."""
+        self._counter += 1
+        return f"{stem}_{self._counter}"
+
+    def bind(self, value: Any, stem: str) -> str:
+        """Give a value a name in the generated code."""
+        name = self.variable(stem)
+        self.names[name] = value
+        return name
+
+    def bind_unpack(self, codes: str) -> str:
+        """Bind `struct.unpack_from` for these codes, big-endian."""
+        return self.bind(struct.Struct(">" + codes).unpack_from, "unpack")
+
+    def bind_pack(self, codes: str) -> str:
+        """Bind `struct.pack` for these codes, big-endian."""
+        return self.bind(struct.Struct(">" + codes).pack, "pack")
+
+    def build(self, function: str) -> Callable[..., Any]:
+        """Compile the text and return the function of that name which it defines."""
+        text = "\n".join(self.lines) + "\n"
+        filename = f"<kafscale {self.title}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        exec(compile(text, filename, "exec"), self.names)
+        built: Callable[..., Any] = self.names[function]
+        return built
