@@ -1,1 +1,0 @@
-"""Settings and limits (being built)."""

@@ -1,0 +1,55 @@
+"""Settings and limits: what can be set, its default, its trade-off, and where a value came from.
+
+    settings.py   Settings: every option of `kafscale serve`
+    limits.py     Limits: every named maximum; options too
+    option.py     how a field declares an option; the one cattrs converter
+    values.py     listeners, store URLs, closed sets of words
+    units.py      sizes and durations
+    sources.py    flag over environment over TOML file over default
+
+Imports the standard library, attrs, cattrs and `kafscale.errors` only.
+"""
+
+from __future__ import annotations
+
+from kafscale.config.limits import Limits
+from kafscale.config.option import Option
+from kafscale.config.settings import Settings, options
+from kafscale.config.sources import BOOTSTRAP_VARIABLE, CONFIG_VARIABLE, Loaded, load
+from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, parse_duration, parse_size
+from kafscale.config.values import (
+    WILDCARD_HOSTS,
+    Address,
+    Durability,
+    Listener,
+    LogFormat,
+    LogLevel,
+    ReplicationFactorPolicy,
+    StoreUrl,
+)
+
+__all__ = [
+    "BOOTSTRAP_VARIABLE",
+    "CONFIG_VARIABLE",
+    "GIB",
+    "KIB",
+    "MIB",
+    "WILDCARD_HOSTS",
+    "Address",
+    "Durability",
+    "Limits",
+    "Listener",
+    "Loaded",
+    "LogFormat",
+    "LogLevel",
+    "Option",
+    "ReplicationFactorPolicy",
+    "Settings",
+    "StoreUrl",
+    "format_duration",
+    "format_size",
+    "load",
+    "options",
+    "parse_duration",
+    "parse_size",
+]

@@ -1,0 +1,138 @@
+"""The named maxima: what the broker takes on before it waits, refuses or closes.
+
+Each is an option, so that somebody who hits one can raise it without a new release; few ever need to. Where Kafka, or a
+broker with its log in object storage, has the same limit, its name and default are beside ours.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.config.option import Milliseconds, Seconds, Size, option
+from kafscale.config.units import GIB, KIB, MIB
+
+INT32_MAX = 2**31 - 1
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Maxima of one broker; sizes are in bytes."""
+
+    max_frame_bytes: Size = option(
+        100 * MIB,
+        "Largest request that is read; a larger length prefix ends the connection before anything is allocated.",
+        why="Kafka: socket.request.max.bytes, 100 MiB.",
+        least=16 * KIB,
+        most=INT32_MAX,
+    )
+    max_connections_count: int = option(
+        10_000,
+        "Connections open at once, over all listeners; past it new ones are closed at once.",
+        why="Kafka: max.connections, no limit. Each costs a file descriptor and about 20 KiB.",
+        least=1,
+    )
+    max_in_flight_requests_count: int = option(
+        128,
+        "Requests of one connection that are read and not answered yet; past it the broker stops reading from it.",
+        why="Kafka reads one at a time (1 gives that); its producer sends at most 5, librdkafka up to 1,000,000.",
+        least=1,
+    )
+    max_in_flight_bytes: Size = option(
+        64 * MIB,
+        "Bytes of those requests; past it the broker stops reading. One request larger than this is still taken alone.",
+        why="Kafka: queued.max.request.bytes, over all connections, no limit.",
+        least=16 * KIB,
+    )
+    connection_idle_timeout_seconds: Seconds = option(
+        600.0,
+        "A connection that sends nothing for this long, and waits for nothing, is closed.",
+        why="Kafka: connections.max.idle.ms, 10 minutes.",
+        least=1,
+    )
+    max_decompressed_bytes: Size = option(
+        128 * MIB,
+        "Largest size that a compressed batch may unpack to, checked while it is unpacked.",
+        why="Kafka has no limit and unpacks records one by one.",
+        least=1 * MIB,
+    )
+    max_message_bytes: Size = option(
+        1_048_588,
+        "Default of the topic setting max.message.bytes: largest record batch, as sent.",
+        why="Kafka: message.max.bytes, the same.",
+        least=1 * KIB,
+        most=INT32_MAX,
+    )
+    fetch_max_bytes: Size = option(
+        55 * MIB,
+        "Most that one fetch returns, whatever the client asks for (the first batch is returned even if larger).",
+        why="Kafka: fetch.max.bytes of the broker, 55 MiB.",
+        least=1 * KIB,
+        most=INT32_MAX,
+    )
+    max_fetch_sessions_count: int = option(
+        1_000,
+        "Incremental fetch sessions kept; past it fetches work without one.",
+        why="Kafka: max.incremental.fetch.session.cache.slots, 1000.",
+        least=0,
+    )
+    max_topics_count: int = option(
+        10_000,
+        "Topics; past it creating one is refused with POLICY_VIOLATION.",
+        why="Kafka has no limit.",
+        least=1,
+    )
+    max_partitions_count: int = option(
+        100_000,
+        "Partitions of all topics together; past it creating more is refused with POLICY_VIOLATION.",
+        why="Kafka has no limit and advises 4,000 a broker, since each holds open files; here one costs memory only.",
+        least=1,
+    )
+    max_groups_count: int = option(
+        100_000,
+        "Consumer groups; past it joining or committing to a new one is refused.",
+        why="Kafka has no limit.",
+        least=1,
+    )
+    max_group_members_count: int = option(
+        10_000,
+        "Members of one consumer group; past it joining is refused with GROUP_MAX_SIZE_REACHED.",
+        why="Kafka: group.max.size, no limit.",
+        least=1,
+    )
+    offset_metadata_max_bytes: Size = option(
+        4 * KIB,
+        "Largest metadata string of a committed offset.",
+        why="Kafka: offset.metadata.max.bytes, 4096.",
+        least=0,
+    )
+    producer_id_expiration_ms: Milliseconds = option(
+        86_400_000,
+        "An idempotent producer's last sequences are forgotten this long after its last batch.",
+        why="Kafka: producer.id.expiration.ms, 24 hours.",
+        least=1_000,
+    )
+    cache_bytes: Size = option(
+        128 * MIB,
+        "Segment data that is kept in memory for fetches of what is no longer in the memory tail.",
+        why="Kafka leaves this to the page cache.",
+        least=0,
+        most=1024 * GIB,
+    )
+    footer_cache_bytes: Size = option(
+        64 * MIB,
+        "Segment footers (the index of their batches) that are kept in memory.",
+        why="A footer is about 50 bytes for each 64 KiB of its segment, so 64 MiB index some 80 GiB.",
+        least=64 * KIB,
+    )
+    store_timeout_seconds: Seconds = option(
+        30.0,
+        "One attempt of an object store operation is given up after this long without progress.",
+        why="botocore: 60 seconds to connect and to read.",
+        least=0.1,
+    )
+    store_retry_deadline_seconds: Seconds = option(
+        60.0,
+        "A failed operation is tried again, with growing and jittered pauses, until this much time has passed.",
+        why="botocore counts instead: 3 attempts by default.",
+        least=0,
+    )

@@ -1,0 +1,215 @@
+"""What one option is: its name in all three places, its type, its help and its bounds, read off the settings' fields.
+
+A field of `Settings` or `Limits` is declared with `option()`; flags, environment variables, keys of the TOML file, the
+reference page and `kafscale config` are all made from that declaration, so nothing about an option is written twice.
+
+The one cattrs converter is here. Types say how text is read: `Size` (bytes), `Seconds` and `Milliseconds` (durations,
+kept in the unit that the attribute's suffix names), `Listener`, `StoreUrl`, enums, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from operator import eq
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import attrs
+import cattrs
+
+from kafscale.config.units import format_duration, format_size, parse_duration, parse_size
+from kafscale.config.values import (
+    Address,
+    Durability,
+    Listener,
+    LogFormat,
+    LogLevel,
+    ReplicationFactorPolicy,
+    StoreUrl,
+)
+from kafscale.errors import ConfigError
+
+Size = Annotated[int, "size"]
+Seconds = Annotated[float, "seconds"]
+Milliseconds = Annotated[int, "milliseconds"]
+
+_UNIT_SUFFIXES = ("_seconds", "_ms", "_count")  # `_bytes` stays: Kafka's own options say bytes, but never seconds or ms
+_METADATA_KEY = "kafscale.option"
+
+
+@attrs.frozen(kw_only=True)
+class Help:
+    """The words and bounds of an option: one line of help, and the trade-off or what others use."""
+
+    text: str
+    why: str = ""
+    name: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+
+
+def option(default: Any, text: str, **details: Any) -> Any:
+    """Declare an attrs field that is an option. `details` are those of `Help`."""
+    return attrs.field(default=default, metadata={_METADATA_KEY: Help(text=text, **details)})
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """One option as every front end sees it.
+
+    `attribute` is its field's name; `type` the field's type, where `tuple[X, ...]` means that it may be repeated.
+    """
+
+    attribute: str
+    type: Any
+    help: Help
+
+    @property
+    def name(self) -> str:
+        """The key in the TOML file, such as `chunk-pool-bytes`."""
+        if self.help.name:
+            return self.help.name
+        attribute = self.attribute
+        for suffix in _UNIT_SUFFIXES:
+            attribute = attribute.removesuffix(suffix)
+        return attribute.replace("_", "-")
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return f"KAFSCALE_{self.name.upper().replace('-', '_')}"
+
+    @property
+    def is_repeatable(self) -> bool:
+        return _is_tuple(self.type)
+
+    @property
+    def is_switch(self) -> bool:
+        return self.type is bool
+
+    def parse(self, raw: object, *, given_as: str) -> Any:
+        """Turn text, or what TOML gave, into the value. Raises ConfigError that names the option as it was given."""
+        try:
+            value = converter.structure(raw, self.type)
+        except ValueError as exc:
+            raise ConfigError(f"{given_as}: {exc}") from exc
+        self.check(value, given_as=given_as)
+        return value
+
+    def check(self, value: Any, *, given_as: str) -> None:
+        """Raise ConfigError if a number is out of bounds."""
+        least, most = self.help.least, self.help.most
+        if isinstance(value, int | float) and not least <= value <= most:
+            if most == math.inf:
+                allowed = f"at least {self.format(least)}"
+            else:
+                allowed = f"{self.format(least)} to {self.format(most)}"
+            raise ConfigError(f"{given_as}: '{self.format(value)}' is out of range; allowed: {allowed}")
+
+    def format(self, value: Any) -> str:
+        """Write a value as a user would; empty for an option that has none."""
+        if value is None:
+            return ""
+        text = converter.unstructure(value, unstructure_as=self.type)
+        return ",".join(text) if isinstance(text, list | tuple) else str(text)
+
+
+def options_of(settings_class: type) -> tuple[Option, ...]:
+    """All options that an attrs class declares, in order of declaration."""
+    types = get_type_hints(settings_class, include_extras=True)
+    return tuple(
+        Option(attribute=field.name, type=types[field.name], help=field.metadata[_METADATA_KEY])
+        for field in attrs.fields(settings_class)
+        if _METADATA_KEY in field.metadata
+    )
+
+
+def _is_tuple(of_type: Any) -> bool:
+    origin: object = get_origin(of_type)
+    return origin is tuple
+
+
+def _text(raw: object, _type: Any = str) -> str:
+    if not isinstance(raw, str):
+        raise ValueError(f"'{raw}' is not a text; put it in quotes")
+    if not raw.strip():
+        raise ValueError("'' is empty; leave the option out to have its default")
+    return raw
+
+
+def _integer(raw: object, _type: Any) -> int:
+    text = str(raw).strip()
+    digits = text.removeprefix("-")
+    if isinstance(raw, bool) or not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise ValueError(f"'{raw}' is not a whole number")
+    return int(text)
+
+
+def _switch(raw: object, _type: Any) -> bool:
+    word = str(raw).strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"'{raw}' is neither; allowed: true, false")
+    return word == "true"
+
+
+def _size(raw: object, _type: Any) -> int:
+    return parse_size(str(raw))
+
+
+def _seconds(raw: object, _type: Any) -> float:
+    return parse_duration(str(raw)) / 1_000_000
+
+
+def _milliseconds(raw: object, _type: Any) -> int:
+    duration_us = parse_duration(str(raw))
+    if duration_us % 1000:
+        raise ValueError(f"'{raw}' is finer than a millisecond; allowed: whole milliseconds")
+    return duration_us // 1000
+
+
+def _word(raw: object, enum_type: Any) -> Any:
+    words = [str(word) for word in enum_type]
+    if raw not in words:
+        raise ValueError(f"'{raw}' is not known; allowed: {', '.join(words)}")
+    return enum_type(raw)
+
+
+def _repeated(raw: object, tuple_type: Any) -> tuple[Any, ...]:
+    items = raw if isinstance(raw, list | tuple) else str(raw).split(",")
+    return tuple(converter.structure(item, get_args(tuple_type)[0]) for item in items)
+
+
+def _make_converter() -> cattrs.Converter:
+    made = cattrs.Converter(detailed_validation=False)
+    reading: list[tuple[Any, Callable[[Any, Any], Any], Callable[[Any], Any]]] = [
+        (str, _text, str),
+        (Path, lambda raw, _type: Path(_text(raw)).expanduser(), str),
+        (int, _integer, lambda value: value),
+        (bool, _switch, lambda value: "true" if value else "false"),
+        (Size, _size, format_size),
+        (Seconds, _seconds, lambda seconds: format_duration(round(seconds * 1_000_000))),
+        (Milliseconds, _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
+        (Address, lambda raw, _type: Address.parse(_text(raw)), str),
+        (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
+        (StoreUrl, lambda raw, _type: StoreUrl.parse(_text(raw)), str),
+    ]
+    for of_type, structure, unstructure in reading:
+        if isinstance(of_type, type):  # cattrs looks up classes before it asks predicates
+            made.register_structure_hook(of_type, structure)
+            made.register_unstructure_hook(of_type, unstructure)
+        else:
+            made.register_structure_hook_func(partial(eq, of_type), structure)
+            made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
+    for enum_type in (Durability, ReplicationFactorPolicy, LogLevel, LogFormat):
+        made.register_structure_hook(enum_type, _word)
+        made.register_unstructure_hook(enum_type, str)
+    made.register_structure_hook_func(_is_tuple, _repeated)
+    return made
+
+
+converter = _make_converter()

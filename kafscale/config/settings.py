@@ -1,0 +1,265 @@
+"""All options of `kafscale serve`, with their defaults and trade-offs: the page to read before changing one.
+
+`Settings` is a frozen value and is checked when it is made, wherever it comes from. Durations are floats in seconds
+where trio waits for them and whole milliseconds where Kafka's protocol carries them; sizes are bytes. Credentials are
+not options: they would be seen in a list of processes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import attrs
+
+from kafscale.config.limits import INT32_MAX, Limits
+from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
+from kafscale.config.units import KIB, MIB
+from kafscale.config.values import (
+    DEFAULT_LISTENER_NAME,
+    Address,
+    Durability,
+    Listener,
+    LogFormat,
+    LogLevel,
+    ReplicationFactorPolicy,
+    StoreUrl,
+)
+from kafscale.errors import ConfigError
+
+
+def _store_in_data_dir(settings: Settings) -> StoreUrl:
+    return StoreUrl(scheme="file", path=settings.data_dir / "bucket")
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Settings of one broker. Raises ConfigError when a value, or two together, can't be."""
+
+    listeners: tuple[Listener, ...] = option(
+        (Listener(DEFAULT_LISTENER_NAME, "127.0.0.1", 9092),),
+        "Address to accept Kafka clients on, as [NAME=]HOST:PORT; repeatable. Port 0 picks a free one.",
+        why="Without a name it is PLAINTEXT. Kafka: listeners.",
+        name="listen",
+    )
+    advertised_listeners: tuple[Listener, ...] = option(
+        (),
+        "Address that clients are told to connect to, as NAME=HOST:PORT, for the listener of that name; repeatable.",
+        why="Without one, clients are told the listener's address, or for a wildcard the address that they reached.",
+        name="advertised-listener",
+    )
+    admin_listen: Address = option(
+        Address("127.0.0.1", 9644),
+        "Address of the admin HTTP server: /healthz, /readyz and /metrics.",
+    )
+    data_dir: Path = option(
+        Path("kafscale-data"),
+        "Directory of the write-ahead log and the metadata; locked while the broker runs.",
+        why="Its disk's fsync is the latency of a produce with --durability wal.",
+    )
+    store: StoreUrl = option(
+        attrs.Factory(_store_in_data_dir, takes_self=True),
+        "Where segments live: file:PATH, s3://BUCKET/PREFIX or memory:. Default: the directory `bucket` in --data-dir.",
+        why="memory: forgets everything at exit.",
+    )
+    namespace: str = option(
+        "default",
+        "First part of every key below the store's prefix, so that several clusters can share a bucket.",
+    )
+    s3_endpoint: str | None = option(
+        None,
+        "URL of an S3-compatible store, such as http://127.0.0.1:9000. Default: Amazon's for the region.",
+    )
+    s3_region: str | None = option(
+        None,
+        "Region of the bucket. Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's, or us-east-1.",
+    )
+    s3_path_style: bool = option(
+        attrs.Factory(lambda settings: settings.s3_endpoint is not None, takes_self=True),
+        "Put the bucket into the path instead of the host name. Default: true if --s3-endpoint is given.",
+        why="MinIO and most others that are not Amazon need it; Amazon wants host names.",
+    )
+    s3_create_bucket: bool = option(False, "Create the bucket at start if it is missing.")
+    s3_ca_file: Path | None = option(
+        None, "PEM file of the authorities to trust for the endpoint. Default: the system's."
+    )
+    s3_concurrency: int = option(
+        64,
+        "Operations of the object store under way at once in the whole broker; 0 means no limit.",
+        why="At 20 ms an operation, 64 do 3,200 operations a second. Lower it for a small MinIO or a slow provider.",
+        least=0,
+        most=65_536,
+    )
+    durability: Durability = option(
+        Durability.WAL,
+        "When a produce is acknowledged: wal (synced to the local disk) or segment (in the bucket).",
+        why="wal answers in about the time of an fsync and trusts the disk until the next flush; segment never does.",
+    )
+    wal_sync_interval_seconds: Seconds = option(
+        0.002,
+        "Longest that a batch waits for others to share its fsync; an upper bound, not a delay. 0 never waits.",
+        why="Kafka syncs never by default (log.flush.interval.messages).",
+        least=0,
+        most=10,
+    )
+    wal_segment_bytes: Size = option(
+        64 * MIB,
+        "Size of one file of the write-ahead log.",
+        why="A file is deleted once all in it is in the bucket: smaller frees disk sooner, larger rotates less often.",
+        least=64 * KIB,
+        most=INT32_MAX,
+    )
+    chunk_pool_bytes: Size = option(
+        512 * MIB,
+        "Memory for record batches that are not in the bucket yet, allocated at start; used up, producers wait.",
+        why="Throughput times flush interval is what it must hold: 50 MiB/s for 10 s.",
+        least=1 * MIB,
+    )
+    segment_bytes: Size = option(
+        64 * MIB,
+        "A partition is flushed to the bucket when it has this much.",
+        why="Kafka: log.segment.bytes, 1 GiB. Larger means fewer and cheaper PUTs, and more memory until then.",
+        least=1 * KIB,
+        most=INT32_MAX,
+    )
+    flush_interval_seconds: Seconds = option(
+        10.0,
+        "A partition is flushed to the bucket at least this often, while it has something.",
+        why="It bounds how far Spark and a lost disk are behind; each active partition costs two PUTs per interval.",
+        least=0.001,
+    )
+    auto_create_topics: bool = option(
+        True,
+        "Create a topic when a client asks for it by name and allows that.",
+        why="Kafka: auto.create.topics.enable, true.",
+    )
+    default_partitions_count: int = option(
+        1,
+        "Partitions of a topic that is created without a number.",
+        why="Kafka: num.partitions, 1.",
+        least=1,
+        most=10_000,
+    )
+    broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=INT32_MAX)
+    cluster_id: str | None = option(
+        None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."
+    )
+    group_initial_rebalance_delay_ms: Milliseconds = option(
+        0,
+        "How long a new consumer group waits for more members before its first rebalance.",
+        why="Kafka: group.initial.rebalance.delay.ms, 3 s, and 0 in its quickstart. Raise it for large groups.",
+        least=0,
+        most=INT32_MAX,
+    )
+    group_min_session_timeout_ms: Milliseconds = option(
+        6_000,
+        "Shortest session timeout that a consumer group's member may ask for.",
+        why="Kafka: group.min.session.timeout.ms, 6 s.",
+        least=1,
+        most=INT32_MAX,
+    )
+    group_max_session_timeout_ms: Milliseconds = option(
+        1_800_000,
+        "Longest session timeout that a consumer group's member may ask for.",
+        why="Kafka: group.max.session.timeout.ms, 30 minutes.",
+        least=1,
+        most=INT32_MAX,
+    )
+    offsets_retention_ms: Milliseconds = option(
+        604_800_000,
+        "Committed offsets of a group without members are forgotten after this long.",
+        why="Kafka: offsets.retention.minutes, 7 days.",
+        least=1,
+    )
+    allow_replication_factor: ReplicationFactorPolicy = option(
+        ReplicationFactorPolicy.ACCEPT,
+        "What to do with a replication factor above 1: accept (the store replicates) or refuse (error 38).",
+    )
+    shutdown_timeout_seconds: Seconds = option(
+        8.0,
+        "How long a shutdown may take before it is cut short; what is not in the bucket stays in the WAL.",
+        why="Below the 10 s after which Docker kills.",
+        least=0,
+    )
+    log_level: LogLevel = option(LogLevel.INFO, "Least severe messages to log: debug, info, warning or error.")
+    log_format: LogFormat = option(LogFormat.TEXT, "How a log line on stderr looks: text or json.")
+    limits: Limits = attrs.field(factory=Limits)
+
+    def __attrs_post_init__(self) -> None:
+        for each in options():
+            each.check(self.value(each), given_as=each.flag)
+        _check_listeners(self)
+        _check_store(self)
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                f"--group-min-session-timeout: '{self.text('group_min_session_timeout_ms')}' is too much; allowed: "
+                f"at most --group-max-session-timeout, which is {self.text('group_max_session_timeout_ms')}"
+            )
+        if self.limits.max_message_bytes > min(self.chunk_pool_bytes, self.limits.max_frame_bytes):
+            raise ConfigError(
+                f"--max-message-bytes: '{self.text('max_message_bytes')}' is too much; allowed: at most "
+                f"--chunk-pool-bytes, {self.text('chunk_pool_bytes')}, "
+                f"and --max-frame-bytes, {self.text('max_frame_bytes')}"
+            )
+
+    def value(self, wanted: Option) -> object:
+        """The value of an option, whether it is a setting or a limit."""
+        return getattr(self if hasattr(self, wanted.attribute) else self.limits, wanted.attribute)
+
+    def text(self, attribute: str) -> str:
+        """The value of an option as a user would write it."""
+        wanted = next(each for each in options() if each.attribute == attribute)
+        return wanted.format(self.value(wanted))
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """All options: those of `Settings`, then those of `Limits`."""
+    return options_of(Settings) + options_of(Limits)
+
+
+def _check_listeners(settings: Settings) -> None:
+    if not settings.listeners:
+        raise ConfigError("--listen: '' is empty; allowed: at least one [NAME=]HOST:PORT")
+    names = [listener.name for listener in settings.listeners]
+    for flag, listeners in (("--listen", settings.listeners), ("--advertised-listener", settings.advertised_listeners)):
+        for name, count in Counter(listener.name for listener in listeners).items():
+            if count > 1:
+                raise ConfigError(
+                    f"{flag}: '{name}' is given {count} times; allowed: each name once, as NAME=HOST:PORT"
+                )
+    for advertised in settings.advertised_listeners:
+        if advertised.name not in names:
+            raise ConfigError(
+                f"--advertised-listener: '{advertised}' has no listener; "
+                f"allowed: the names of --listen, {', '.join(names)}"
+            )
+        if advertised.is_wildcard or advertised.port == 0:
+            raise ConfigError(
+                f"--advertised-listener: '{advertised}' is nothing to connect to; allowed: a host and a port"
+            )
+
+
+def _check_store(settings: Settings) -> None:
+    if not settings.namespace or "/" in settings.namespace or settings.namespace in (".", ".."):
+        raise ConfigError(
+            f"--namespace: '{settings.namespace}' is not a name; allowed: a part of a key, without a slash"
+        )
+    if settings.s3_endpoint is None:
+        return
+    url = urlsplit(settings.s3_endpoint)
+    if url.username or url.password:
+        raise ConfigError(
+            "--s3-endpoint: has credentials in it; allowed: only in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query:
+        raise ConfigError(
+            f"--s3-endpoint: '{settings.s3_endpoint}' is not an endpoint; allowed: http://HOST:PORT or https://HOST:PORT"
+        )
+    if settings.store.scheme != "s3":
+        raise ConfigError(
+            f"--s3-endpoint: '{settings.s3_endpoint}' has no use with --store {settings.store}; "
+            f"allowed: with --store s3://BUCKET"
+        )

@@ -1,0 +1,141 @@
+"""The values that options hold beside numbers: addresses, listeners, store URLs and closed sets of words.
+
+Each has `parse(text)`, which raises ValueError with a message fit for the user, and a `str()` that parses back to it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+DEFAULT_LISTENER_NAME = "PLAINTEXT"
+WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
+
+_LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.%a-z]{2,64}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+
+ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
+LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
+STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX or memory:"
+
+
+class Durability(enum.StrEnum):
+    """When a produce is acknowledged: see the table in the docs on durability."""
+
+    WAL = "wal"
+    SEGMENT = "segment"
+
+
+class ReplicationFactorPolicy(enum.StrEnum):
+    """What CreateTopics does with a replication factor above 1."""
+
+    ACCEPT = "accept"
+    REFUSE = "refuse"
+
+
+class LogLevel(enum.StrEnum):
+    """Level of the broker's own log, as in the standard library's logging."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(enum.StrEnum):
+    """How a log line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@attrs.frozen
+class Address:
+    """A host and a TCP port. Port 0, where something listens, picks a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `HOST:PORT` or `[IPV6]:PORT`. Raises ValueError."""
+        host, colon, port = text.strip().rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        host_ok = _IPV6.fullmatch(host[1:-1]) and ":" in host if bracketed else _HOST.fullmatch(host)
+        port_ok = re.fullmatch(r"[0-9]{1,5}", port) and int(port) <= 65535
+        if not (colon and host_ok and port_ok):
+            raise ValueError(f"'{text}' is not an address; allowed: {ADDRESS_HELP}")
+        return cls(host[1:-1] if bracketed else host, int(port))
+
+
+@attrs.frozen
+class Listener:
+    """A named address that clients connect to. The name ties `--listen` to its `--advertised-listener`."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.address}"
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it accepts on every interface, so that its own host is nothing to tell a client."""
+        return self.host in WILDCARD_HOSTS
+
+    @classmethod
+    def parse(cls, text: str) -> Listener:
+        """Read `[NAME=]HOST:PORT`; without a name it is PLAINTEXT, as in Kafka. Raises ValueError."""
+        name, equals, address_text = text.strip().rpartition("=")
+        if not equals:
+            name = DEFAULT_LISTENER_NAME
+        if not _LISTENER_NAME.fullmatch(name):
+            raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}")
+        try:
+            address = Address.parse(address_text)
+        except ValueError:
+            raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}") from None
+        return cls(name, address.host, address.port)
+
+
+@attrs.frozen(kw_only=True)
+class StoreUrl:
+    """Where the log lives: `path` is set for `file`, `bucket` and `prefix` for `s3`, nothing for `memory`."""
+
+    scheme: Literal["file", "s3", "memory"]
+    path: Path = Path()
+    bucket: str = ""
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        if self.scheme == "s3":
+            return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+        return f"file:{self.path}" if self.scheme == "file" else "memory:"
+
+    @classmethod
+    def parse(cls, text: str) -> StoreUrl:
+        """Read a store URL. Raises ValueError."""
+        text = text.strip()
+        if text == "memory:":
+            return cls(scheme="memory")
+        if text.startswith("file:") and (path := text.removeprefix("file:").removeprefix("//")):
+            return cls(scheme="file", path=Path(path))
+        bucket, _, prefix = text.removeprefix("s3://").partition("/")
+        prefix = prefix.strip("/")
+        if text.startswith("s3://") and _BUCKET.fullmatch(bucket) and "//" not in prefix:
+            return cls(scheme="s3", bucket=bucket, prefix=prefix)
+        raise ValueError(f"'{text}' is not a store; allowed: {STORE_HELP}")

@@ -1,0 +1,167 @@
+"""Precedence of the places that an option comes from, and the line that a wrong one gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafscale.config import Listener, Loaded, load, options
+from kafscale.errors import ConfigError
+
+
+def source_of(loaded: Loaded, attribute: str) -> str:
+    return loaded.source(next(each for each in options() if each.attribute == attribute))
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "kafscale.toml"
+    path.write_text('broker-id = 3\nsegment-bytes = "1MiB"\nlisten = ["A=127.0.0.1:1", "B=127.0.0.1:2"]\n')
+    return path
+
+
+def test_without_anything_all_is_default() -> None:
+    loaded = load({}, {"PATH": "/bin"})
+    assert loaded.sources == {}
+    assert loaded.settings.broker_id == 0
+    assert source_of(loaded, "broker_id") == "default"
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(toml: Path) -> None:
+    environment = {"KAFSCALE_SEGMENT_BYTES": "2MiB", "KAFSCALE_CHUNK_POOL_BYTES": "1GiB"}
+    loaded = load({"chunk_pool_bytes": "2GiB"}, environment, str(toml))
+    assert (loaded.settings.broker_id, source_of(loaded, "broker_id")) == (3, f"file {toml}")
+    assert loaded.settings.segment_bytes == 2 << 20
+    assert source_of(loaded, "segment_bytes") == "environment KAFSCALE_SEGMENT_BYTES"
+    assert loaded.settings.chunk_pool_bytes == 2 << 30
+    assert source_of(loaded, "chunk_pool_bytes") == "flag --chunk-pool-bytes"
+
+
+def test_the_environment_can_name_the_file(toml: Path) -> None:
+    assert load({}, {"KAFSCALE_CONFIG": str(toml)}).settings.broker_id == 3
+
+
+def test_a_repeatable_option_is_a_list_in_the_file_and_commas_in_the_environment(toml: Path) -> None:
+    expected = (Listener("A", "127.0.0.1", 1), Listener("B", "127.0.0.1", 2))
+    assert load({}, {}, str(toml)).settings.listeners == expected
+    assert load({}, {"KAFSCALE_LISTEN": "A=127.0.0.1:1,B=127.0.0.1:2"}).settings.listeners == expected
+    assert load({"listeners": ("A=127.0.0.1:1", "B=127.0.0.1:2")}, {}).settings.listeners == expected
+
+
+def test_a_limit_is_an_option_too() -> None:
+    assert load({}, {"KAFSCALE_MAX_FRAME_BYTES": "8MiB"}).settings.limits.max_frame_bytes == 8 << 20
+
+
+def test_durations_keep_the_unit_of_their_attribute() -> None:
+    settings = load({"flush_interval_seconds": "250ms", "group_max_session_timeout_ms": "1h"}, {}).settings
+    assert settings.flush_interval_seconds == 0.25
+    assert settings.group_max_session_timeout_ms == 3_600_000
+
+
+def test_every_default_reads_back_from_its_own_text() -> None:
+    defaults = load({}, {}).settings
+    texts = {each.variable: each.format(defaults.value(each)) for each in options()}
+    assert load({}, texts).settings == defaults
+
+
+def test_an_empty_variable_counts_as_not_given() -> None:
+    assert load({}, {"KAFSCALE_S3_ENDPOINT": ""}).settings.s3_endpoint is None
+
+
+def test_what_kubernetes_sets_for_a_service_named_kafscale_is_let_through() -> None:
+    service = {
+        "KAFSCALE_SERVICE_HOST": "10.0.0.1",
+        "KAFSCALE_SERVICE_PORT_KAFKA": "9092",
+        "KAFSCALE_PORT": "tcp://10.0.0.1:9092",
+        "KAFSCALE_PORT_9092_TCP_ADDR": "10.0.0.1",
+    }
+    assert load({}, service).sources == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"chunk_pool_bytes": "12x"},
+            r"--chunk-pool-bytes: '12x' is not a size; allowed: a number of bytes, or .*64MiB",
+        ),
+        ({"chunk_pool_bytes": "1KiB"}, r"--chunk-pool-bytes: '1KiB' is out of range; allowed: at least 1MiB"),
+        (
+            {"flush_interval_seconds": "10"},
+            r"--flush-interval: '10' has no unit; allowed: a number with .* such as 10s",
+        ),
+        ({"broker_id": "-1"}, r"--broker-id: '-1' is out of range; allowed: 0 to 2147483647"),
+        ({"broker_id": "one"}, r"--broker-id: 'one' is not a whole number"),
+        ({"durability": "disk"}, r"--durability: 'disk' is not known; allowed: wal, segment"),
+        ({"auto_create_topics": "maybe"}, r"--auto-create-topics: 'maybe' is neither; allowed: true, false"),
+        ({"store": "ftp:x"}, r"--store: 'ftp:x' is not a store; allowed: file:PATH, .*memory:"),
+        ({"listeners": ("h:1", "h:2")}, r"--listen: 'PLAINTEXT' is given 2 times; allowed: each name once, .*"),
+        (
+            {"advertised_listeners": ("X=h:1",)},
+            r"--advertised-listener: 'X=h:1' has no listener; allowed: .*, PLAINTEXT",
+        ),
+        ({"advertised_listeners": ("0.0.0.0:1",)}, r"--advertised-listener: .* is nothing to connect to; allowed: .*"),
+        (
+            {"group_min_session_timeout_ms": "1h"},
+            r"--group-min-session-timeout: '1h' is too much; allowed: .*, which is 30m",
+        ),
+        (
+            {"max_message_bytes": "1GB"},
+            r"--max-message-bytes: '1GB' is too much; allowed: at most --chunk-pool-bytes, .*",
+        ),
+        ({"namespace": "a/b"}, r"--namespace: 'a/b' is not a name; allowed: .*"),
+        ({"s3_endpoint": "http://h:1"}, r"--s3-endpoint: 'http://h:1' has no use with --store file:.*; allowed: .*"),
+        (
+            {"s3_endpoint": "h:1", "store": "s3://bkt"},
+            r"--s3-endpoint: 'h:1' is not an endpoint; allowed: http://HOST.*",
+        ),
+    ],
+)
+def test_a_wrong_flag_gives_one_line_with_option_value_and_what_is_allowed(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\A{message}\Z"):
+        load(flags, {})
+
+
+def test_credentials_in_the_endpoint_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({"s3_endpoint": "http://user:secret@h:1", "store": "s3://bkt"}, {})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_variable_names_itself() -> None:
+    with pytest.raises(ConfigError, match=r"^KAFSCALE_LOG_LEVEL: 'loud' is not known; allowed: debug, info, warning"):
+        load({}, {"KAFSCALE_LOG_LEVEL": "loud"})
+
+
+def test_an_unknown_variable_names_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^KAFSCALE_SEGMENT_BYTE: '1' sets no option; allowed: KAFSCALE_SEGMENT_BYTES is"
+    ):
+        load({}, {"KAFSCALE_SEGMENT_BYTE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("brokerid = 1", "'brokerid' is not an option; allowed: broker-id is nearest"),
+        ("qqqq = 1", "'qqqq' is not an option; allowed: see kafscale serve --help"),
+        ("[limits]\nx = 1", "'limits' is not an option"),
+        ("broker-id = true", "broker-id: 'True' is not a whole number"),
+        ("store = 5", "store: '5' is not a text; put it in quotes"),
+        ("cluster-id = ''", "cluster-id: '' is empty"),
+        ("broker-id =", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load({}, {}, str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"^--config: 'no/such.toml' can't be read \(No such file or directory\)"):
+        load({}, {}, "no/such.toml")

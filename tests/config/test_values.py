@@ -1,0 +1,69 @@
+"""Listeners, addresses and store URLs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafscale.config import Address, Listener, StoreUrl
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("127.0.0.1:9092", Listener("PLAINTEXT", "127.0.0.1", 9092)),
+        ("INTERNAL=broker_1.example:0", Listener("INTERNAL", "broker_1.example", 0)),
+        ("V6=[::1]:9092", Listener("V6", "::1", 9092)),
+    ],
+)
+def test_a_listener_is_read_and_written(text: str, listener: Listener) -> None:
+    assert Listener.parse(text) == listener
+    assert Listener.parse(str(listener)) == listener
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "9092",
+        "localhost",
+        ":9092",
+        "localhost:",
+        "h:65536",
+        "h:-1",
+        "=h:1",
+        "A B=h:1",
+        "::1:9092",
+        "[h]:1",
+        "h:1:2",
+    ],
+)
+def test_what_is_no_listener_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a listener; allowed: \[NAME=\]HOST:PORT"):
+        Listener.parse(text)
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    assert str(Address.parse("[2001:db8::1]:9644")) == "[2001:db8::1]:9644"
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("memory:", StoreUrl(scheme="memory")),
+        ("file:some/where", StoreUrl(scheme="file", path=Path("some/where"))),
+        ("file:///var/log", StoreUrl(scheme="file", path=Path("/var/log"))),
+        ("s3://bucket", StoreUrl(scheme="s3", bucket="bucket")),
+        ("s3://bucket/a/b/", StoreUrl(scheme="s3", bucket="bucket", prefix="a/b")),
+    ],
+)
+def test_a_store_url_is_read_and_written(text: str, url: StoreUrl) -> None:
+    assert StoreUrl.parse(text) == url
+    assert StoreUrl.parse(str(url)) == url
+
+
+@pytest.mark.parametrize("text", ["", "bucket", "file:", "s3://", "s3://x", "s3://a_b/c//d", "memory:1", "gs://bucket"])
+def test_what_is_no_store_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a store; allowed: file:PATH, s3://BUCKET"):
+        StoreUrl.parse(text)
