@@ -8,12 +8,14 @@ Keys are relative, `/`-separated, without a leading slash; `kafscale.store.paths
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import attrs
 
 Buffer = bytes | bytearray | memoryview
+
+LIST_PAGE_MAX_COUNT = 1000  # S3's
 
 
 @attrs.frozen
@@ -39,7 +41,8 @@ class ObjectStore(Protocol):
     """An object store with strong read-after-write consistency and conditional writes.
 
     Every method may raise `AccessDenied`, `SlowDown` and `StoreUnavailable` besides what it lists. A write that raises
-    `StoreUnavailable` may or may not have taken effect.
+    `StoreUnavailable` may or may not have taken effect. A key that `kafscale.store.paths.check_key` refuses is a
+    ValueError. An ETag is opaque, changes with each write, and stays the same over a restart.
     """
 
     async def get(self, key: str) -> ObjectPart:
@@ -47,11 +50,11 @@ class ObjectStore(Protocol):
         ...
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """Bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
+        """Bytes `start` to `start + length_bytes` (> 0), fewer at the end. Raises NotFound, RangeNotSatisfiable."""
         ...
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """The last `length_bytes`, or all of a shorter object; an empty object gives empty data. Raises NotFound."""
+        """The last `length_bytes` (> 0), or all of a shorter object, which may be empty. Raises NotFound."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
@@ -70,7 +73,7 @@ class ObjectStore(Protocol):
         """`put` if the object has this ETag (If-Match). Raises PreconditionFailed (also if there is none), Conflict."""
         ...
 
-    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """Pages (at most 1,000 rows each) of the objects whose key starts with `prefix` and sorts after `start_after`.
 
         In order of the keys' UTF-8 bytes. Use inside `async with contextlib.aclosing(...)` if you may leave early.

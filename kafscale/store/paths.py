@@ -1,0 +1,155 @@
+"""Every key in the bucket is made, checked and taken apart here.
+
+    {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 digits}.kfs and .index
+    _kafscale/{namespace}/...       the broker's own objects: probes, epochs, checkpoints
+
+The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
+everywhere in the program; in a key it is Kafka's text for it (22 characters of URL-safe base64, as `kafka-topics
+--describe` prints it). Digits are padded, so that the order of keys is the order of offsets. Kafka's topic names
+([a-zA-Z0-9._-], never "." or "..") need no escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Literal
+
+import attrs
+
+NAMESPACE_DEFAULT = "default"
+KEY_MAX_BYTES = 1024  # S3's
+OFFSET_MAX = 2**63 - 1
+PARTITION_MAX = 2**31 - 1
+GENERATION_MAX = 99_999
+SYSTEM = "_kafscale"
+
+SegmentKind = Literal["kfs", "index"]
+
+_NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
+_TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
+_SEGMENT = re.compile(
+    rf"({_NAMESPACE})/({_TOPIC})/([a-zA-Z0-9_-]{{22}})/(0|[1-9][0-9]{{0,9}})"
+    r"/segment-([0-9]{20})-([0-9]{5})\.(kfs|index)"
+)
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@attrs.frozen(kw_only=True)
+class SegmentKey:
+    """What the key of a segment (`kfs`) or of its index says. `topic_id` is 16 raw bytes."""
+
+    namespace: str = NAMESPACE_DEFAULT
+    topic: str
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    generation: int = 0
+    kind: SegmentKind = "kfs"
+
+    @property
+    def key(self) -> str:
+        """The key in the bucket. Raises ValueError if a field is not what `parse_segment_key` would accept."""
+        prefix = partition_prefix(self.topic, self.topic_id, self.partition, namespace=self.namespace)
+        _check_range("base offset", self.base_offset, OFFSET_MAX)
+        _check_range("generation", self.generation, GENERATION_MAX)
+        return f"{prefix}segment-{self.base_offset:020d}-{self.generation:05d}.{self.kind}"
+
+    def of_kind(self, kind: SegmentKind) -> SegmentKey:
+        """The key of the same segment's other object."""
+        return attrs.evolve(self, kind=kind)
+
+
+def parse_segment_key(key: str) -> SegmentKey | None:
+    """What `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
+    match = _SEGMENT.fullmatch(key)
+    if match is None:
+        return None
+    namespace, topic, topic_id_text, partition, base_offset, generation, kind = match.groups()
+    topic_id = parse_topic_id(topic_id_text)
+    if topic_id is None or int(partition) > PARTITION_MAX or int(base_offset) > OFFSET_MAX:
+        return None
+    return SegmentKey(
+        namespace=namespace,
+        topic=topic,
+        topic_id=topic_id,
+        partition=int(partition),
+        base_offset=int(base_offset),
+        generation=int(generation),
+        kind="kfs" if kind == "kfs" else "index",
+    )
+
+
+def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of all topics of a namespace start with. Raises ValueError."""
+    if re.fullmatch(_NAMESPACE, namespace) is None:
+        raise ValueError(f"a namespace is a letter or digit, then [a-zA-Z0-9._-]*, not {namespace!r}")
+    return f"{namespace}/"
+
+
+def topic_prefix(topic: str, topic_id: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of all segments of one incarnation of a topic start with. Raises ValueError."""
+    if re.fullmatch(_TOPIC, topic) is None:
+        raise ValueError(f"a topic's name is 1 to 249 of [a-zA-Z0-9._-] and not . or .., not {topic!r}")
+    return f"{namespace_prefix(namespace)}{topic}/{topic_id_text(topic_id)}/"
+
+
+def partition_prefix(topic: str, topic_id: bytes, partition: int, *, namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of all segments of a partition start with. Raises ValueError."""
+    _check_range("partition", partition, PARTITION_MAX)
+    return f"{topic_prefix(topic, topic_id, namespace=namespace)}{partition}/"
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Kafka's text for a topic id of 16 raw bytes. Raises ValueError for another length."""
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
+    return urlsafe_b64encode(topic_id)[:22].decode()
+
+
+def parse_topic_id(text: str) -> bytes | None:
+    """The 16 raw bytes, or None if it is not the text that `topic_id_text` gives for any id."""
+    if re.fullmatch(r"[a-zA-Z0-9_-]{22}", text) is None:
+        return None
+    topic_id = urlsafe_b64decode(text + "==")
+    return topic_id if topic_id_text(topic_id) == text else None  # the last character has four bits to spare
+
+
+def system_key(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
+    """The key of one of the broker's own objects, such as `system_key("probe", nonce)`. Raises ValueError."""
+    key = f"{SYSTEM}/{namespace_prefix(namespace)}{'/'.join(names)}"
+    check_key(key)
+    return key
+
+
+def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of one kind of the broker's own objects start with. Raises ValueError."""
+    return f"{system_key(*names, namespace=namespace)}/"
+
+
+def check_key(key: str) -> None:
+    """Raise ValueError unless every store can hold an object of this key.
+
+    That is: 1 to 1,024 bytes of UTF-8 without control characters (a listing is XML, which can't carry them), in
+    segments that a directory can have as names, so that no key leaves the directory of a file store.
+    """
+    _check_segments(key, key.split("/"))
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise ValueError unless `prefix` is the beginning of a key that `check_key` accepts, or empty."""
+    _check_segments(prefix, prefix.split("/")[:-1])
+
+
+def _check_segments(key: str, segments: list[str]) -> None:
+    if any(segment in ("", ".", "..") for segment in segments):
+        raise ValueError(f"a key has no empty, . or .. segment: {key!r}")
+    if _CONTROL_CHARACTER.search(key):
+        raise ValueError(f"a key has no control characters: {key!r}")
+    if len(key.encode()) > KEY_MAX_BYTES:  # raises a ValueError of its own for lone surrogates
+        raise ValueError(f"a key has at most {KEY_MAX_BYTES} bytes: {key!r}")
+
+
+def _check_range(name: str, value: int, maximum: int) -> None:
+    if not 0 <= value <= maximum:
+        raise ValueError(f"{name} is between 0 and {maximum}, not {value}")
