@@ -1,0 +1,168 @@
+"""Our messages against kafka-python's: the same values make the same bytes, and the same bytes the same values.
+
+Its classes are made from Kafka's own message definitions, and its field names are ours, so messages are carried over
+by name. Where it gives a field another name or another type, that is listed here; a field that is not found fails.
+"""
+
+import uuid
+import warnings
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafscale.wire.codec import decode, encode
+from kafscale.wire.schema import Array, fields_of
+
+from kafscale.testing.wire_messages import message_versions, messages
+
+with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol.schemas.fields.codecs import BitField
+
+NOT_IN_KAFKA_PYTHON: set[tuple[str, int]] = set()  # message and version
+
+RENAMED = {  # (struct, our field): its field
+    ("MetadataResponse", "cluster_authorized_operations"): "authorized_operations",
+    ("MetadataResponseTopic", "topic_authorized_operations"): "authorized_operations",
+    ("DescribeClusterResponse", "cluster_authorized_operations"): "authorized_operations",
+}
+BIT_SETS = {*RENAMED, ("DescribedGroup", "authorized_operations")}  # a set of bit numbers there, an int32 here
+NOT_ASKED_FOR = -(2**31)  # only bit 31, which is None there
+
+
+def theirs(cls):
+    """kafka-python's class for one of our message classes, or None."""
+    return next(
+        (found for package in (admin, consumer, metadata, producer) if (found := vars(package).get(cls.__name__))), None
+    )
+
+
+def knows(cls, version):
+    their_class = theirs(cls)
+    return their_class is not None and version <= their_class.max_version
+
+
+each_known_version = pytest.mark.parametrize(
+    ("cls", "version"),
+    [
+        pytest.param(cls, version, id=f"{cls.__name__}-{version}")
+        for cls, version in message_versions()
+        if knows(cls, version)
+    ],
+)
+few_examples = settings(max_examples=20, deadline=None)
+
+
+def test_nothing_else_is_left_out():
+    assert {
+        (cls.__name__, version) for cls, version in message_versions() if not knows(cls, version)
+    } == NOT_IN_KAFKA_PYTHON
+
+
+@each_known_version
+@few_examples
+@given(data=st.data())
+def test_same_bytes(cls, version, data):
+    message = comparable(data.draw(messages(cls, version)), version)
+    assert b"".join(encode(message, version)) == encode_theirs(message, version)
+
+
+@each_known_version
+@few_examples
+@given(data=st.data())
+def test_same_values(cls, version, data):
+    message = comparable(data.draw(messages(cls, version)), version)
+    raw = encode_theirs(message, version)
+    assert decode(cls, version, raw) == message
+    assert from_theirs(theirs(cls).decode(raw, version=version, **without_version_prefix(cls)), cls, version) == message
+
+
+def comparable(message, version):
+    """The message without what kafka-python rewrites instead of encoding or decoding it."""
+    match type(message).__name__:
+        case "MetadataRequest" if version == 0 and message.topics is None:
+            return attrs.evolve(message, topics=[])  # null asks for all topics there, in every version
+        case "ApiVersionsResponse":
+            return attrs.evolve(message, error_code=0)  # an error makes it decode as version 0, whatever was asked for
+    return message
+
+
+def encode_theirs(message, version):
+    their_message = to_theirs(message, theirs(type(message)), version)
+    return bytes(their_message.encode(version=version, **without_version_prefix(type(message))))
+
+
+def without_version_prefix(cls):
+    return {} if hasattr(cls, "API_KEY") else {"header": False}
+
+
+def to_theirs(message, their_class, version):
+    values = {}
+    for field in fields_of(type(message)):
+        value = getattr(message, field.name)
+        if not field.wire.is_in(version) or (field.wire.tag is not None and value == field.default):
+            continue
+        name, is_bit_set = their_field(type(message), field.name)
+        values[name] = (
+            bit_set(value) if is_bit_set else to_their_value(value, field.wire.type, their_class.fields[name], version)
+        )
+    return their_class(**values)
+
+
+def to_their_value(value, type_, their_field, version):
+    match value, type_:
+        case None, _:
+            return None
+        case _, Array(of=of):
+            return [to_their_value(item, of, their_field, version) for item in value]
+        case _, type():
+            return to_theirs(value, their_field.data_class, version)
+        case _, "uuid":
+            return uuid.UUID(bytes=value)
+    return value
+
+
+def from_theirs(their_message, cls, version):
+    values = {}
+    for field in fields_of(cls):
+        if not field.wire.is_in(version):
+            continue
+        name, is_bit_set = their_field(cls, field.name)
+        value = getattr(their_message, name)
+        if is_bit_set:
+            values[field.name] = from_bit_set(value)
+        elif value is not None or field.wire.tag is None:  # a tagged field that was not sent is None there
+            values[field.name] = from_their_value(value, field.wire.type, version)
+    return cls(**values)
+
+
+def from_their_value(value, type_, version):
+    match value, type_:
+        case None, "uuid":
+            return bytes(16)
+        case None, _:
+            return None
+        case _, Array(of=of):
+            return [from_their_value(item, of, version) for item in value]
+        case _, type():
+            return from_theirs(value, type_, version)
+        case _, "uuid":
+            return value.bytes
+    return value
+
+
+def their_field(cls, name):
+    return RENAMED.get((cls.__name__, name), name), (cls.__name__, name) in BIT_SETS
+
+
+def bit_set(value):
+    return None if value == NOT_ASKED_FOR else BitField.from_32_bit_field(value & 0xFFFFFFFF)
+
+
+def from_bit_set(bits):
+    if bits is None:
+        return NOT_ASKED_FOR
+    value = BitField.to_32_bit_field(bits)
+    return value - 2**32 if value >= 2**31 else value
