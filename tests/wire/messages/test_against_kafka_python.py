@@ -11,10 +11,10 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafscale.wire.codec import decode, encode
-from kafscale.wire.schema import Array, fields_of
 
 from kafscale.testing.wire_messages import message_versions, messages
+from kafscale.wire.codec import decode, encode
+from kafscale.wire.schema import Array, fields_of
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -52,7 +52,7 @@ each_known_version = pytest.mark.parametrize(
         if knows(cls, version)
     ],
 )
-few_examples = settings(max_examples=20, deadline=None)
+few_examples = settings(max_examples=10, deadline=None)
 
 
 def test_nothing_else_is_left_out():

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafscale.wire.codec import decode, encode
-from kafscale.wire.schema import NEVER
 
 from kafscale.errors import DecodeError
 from kafscale.testing.wire_messages import message_classes, message_versions, messages, versions_of
+from kafscale.wire.codec import decode, encode
+from kafscale.wire.schema import NEVER
 
 API_VERSIONS = {  # name: (key, first version, last version, first flexible version)
     "Produce": (0, 0, 11, 9),
