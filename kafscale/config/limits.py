@@ -9,9 +9,7 @@ from __future__ import annotations
 import attrs
 
 from kafscale.config.option import Milliseconds, Seconds, Size, option
-from kafscale.config.units import GIB, KIB, MIB
-
-INT32_MAX = 2**31 - 1
+from kafscale.config.units import KIB, MIB
 
 
 @attrs.frozen(kw_only=True)
@@ -23,7 +21,7 @@ class Limits:
         "Largest request that is read; a larger length prefix ends the connection before anything is allocated.",
         why="Kafka: socket.request.max.bytes, 100 MiB.",
         least=16 * KIB,
-        most=INT32_MAX,
+        most=2047 * MIB,
     )
     max_connections_count: int = option(
         10_000,
@@ -60,14 +58,14 @@ class Limits:
         "Default of the topic setting max.message.bytes: largest record batch, as sent.",
         why="Kafka: message.max.bytes, the same.",
         least=1 * KIB,
-        most=INT32_MAX,
+        most=2047 * MIB,
     )
     fetch_max_bytes: Size = option(
         55 * MIB,
         "Most that one fetch returns, whatever the client asks for (the first batch is returned even if larger).",
         why="Kafka: fetch.max.bytes of the broker, 55 MiB.",
         least=1 * KIB,
-        most=INT32_MAX,
+        most=2047 * MIB,
     )
     max_fetch_sessions_count: int = option(
         1_000,
@@ -116,7 +114,6 @@ class Limits:
         "Segment data that is kept in memory for fetches of what is no longer in the memory tail.",
         why="Kafka leaves this to the page cache.",
         least=0,
-        most=1024 * GIB,
     )
     footer_cache_bytes: Size = option(
         64 * MIB,

@@ -9,6 +9,7 @@ kept in the unit that the attribute's suffix names), `Listener`, `StoreUrl`, enu
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from functools import partial
@@ -92,6 +93,19 @@ class Option:
     def is_switch(self) -> bool:
         return self.type is bool
 
+    @property
+    def form(self) -> str:
+        """What a value looks like, as in `--segment-bytes SIZE`."""
+        return _form(self.type)
+
+    @property
+    def allowed(self) -> str:
+        """The bounds of a number, or the form of anything else."""
+        least, most = self.help.least, self.help.most
+        if least == -math.inf:
+            return self.form
+        return f"at least {self.format(least)}" if most == math.inf else f"{self.format(least)} to {self.format(most)}"
+
     def parse(self, raw: object, *, given_as: str) -> Any:
         """Turn text, or what TOML gave, into the value. Raises ConfigError that names the option as it was given."""
         try:
@@ -103,13 +117,8 @@ class Option:
 
     def check(self, value: Any, *, given_as: str) -> None:
         """Raise ConfigError if a number is out of bounds."""
-        least, most = self.help.least, self.help.most
-        if isinstance(value, int | float) and not least <= value <= most:
-            if most == math.inf:
-                allowed = f"at least {self.format(least)}"
-            else:
-                allowed = f"{self.format(least)} to {self.format(most)}"
-            raise ConfigError(f"{given_as}: '{self.format(value)}' is out of range; allowed: {allowed}")
+        if isinstance(value, int | float) and not self.help.least <= value <= self.help.most:
+            raise ConfigError(f"{given_as}: '{self.format(value)}' is out of range; allowed: {self.allowed}")
 
     def format(self, value: Any) -> str:
         """Write a value as a user would; empty for an option that has none."""
@@ -132,6 +141,28 @@ def options_of(settings_class: type) -> tuple[Option, ...]:
 def _is_tuple(of_type: Any) -> bool:
     origin: object = get_origin(of_type)
     return origin is tuple
+
+
+_FORMS = {
+    bool: "true|false",
+    int: "NUMBER",
+    str: "TEXT",
+    Path: "PATH",
+    Size: "SIZE",
+    Seconds: "DURATION",
+    Milliseconds: "DURATION",
+    Address: "HOST:PORT",
+    Listener: "[NAME=]HOST:PORT",
+    StoreUrl: "URL",
+}
+
+
+def _form(of_type: Any) -> str:
+    if of_type in _FORMS:
+        return _FORMS[of_type]
+    if isinstance(of_type, type) and issubclass(of_type, enum.Enum):
+        return "|".join(str(word) for word in of_type)
+    return _form(get_args(of_type)[0])  # X | None, or tuple[X, ...]
 
 
 def _text(raw: object, _type: Any = str) -> str:

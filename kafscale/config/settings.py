@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from kafscale.config.limits import INT32_MAX, Limits
+from kafscale.config.limits import Limits
 from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
-from kafscale.config.units import KIB, MIB
+from kafscale.config.units import GIB, KIB, MIB
 from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
@@ -28,6 +28,8 @@ from kafscale.config.values import (
     StoreUrl,
 )
 from kafscale.errors import ConfigError
+
+_MAX_TIMEOUT_MS = 24 * 86_400_000  # Kafka's protocol has an int32 of milliseconds, which is 24.8 days
 
 
 def _store_in_data_dir(settings: Settings) -> StoreUrl:
@@ -109,7 +111,7 @@ class Settings:
         "Size of one file of the write-ahead log.",
         why="A file is deleted once all in it is in the bucket: smaller frees disk sooner, larger rotates less often.",
         least=64 * KIB,
-        most=INT32_MAX,
+        most=2 * GIB,
     )
     chunk_pool_bytes: Size = option(
         512 * MIB,
@@ -122,7 +124,7 @@ class Settings:
         "A partition is flushed to the bucket when it has this much.",
         why="Kafka: log.segment.bytes, 1 GiB. Larger means fewer and cheaper PUTs, and more memory until then.",
         least=1 * KIB,
-        most=INT32_MAX,
+        most=2 * GIB,
     )
     flush_interval_seconds: Seconds = option(
         10.0,
@@ -142,7 +144,7 @@ class Settings:
         least=1,
         most=10_000,
     )
-    broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=INT32_MAX)
+    broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=2**31 - 1)
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."
     )
@@ -151,21 +153,21 @@ class Settings:
         "How long a new consumer group waits for more members before its first rebalance.",
         why="Kafka: group.initial.rebalance.delay.ms, 3 s, and 0 in its quickstart. Raise it for large groups.",
         least=0,
-        most=INT32_MAX,
+        most=_MAX_TIMEOUT_MS,
     )
     group_min_session_timeout_ms: Milliseconds = option(
         6_000,
         "Shortest session timeout that a consumer group's member may ask for.",
         why="Kafka: group.min.session.timeout.ms, 6 s.",
         least=1,
-        most=INT32_MAX,
+        most=_MAX_TIMEOUT_MS,
     )
     group_max_session_timeout_ms: Milliseconds = option(
         1_800_000,
         "Longest session timeout that a consumer group's member may ask for.",
         why="Kafka: group.max.session.timeout.ms, 30 minutes.",
         least=1,
-        most=INT32_MAX,
+        most=_MAX_TIMEOUT_MS,
     )
     offsets_retention_ms: Milliseconds = option(
         604_800_000,

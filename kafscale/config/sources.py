@@ -80,7 +80,7 @@ def _from_flags(flags: Mapping[str, str | Sequence[str] | None]) -> dict[str, _G
     return {
         each.attribute: _Given(flags[each.attribute], each.flag, f"flag {each.flag}")
         for each in options()
-        if flags.get(each.attribute)
+        if flags.get(each.attribute) not in (None, ())
     }
 
 

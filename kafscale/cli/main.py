@@ -1,0 +1,103 @@
+"""The command `kafscale`: finds the subcommand, and turns every expected error into one line and an exit code.
+
+    exit 0    done
+    exit 1    it can't be done: the broker can't start, the store or another broker refused (one line on stderr)
+    exit 2    the command or a setting is wrong (one line on stderr: option, value, what is allowed)
+    exit 130  interrupted
+
+An unexpected exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+import click
+
+import kafscale
+from kafscale.errors import ConfigError, KafScaleError
+
+COMMANDS = ("serve", "config")
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are found by name in modules of this package, each imported when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"kafscale.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(kafscale.__version__, prog_name="kafscale")
+def cli() -> None:
+    """A Kafka broker whose log lives in object storage."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        # Not standalone: click would print a usage block of several lines for a wrong option.
+        returned = cli.main(list(arguments), prog_name="kafscale", standalone_mode=False)
+        sys.stdout.flush()
+        return returned if isinstance(returned, int) else 0
+    except click.exceptions.NoArgsIsHelpError as exc:
+        click.echo(exc.format_message(), err=True)
+        return 2
+    except click.UsageError as exc:
+        command = exc.ctx.command_path if exc.ctx else "kafscale"
+        return _fail(f"{command}: {_one_line(exc.format_message())}", 2)
+    except click.ClickException as exc:
+        return _fail(f"kafscale: {_one_line(exc.format_message())}", 1)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except Exception as exc:
+        expected = expected_error(exc)
+        if expected is None:
+            raise
+        return _fail(f"kafscale: {_one_line(str(expected))}", 2 if isinstance(expected, ConfigError) else 1)
+
+
+def expected_error(exc: BaseException) -> KafScaleError | None:
+    """The error to tell the user about, or None if `exc` is, or holds, anything that is a bug.
+
+    Nurseries wrap what their tasks raise into groups; of several errors the first says most, since the others usually
+    follow from it.
+    """
+    leaves = list(_leaves(exc))
+    expected = [leaf for leaf in leaves if isinstance(leaf, KafScaleError)]
+    return expected[0] if expected and len(expected) == len(leaves) else None
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    if isinstance(exc, BaseExceptionGroup):
+        for each in exc.exceptions:
+            yield from _leaves(each)
+    else:
+        yield exc
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _fail(line: str, code: int) -> int:
+    click.echo(line, err=True)
+    return code

@@ -1,0 +1,64 @@
+"""What commands print: a table on a terminal, plain columns in a pipe, JSON for programs.
+
+Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects; so the three can't
+differ in what they tell.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import click
+
+
+def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
+    """Print rows of one class in the form that suits where the output goes."""
+    if as_json:
+        show_json([attrs.asdict(row) for row in rows])
+        return
+    names = [field.name for field in attrs.fields(row_class)]
+    titles = [name.replace("_", " ") for name in names]
+    cells = [[_cell(getattr(row, name)) for name in names] for row in rows]
+    if sys.stdout.isatty():
+        _show_table(titles, cells)
+    else:
+        _show_columns([title.upper() for title in titles], cells)
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _show_table(titles: list[str], cells: list[list[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, title in enumerate(titles):
+        numeric = bool(cells) and all(row[index].lstrip("-").isdigit() or row[index] == "-" for row in cells)
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a topic named [bold] is not markup
+    Console().print(table)
+
+
+def _show_columns(titles: list[str], cells: list[list[str]]) -> None:
+    lines = [titles, *cells]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

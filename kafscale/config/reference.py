@@ -1,0 +1,53 @@
+"""The reference page of all options, made from their declarations.
+
+    kafscale config --reference > docs/reference/options.md
+
+A test holds the committed page to the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafscale.config.limits import Limits
+from kafscale.config.option import Option, options_of
+from kafscale.config.settings import Settings
+
+_INTRODUCTION = """\
+# Options of `kafscale serve`
+
+Made by `kafscale config --reference`; what is changed are the declarations in `kafscale/config/`.
+
+Each option is a flag (`--chunk-pool-bytes 1GiB`), an environment variable (`KAFSCALE_CHUNK_POOL_BYTES=1GiB`) and a key of
+the TOML file that `--config` or `KAFSCALE_CONFIG` names (`chunk-pool-bytes = "1GiB"`); a flag beats the environment,
+which beats the file. `kafscale config` shows what is in effect and where it came from.
+
+- A size is a number of bytes, or has a unit: KiB, MiB, GiB, TiB (powers of 1024), KB, MB, GB, TB (powers of 1000).
+- A duration has a unit: us, ms, s, m, h, d. Only 0 may go without.
+- A repeatable option is given several times as a flag, with commas in the environment, as a list in the file.
+- An empty environment variable counts as not given. An unknown one that begins with `KAFSCALE_`, or an unknown key,
+  is an error.
+- Credentials are not options. The S3 client finds them where every other one does.
+"""
+
+
+def options_page() -> str:
+    """The whole page, as Markdown."""
+    defaults = Settings()
+    parts = [_INTRODUCTION, "## Settings\n", *_table(options_of(Settings), defaults)]
+    parts += ["", "## Limits\n", *_table(options_of(Limits), defaults)]
+    return "\n".join(parts) + "\n"
+
+
+def _table(rows: tuple[Option, ...], defaults: Settings) -> Iterator[str]:
+    yield "| option | default | allowed | what it does |"
+    yield "|---|---|---|---|"
+    for each in rows:
+        default = each.format(defaults.value(each))
+        words = f"{each.help.text} *{each.help.why}*" if each.help.why else each.help.text
+        shown_default = f"`{default}`" if default else ""
+        yield f"| `{each.flag}` | {shown_default} | {_escape(each.allowed)} | {_escape(words)} |"
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")

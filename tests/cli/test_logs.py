@@ -1,0 +1,48 @@
+"""The log: one record a line, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from kafscale.cli.logs import configure_logging
+from kafscale.config import LogFormat, LogLevel
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("kafscale")
+    before = (root.handlers[:], root.level, own.level)
+    yield
+    root.handlers[:], root.level, own.level = before[0], before[1], before[2]
+
+
+def test_a_client_cannot_write_log_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogLevel.INFO, LogFormat.TEXT)
+    logging.getLogger("kafscale.server").info("client %s connected", "evil\nERROR fake\x1b[31m")
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert line.endswith("INFO    kafscale.server: client evil\\x0aERROR fake\\x1b[31m connected\n")
+
+
+def test_json_has_one_object_a_line_with_the_traceback_inside(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogLevel.DEBUG, LogFormat.JSON)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("kafscale.log").exception("a\nb")
+    (line,) = capsys.readouterr().err.splitlines()
+    fields = json.loads(line)
+    assert (fields["level"], fields["logger"], fields["message"]) == ("error", "kafscale.log", "a\nb")
+    assert "ValueError: broken" in fields["exception"]
+    assert fields["time"].endswith("Z")
+
+
+def test_libraries_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogLevel.DEBUG, LogFormat.TEXT)
+    logging.getLogger("httpx").info("HTTP Request: GET")
+    logging.getLogger("kafscale.store").debug("shown")
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == ["DEBUG   kafscale.store: shown"]

@@ -1,0 +1,90 @@
+"""Exit codes and the one line: in this process, and once each in a real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kafscale.cli.main import expected_error, run
+from kafscale.errors import ConfigError, StartupError, StorageFailed
+
+
+def kafscale(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
+    command = [sys.executable, "-m", "kafscale", *arguments]
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_wrong_option_exits_2_with_one_line() -> None:
+    done = kafscale("serve", "--chunk-pool-bytes", "12x")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("kafscale: --chunk-pool-bytes: '12x' is not a size; allowed: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_variable_exits_2_with_one_line() -> None:
+    done = kafscale("serve", KAFSCALE_DURABILITY="none")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "KAFSCALE_DURABILITY: 'none' is not known; allowed: wal, segment" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--chunk-pool"), "No such option '--chunk-pool'"),
+        (("serve", "--listen"), "'--listen' requires an argument"),
+        (("serve", "extra"), "unexpected extra argument"),
+        (("server",), "No such command 'server'"),
+        (("serve", "--config", "no/such.toml"), "--config: 'no/such.toml' can't be read"),
+        (("serve", "--s3-endpoint", ""), "--s3-endpoint: '' is empty"),
+    ],
+)
+def test_what_click_refuses_is_one_line_too(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert words in written.err
+    assert written.err.count("\n") == 1
+
+
+def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    assert "serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--version"])
+def test_help_and_version_exit_0(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([option]) == 0
+    assert "kafscale" in capsys.readouterr().out
+
+
+def test_help_of_serve_tells_default_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "--flush-interval DURATION" in words
+    assert "[default: 10s; KAFSCALE_FLUSH_INTERVAL]" in words
+
+
+def test_an_expected_error_is_found_in_nested_groups() -> None:
+    lost = StorageFailed("the disk is gone")
+    assert expected_error(ExceptionGroup("", [ExceptionGroup("", [lost])])) is lost
+    assert expected_error(ExceptionGroup("", [StartupError("a"), StorageFailed("b")])) is not None
+    assert isinstance(expected_error(ConfigError("x")), ConfigError)
+
+
+def test_a_bug_beside_an_expected_error_is_not_hidden() -> None:
+    assert expected_error(ExceptionGroup("", [StartupError("a"), ZeroDivisionError()])) is None
+    assert expected_error(ZeroDivisionError()) is None
+
+
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    command = f"{sys.executable} -m kafscale config --reference | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "# Options of `kafscale serve`\n"
+    assert done.stderr == ""

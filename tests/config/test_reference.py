@@ -1,0 +1,34 @@
+"""The committed reference page is what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from kafscale.config import Limits, Settings, options
+from kafscale.config.reference import options_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    assert PAGE.read_text() == options_page(), "run: kafscale config --reference > docs/reference/options.md"
+
+
+def test_every_field_is_an_option() -> None:
+    declared = {field.name for cls in (Settings, Limits) for field in attrs.fields(cls)} - {"limits"}
+    assert {each.attribute for each in options()} == declared
+
+
+def test_names_are_unique_and_fit_all_three_places() -> None:
+    names = [each.name for each in options()]
+    assert len(set(names)) == len(names)
+    assert all(name.replace("-", "").isalnum() and name == name.lower() for name in names)
+    assert not [name for name in names if name.endswith(("-ms", "-seconds", "-count"))]
+
+
+def test_a_cell_of_the_table_holds_no_bare_bar() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
+    assert len(rows) == len(options())
+    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
