@@ -18,9 +18,9 @@ _INTRODUCTION = """\
 
 Made by `kafscale config --reference`; what is changed are the declarations in `kafscale/config/`.
 
-Each option is a flag (`--chunk-pool-bytes 1GiB`), an environment variable (`KAFSCALE_CHUNK_POOL_BYTES=1GiB`) and a key of
-the TOML file that `--config` or `KAFSCALE_CONFIG` names (`chunk-pool-bytes = "1GiB"`); a flag beats the environment,
-which beats the file. `kafscale config` shows what is in effect and where it came from.
+Each option is a flag (`--chunk-pool-bytes 1GiB`), an environment variable (`KAFSCALE_CHUNK_POOL_BYTES=1GiB`) and a key
+of the TOML file that `--config` or `KAFSCALE_CONFIG` names (`chunk-pool-bytes = "1GiB"`). A flag beats the environment,
+which beats the file; `kafscale config` shows what is in effect and where it came from.
 
 - A size is a number of bytes, or has a unit: KiB, MiB, GiB, TiB (powers of 1024), KB, MB, GB, TB (powers of 1000).
 - A duration has a unit: us, ms, s, m, h, d. Only 0 may go without.
