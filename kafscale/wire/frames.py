@@ -1,0 +1,187 @@
+"""Frames and headers, sans-IO: where one message ends and whom it belongs to.
+
+A frame is a 4-byte size and that many bytes. The reader is given what a socket delivered, cut anywhere, and gives whole
+frames back as slices of it: one read that holds sixty frames costs sixty slices and no copy. A frame that takes several
+reads is gathered in one buffer.
+
+Above a threshold a frame need not pass through the reader at all: once its size is known, the caller may take it over
+(`take_large_frame`), receive the rest straight into a buffer of its own, and come back with the next frame's bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from kafscale.errors import DecodeError, FrameTooLarge
+from kafscale.wire.primitives import Buffer, skip_tags
+from kafscale.wire.schema import NEVER
+
+SIZE_BYTES: Final = 4
+
+_NOTHING: Final = memoryview(b"")
+
+_size = struct.Struct(">i")
+_request_header = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+_response_header = struct.Struct(">ii")  # size, correlation id
+_flexible_response_header = struct.Struct(">iiB")  # and no tagged fields
+
+
+@attrs.frozen
+class LargeFrame:
+    """A frame that its reader has given up to the caller: the first bytes are here, the rest is still to come."""
+
+    size_bytes: int
+    """Of the whole frame, without its size prefix."""
+    received: memoryview
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes of the stream still belong to this frame."""
+        return self.size_bytes - len(self.received)
+
+
+@attrs.define(eq=False)
+class FrameReader:
+    """Cuts a byte stream into frames.
+
+    A size that is negative or above `max_frame_bytes` is refused as soon as it is seen, before memory is spent on it.
+    """
+
+    max_frame_bytes: int
+    large_frame_bytes: int | None = attrs.field(default=None, kw_only=True)
+    """An incomplete frame above this size may be taken over; None: there are none."""
+    _buffer: memoryview | bytearray = attrs.field(default=_NOTHING, init=False)  # a bytearray is our own
+    _wanted_bytes: int = attrs.field(default=SIZE_BYTES, init=False)  # nothing can be cut off before these are here
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take what a read delivered. The buffer must not change afterwards: frames are slices of it."""
+        if not self._buffer:
+            self._buffer = memoryview(data)
+            return
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        self._buffer += data
+
+    def next_frames(self) -> list[memoryview]:
+        """Every frame that is complete, without its size prefix; empty when more bytes are needed.
+
+        Raises:
+            FrameTooLarge: the next size is not acceptable; the frames before it have been returned by an earlier call.
+        """
+        frames: list[memoryview] = []
+        if len(self._buffer) < self._wanted_bytes:
+            return frames
+        view = memoryview(self._buffer)
+        position, size = 0, len(view)
+        self._wanted_bytes = SIZE_BYTES
+        while size - position >= SIZE_BYTES:
+            (frame_bytes,) = _size.unpack_from(view, position)
+            if not 0 <= frame_bytes <= self.max_frame_bytes:
+                if frames:
+                    break
+                raise FrameTooLarge(f"a frame of {frame_bytes} bytes; the limit is {self.max_frame_bytes}")
+            end = position + SIZE_BYTES + frame_bytes
+            if end > size:
+                self._wanted_bytes = SIZE_BYTES + frame_bytes
+                break
+            frames.append(view[position + SIZE_BYTES : end])
+            position = end
+        self._buffer = view[position:] if position < size else _NOTHING  # lest an idle reader hold its last read
+        return frames
+
+    def take_large_frame(self) -> LargeFrame | None:
+        """Take over the frame that has begun, if it is above `large_frame_bytes`; to be called after `next_frames`.
+
+        The reader then expects the frame that follows it: the caller must receive exactly `missing_bytes` by itself.
+        """
+        frame_bytes = self._wanted_bytes - SIZE_BYTES
+        if self.large_frame_bytes is None or frame_bytes <= self.large_frame_bytes:
+            return None
+        if len(self._buffer) >= self._wanted_bytes:
+            return None  # it has become complete meanwhile
+        frame = LargeFrame(size_bytes=frame_bytes, received=memoryview(self._buffer)[SIZE_BYTES:])
+        self._wanted_bytes = SIZE_BYTES
+        self._buffer = _NOTHING
+        return frame
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What has been received and not yet returned; not zero at the end of a stream that was cut off."""
+        return len(self._buffer)
+
+
+@attrs.define
+class RequestHeader:
+    """What stands in front of a request's body. Not frozen: one is made per request, and that costs half."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int = 0
+    """Where the body starts in the frame."""
+
+
+def parse_request_header(frame: memoryview, flexible_since: Mapping[int, int]) -> RequestHeader:
+    """Parse a request header of version 1, or 2 where the request's version is flexible (KIP-482).
+
+    `flexible_since` gives the first flexible version by API key; a key that it lacks has none.
+
+    Raises:
+        DecodeError: the frame ends early or the client id is not text.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _request_header.unpack_from(frame)
+        position = _request_header.size
+        client_id = None
+        if length >= 0:
+            end = position + length
+            if end > len(frame):
+                raise DecodeError("request header: the client id is longer than the frame")
+            client_id = str(frame[position:end], "utf-8")
+            position = end
+        if api_version >= flexible_since.get(api_key, NEVER):
+            if frame[position]:
+                position = skip_tags(frame, position, len(frame))
+            else:
+                position += 1
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise DecodeError(f"request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_header: bool) -> list[Buffer]:
+    """A request as a client sends it: size, header of version 1 or 2, body."""
+    client_id = None if header.client_id is None else header.client_id.encode()
+    length = -1 if client_id is None else len(client_id)
+    head = _request_header.pack(header.api_key, header.api_version, header.correlation_id, length)
+    head += (client_id or b"") + (b"\0" if flexible_header else b"")
+    return [_size.pack(len(head) + sum(map(len, parts))) + head, *parts]
+
+
+def response_frame(correlation_id: int, parts: Sequence[Buffer], flexible_header: bool) -> list[Buffer]:
+    """A response as a broker sends it: size, header of version 0 or (flexible) 1, body.
+
+    ApiVersions always has header version 0, so that clients can read it before they know anything (KIP-511).
+    """
+    body_bytes = sum(map(len, parts))
+    if flexible_header:
+        return [_flexible_response_header.pack(body_bytes + 5, correlation_id, 0), *parts]
+    return [_response_header.pack(body_bytes + 4, correlation_id), *parts]
+
+
+def parse_response_header(frame: memoryview, *, flexible_header: bool) -> tuple[int, int]:
+    """The correlation id of a response and where its body starts in the frame.
+
+    Raises:
+        DecodeError: the frame ends early.
+    """
+    try:
+        (correlation_id,) = _size.unpack_from(frame)
+        return correlation_id, skip_tags(frame, SIZE_BYTES, len(frame)) if flexible_header else SIZE_BYTES
+    except (IndexError, struct.error) as error:
+        raise DecodeError(f"response header: {error}") from error
