@@ -101,6 +101,7 @@ class SqliteMetadataStore:
 
     async def commit(self, transaction: Transaction) -> int:
         self._check_usable()
+        await trio.lowlevel.checkpoint_if_cancelled()
         ticket = _Ticket(transaction)
         self._queue.append(ticket)
         self._queued.set()

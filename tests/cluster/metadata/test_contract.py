@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import PreconditionFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 
@@ -20,7 +21,10 @@ async def open_memory(_directory: Path) -> AsyncIterator[MetadataStore]:
 
 
 # Name -> how a fresh, empty store of that kind is opened in a directory.
-STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {"memory": open_memory}
+STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {
+    "memory": open_memory,
+    "sqlite": lambda directory: SqliteMetadataStore.open(directory / "metadata.db"),
+}
 
 
 @pytest.fixture(params=STORES)
@@ -127,17 +131,48 @@ async def test_of_many_that_compete_for_a_key_one_wins(store: MetadataStore) -> 
 
 
 async def test_transactions_take_effect_in_the_order_of_the_calls(store: MetadataStore) -> None:
-    done: list[int] = []
+    revisions: dict[int, int] = {}
 
     async def put(number: int) -> None:
-        await store.commit(Transaction(puts={"k": b"%d" % number}))
-        done.append(number)
+        revisions[number] = await store.commit(Transaction(puts={"k": b"%d" % number, f"seen/{number}": b""}))
 
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(put, number)
 
+    assert len(set(revisions.values())) == 20
+    last = max(revisions, key=lambda number: revisions[number])
     entry = await store.get("k")
     assert entry is not None
-    # Tasks start in any order; the last of them to call is the last to finish, and its value stays.
-    assert entry.value == b"%d" % done[-1]
+    assert (entry.value, entry.revision) == (b"%d" % last, revisions[last])
+
+
+async def test_a_transaction_that_changes_nothing_gets_no_revision_of_its_own(store: MetadataStore) -> None:
+    revision = await store.commit(Transaction(puts={"a": b"1"}))
+
+    assert await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"])) == revision
+    assert await store.commit(Transaction()) == revision
+
+
+async def test_deletes_come_before_the_puts_of_the_same_transaction(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts={"p/1": b"old", "p/2": b"old"}))
+    await store.commit(Transaction(puts={"p/2": b"new"}, delete_prefixes=["p/"], deletes=["p/2"]))
+
+    assert [(entry.key, entry.value) for entry in await store.list("p/")] == [("p/2", b"new")]
+
+
+async def test_a_prefix_ends_after_every_character_that_can_follow_it(store: MetadataStore) -> None:
+    await store.commit(Transaction(puts=dict.fromkeys(("p\U0010ffff", "p\U0010ffff\U0010ffff", "q"), b"")))
+
+    assert len(await store.list("p")) == 2
+    assert len(await store.list("p\U0010ffff")) == 2
+    await store.commit(Transaction(delete_prefixes=["p"]))
+    assert [entry.key for entry in await store.list("")] == ["q"]
+
+
+async def test_a_commit_that_is_cancelled_before_it_began_has_no_effect(store: MetadataStore) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.commit(Transaction(puts={"a": b"1"}))
+
+    assert await store.get("a") is None

@@ -1,0 +1,95 @@
+"""This broker as its cluster and its clients know it: id, cluster id, epoch and the addresses it advertises."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.errors import StartupError
+
+CLUSTER_ID_KEY = "cluster/id"
+
+
+@attrs.frozen
+class Endpoint:
+    """Where a client connects to."""
+
+    host: str
+    port: int
+
+
+class ReachedBy(Protocol):
+    """How a client reached this broker: by which listener, and under which of its addresses."""
+
+    listener_name: str
+    reached_host: str
+    reached_port: int
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """One broker.
+
+    `broker_epoch` grows by one with every start. While a single broker owns every partition it is also their leader
+    epoch. `advertised` has an entry for each listener; None advertises the address that the client reached, because
+    the listener is bound to a wildcard address and nothing else is known to lead there.
+    """
+
+    node_id: int
+    cluster_id: str
+    broker_epoch: int
+    advertised: Mapping[str, Endpoint | None]
+
+    def endpoint(self, peer: ReachedBy) -> Endpoint:
+        """What this client is told to connect to: always an address of the listener that it used."""
+        advertised = self.advertised.get(peer.listener_name)
+        return advertised or Endpoint(peer.reached_host, peer.reached_port)
+
+
+async def register_node(
+    store: MetadataStore, *, node_id: int, cluster_id: str | None, advertised: Mapping[str, Endpoint | None]
+) -> Node:
+    """Begin a new epoch of this broker, durably, and make up the cluster's id if there is none yet.
+
+    Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
+    """
+    epoch_key = f"brokers/{node_id}/epoch"
+    id_entry, epoch_entry = await store.get(CLUSTER_ID_KEY), await store.get(epoch_key)
+    known_id = decode(str, id_entry.value) if id_entry else None
+    if cluster_id is not None and known_id not in (None, cluster_id):
+        raise StartupError(
+            f"--cluster-id is {cluster_id} but the metadata in the data directory is of cluster {known_id}: "
+            "leave the option out, or give another --data-dir"
+        )
+    final_id = known_id or cluster_id or random_cluster_id()
+    epoch = decode(int, epoch_entry.value) + 1 if epoch_entry else 0
+    await store.commit(
+        Transaction(
+            puts={CLUSTER_ID_KEY: encode(final_id), epoch_key: encode(epoch)},
+            expect={epoch_key: epoch_entry.revision if epoch_entry else 0},
+        )
+    )
+    return Node(node_id=node_id, cluster_id=final_id, broker_epoch=epoch, advertised=advertised)
+
+
+def random_uuid() -> bytes:
+    """A random UUID, not one of those that Kafka reserves (0 to 99) nor one whose base64 text begins with a dash."""
+    while True:
+        value = uuid.uuid4().bytes
+        if int.from_bytes(value) >= 100 and not uuid_text(value).startswith("-"):
+            return value
+
+
+def uuid_text(value: bytes) -> str:
+    """16 bytes as Kafka writes them: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def random_cluster_id() -> str:
+    return uuid_text(random_uuid())

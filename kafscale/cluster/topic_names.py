@@ -1,0 +1,46 @@
+"""Which topic names are allowed. Kafka's rules and messages (`org.apache.kafka.common.internals.Topic`)."""
+
+from __future__ import annotations
+
+import re
+
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
+
+NAME_MAX_LENGTH = 249  # 255 for a directory's name, less "-", a partition and the suffix of a deleted log
+INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]*")
+
+
+def check_topic_name(name: str) -> None:
+    """Raises KafkaError INVALID_TOPIC_EXCEPTION."""
+    reason = _invalid_because(name)
+    if reason is not None:
+        raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def is_valid_topic_name(name: str) -> bool:
+    return _invalid_because(name) is None
+
+
+def is_internal(name: str) -> bool:
+    """Whether Kafka keeps state of its own in a topic of this name; clients hide such topics."""
+    return name in INTERNAL_NAMES
+
+
+def collision_key(name: str) -> str:
+    """Two names with the same key must not both exist: Kafka's metrics write `_` for `.`."""
+    return name.replace(".", "_")
+
+
+def _invalid_because(name: str) -> str | None:
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_MAX_LENGTH:
+        return f"the length of '{name}' is longer than the max allowed length {NAME_MAX_LENGTH}"
+    if not _LEGAL.fullmatch(name):
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None

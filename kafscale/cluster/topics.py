@@ -1,0 +1,348 @@
+"""The topics of the cluster: names, ids, partition counts and configs, durable before anybody sees them.
+
+Reads are synchronous, from memory. Changes take a batch (what one request asks for), are checked one by one, written to
+the metadata store in one transaction, and only then applied to memory and told to the log by the callbacks. Batches
+run one at a time, so that of two that create the same name the second finds it taken.
+
+Keys: `topics/<name>`, and `log-start-offsets/<topic id>/<partition>` for what DeleteRecords and retention removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.node import random_uuid
+from kafscale.cluster.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.topic_index import Topic, TopicDraft, TopicIndex
+from kafscale.cluster.topic_names import check_topic_name
+from kafscale.config import ReplicationFactorPolicy, Settings
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import (
+    INVALID_PARTITIONS,
+    INVALID_REPLICATION_FACTOR,
+    INVALID_TOPIC_EXCEPTION,
+    POLICY_VIOLATION,
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+
+__all__ = ["DEFAULT", "MorePartitions", "NewConfigs", "NewTopic", "Outcome", "Topic", "TopicPolicy", "TopicRegistry"]
+
+DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
+# Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
+REPLICATION_FACTOR_MAX = 100
+
+
+@attrs.frozen(kw_only=True)
+class NewTopic:
+    """What somebody wants to create."""
+
+    name: str
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    overrides: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class MorePartitions:
+    """A topic's new, higher number of partitions."""
+
+    name: str
+    partition_count: int
+
+
+@attrs.frozen(kw_only=True)
+class NewConfigs:
+    """What is to be set on a topic, given what is set on it now. `overrides` may raise KafkaError."""
+
+    name: str
+    overrides: Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+@attrs.frozen(kw_only=True)
+class TopicPolicy:
+    """What the broker's settings say about topics."""
+
+    default_partition_count: int = 1
+    accepts_any_replication_factor: bool = True
+    topic_max_count: int = 10_000
+    partition_max_count: int = 100_000
+    defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
+
+    @classmethod
+    def of(cls, settings: Settings) -> TopicPolicy:
+        return cls(
+            default_partition_count=settings.default_partitions_count,
+            accepts_any_replication_factor=settings.allow_replication_factor is ReplicationFactorPolicy.ACCEPT,
+            topic_max_count=settings.limits.max_topics_count,
+            partition_max_count=settings.limits.max_partitions_count,
+            defaults=BrokerDefaults.of(settings),
+        )
+
+
+Outcome = Topic | KafkaError  # the topic as it now is (of a deletion: as it was), or why nothing was done
+Change = TypeVar("Change")
+
+
+@attrs.frozen(kw_only=True)
+class _Stored:
+    """A topic as the metadata store has it."""
+
+    topic_id: bytes
+    partition_count: int
+    replication_factor: int = 1
+    overrides: dict[str, str] = attrs.field(factory=dict)
+
+
+def _ignore(_topic: Topic) -> None:
+    pass
+
+
+@attrs.define(eq=False, kw_only=True)
+class TopicRegistry:
+    """All topics. `load` it before use.
+
+    The callbacks are called synchronously, once per topic, after the change is durable and visible: `on_created`,
+    `on_changed` (more partitions or other configs; gets the new topic) and `on_deleted` (gets the topic as it was).
+    They must not raise.
+    """
+
+    store: MetadataStore
+    policy: TopicPolicy = attrs.field(factory=TopicPolicy)
+    on_created: Callable[[Topic], None] = _ignore
+    on_changed: Callable[[Topic], None] = _ignore
+    on_deleted: Callable[[Topic], None] = _ignore
+    _index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
+    _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def load(self) -> None:
+        """Read everything from the metadata store. Calls no callback: the caller opens what `all` gives."""
+        for entry in await self.store.list("topics/"):
+            stored = decode(_Stored, entry.value)
+            self._index.put(
+                Topic(
+                    name=entry.key.removeprefix("topics/"),
+                    topic_id=stored.topic_id,
+                    partition_count=stored.partition_count,
+                    replication_factor=stored.replication_factor,
+                    overrides=stored.overrides,
+                    config=log_config(stored.overrides, self.policy.defaults),
+                )
+            )
+        await self._load_log_start_offsets()
+
+    async def _load_log_start_offsets(self) -> None:
+        orphans = []
+        for entry in await self.store.list("log-start-offsets/"):
+            _, topic_id, partition = entry.key.split("/")
+            if bytes.fromhex(topic_id) in self._index.by_id:
+                self._log_start_offsets.setdefault(bytes.fromhex(topic_id), {})[int(partition)] = decode(
+                    int, entry.value
+                )
+            else:
+                orphans.append(entry.key)
+        if orphans:
+            await self.store.commit(Transaction(deletes=orphans))
+
+    def get(self, name: str) -> Topic | None:
+        return self._index.by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        return self._index.by_id.get(topic_id)
+
+    def all(self) -> Sequence[Topic]:
+        """In order of name."""
+        return [self._index.by_name[name] for name in sorted(self._index.by_name)]
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics together."""
+        return self._index.partition_count
+
+    async def create(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[Outcome]:
+        """Create each. An outcome for each, in order, with Kafka's errors and messages."""
+        return await self._change(topics, self._plan_creation, self.on_created, validate_only=validate_only)
+
+    async def create_partitions(
+        self, changes: Iterable[MorePartitions], *, validate_only: bool = False
+    ) -> list[Outcome]:
+        """Add partitions to each topic, up to the number given."""
+        return await self._change(changes, self._plan_partitions, self.on_changed, validate_only=validate_only)
+
+    async def alter(self, changes: Iterable[NewConfigs], *, validate_only: bool = False) -> list[Outcome]:
+        """Set other configs on each topic."""
+        return await self._change(changes, self._plan_configs, self.on_changed, validate_only=validate_only)
+
+    async def delete(self, names: Iterable[str]) -> list[Outcome]:
+        """Delete each."""
+        return await self._change(names, self._plan_deletion, self.on_deleted)
+
+    def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
+        """Partition to the first offset that was not removed, for the partitions where something was."""
+        return self._log_start_offsets.get(topic_id, {})
+
+    async def set_log_start_offset(self, topic_id: bytes, partition: int, offset: int) -> None:
+        """Remember, durably, that what is below `offset` was removed. It never goes back.
+
+        Raises KafkaError UNKNOWN_TOPIC_ID. If the topic is deleted meanwhile, a key stays that `load` removes.
+        """
+        if topic_id not in self._index.by_id:
+            raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        if offset <= self.log_start_offsets(topic_id).get(partition, 0):
+            return
+        await self.store.commit(Transaction(puts={f"{_offsets_prefix(topic_id)}{partition}": encode(offset)}))
+        if topic_id in self._index.by_id:
+            offsets = self._log_start_offsets.setdefault(topic_id, {})
+            offsets[partition] = max(offset, offsets.get(partition, 0))
+
+    async def _change(
+        self,
+        changes: Iterable[Change],
+        plan: Callable[[TopicDraft, Change], Topic],
+        announce: Callable[[Topic], None],
+        *,
+        validate_only: bool = False,
+    ) -> list[Outcome]:
+        async with self._changing:
+            draft = TopicDraft(self._index)
+            outcomes = [_attempt(plan, draft, change) for change in changes]
+            if validate_only or not draft.changes:
+                return outcomes
+            await self.store.commit(_transaction(draft))
+            draft.apply()
+            for outcome in outcomes:
+                if isinstance(outcome, Topic):
+                    if outcome.topic_id not in self._index.by_id:
+                        self._log_start_offsets.pop(outcome.topic_id, None)
+                    announce(outcome)
+            return outcomes
+
+    def _plan_creation(self, draft: TopicDraft, new: NewTopic) -> Topic:
+        check_topic_name(new.name)
+        if draft.get(new.name) is not None:
+            raise KafkaError(TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+        if (other := draft.colliding_name(new.name)) is not None:
+            raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' collides with existing topic: {other}")
+        config = log_config(new.overrides, self.policy.defaults)
+        replication_factor = self._replication_factor(new.replication_factor)
+        partition_count = self._partition_count(new.partition_count)
+        if draft.topic_count >= self.policy.topic_max_count:
+            raise KafkaError(POLICY_VIOLATION, f"There are {draft.topic_count} topics already, as many as are allowed.")
+        self._check_room(draft, partition_count)
+        topic = Topic(
+            name=new.name,
+            topic_id=random_uuid(),
+            partition_count=partition_count,
+            replication_factor=replication_factor,
+            overrides=dict(new.overrides),
+            config=config,
+        )
+        draft.put(topic)
+        return topic
+
+    def _plan_partitions(self, draft: TopicDraft, change: MorePartitions) -> Topic:
+        topic = _existing(draft, change.name)
+        if change.partition_count == topic.partition_count:
+            raise KafkaError(INVALID_PARTITIONS, f"Topic already has {topic.partition_count} partition(s).")
+        if change.partition_count < topic.partition_count:
+            raise KafkaError(
+                INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {topic.partition_count} partition(s); "
+                f"{change.partition_count} would not be an increase.",
+            )
+        self._check_room(draft, change.partition_count - topic.partition_count)
+        topic = attrs.evolve(topic, partition_count=change.partition_count)
+        draft.put(topic)
+        return topic
+
+    def _plan_configs(self, draft: TopicDraft, change: NewConfigs) -> Topic:
+        topic = _existing(draft, change.name)
+        overrides = dict(change.overrides(topic.overrides))
+        topic = attrs.evolve(topic, overrides=overrides, config=log_config(overrides, self.policy.defaults))
+        draft.put(topic)
+        return topic
+
+    def _plan_deletion(self, draft: TopicDraft, name: str) -> Topic:
+        topic = _existing(draft, name)
+        draft.remove(topic)
+        return topic
+
+    def _replication_factor(self, wanted: int) -> int:
+        if wanted == DEFAULT:
+            return 1
+        if wanted < 1:
+            raise KafkaError(
+                INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        most = REPLICATION_FACTOR_MAX if self.policy.accepts_any_replication_factor else 1
+        if wanted > most:
+            raise KafkaError(
+                INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} "
+                f"cannot be reached because at most {most} is allowed.",
+            )
+        return wanted
+
+    def _partition_count(self, wanted: int) -> int:
+        if wanted == DEFAULT:
+            return self.policy.default_partition_count
+        if wanted < 1:
+            raise KafkaError(INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+        return wanted
+
+    def _check_room(self, draft: TopicDraft, more: int) -> None:
+        if draft.partition_count + more > self.policy.partition_max_count:
+            raise KafkaError(
+                POLICY_VIOLATION,
+                f"{more} more partitions are too many: there are {draft.partition_count} of at most "
+                f"{self.policy.partition_max_count}.",
+            )
+
+
+def _attempt(plan: Callable[[TopicDraft, Change], Topic], draft: TopicDraft, change: Change) -> Outcome:
+    try:
+        return plan(draft, change)
+    except KafkaError as exc:
+        return exc
+
+
+def _existing(draft: TopicDraft, name: str) -> Topic:
+    topic = draft.get(name)
+    if topic is None:
+        raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    return topic
+
+
+def _transaction(draft: TopicDraft) -> Transaction:
+    puts: dict[str, bytes] = {}
+    deletes: list[str] = []
+    prefixes: list[str] = []
+    for name, topic in draft.changes.items():
+        if topic is not None:
+            puts[f"topics/{name}"] = encode(_stored(topic))
+        elif (old := draft.index.by_name.get(name)) is not None:
+            deletes.append(f"topics/{name}")
+            prefixes.append(_offsets_prefix(old.topic_id))
+    return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes)
+
+
+def _stored(topic: Topic) -> _Stored:
+    return _Stored(
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        overrides=dict(topic.overrides),
+    )
+
+
+def _offsets_prefix(topic_id: bytes) -> str:
+    return f"log-start-offsets/{topic_id.hex()}/"

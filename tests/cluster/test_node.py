@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import base64
+
+import attrs
+import pytest
+
+from kafscale.cluster.node import Endpoint, Node, random_uuid, register_node, uuid_text
+from kafscale.errors import StartupError
+from kafscale.testing.metadata import MemoryMetadataStore
+
+
+@attrs.frozen
+class Reached:
+    listener_name: str
+    reached_host: str = "10.0.0.7"
+    reached_port: int = 9092
+
+
+async def register(store: MemoryMetadataStore, cluster_id: str | None = None, node_id: int = 0) -> Node:
+    return await register_node(store, node_id=node_id, cluster_id=cluster_id, advertised={})
+
+
+async def test_the_cluster_id_is_made_up_once() -> None:
+    store = MemoryMetadataStore()
+    first, second = await register(store), await register(store)
+    assert first.cluster_id == second.cluster_id
+    assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
+    assert len(first.cluster_id) == 22
+
+
+async def test_each_start_is_a_new_epoch_of_its_broker() -> None:
+    store = MemoryMetadataStore()
+    assert [(await register(store)).broker_epoch for _ in range(3)] == [0, 1, 2]
+    assert (await register(store, node_id=1)).broker_epoch == 0
+
+
+async def test_a_given_cluster_id_is_kept_and_must_stay() -> None:
+    store = MemoryMetadataStore()
+    assert (await register(store, "mine")).cluster_id == "mine"
+    assert (await register(store)).cluster_id == "mine"
+    with pytest.raises(StartupError, match=r"other.*mine"):
+        await register(store, "other")
+
+
+def test_a_client_is_told_the_address_of_the_listener_that_it_used() -> None:
+    advertised = {"INTERNAL": Endpoint("broker", 9094), "EXTERNAL": None}
+    node = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised=advertised)
+    assert node.endpoint(Reached("INTERNAL")) == Endpoint("broker", 9094)
+    assert node.endpoint(Reached("EXTERNAL")) == Endpoint("10.0.0.7", 9092)
+
+
+def test_random_uuids_differ_and_are_no_command_line_flags() -> None:
+    values = {random_uuid() for _ in range(500)}
+    assert len(values) == 500
+    assert not any(uuid_text(value).startswith("-") for value in values)
