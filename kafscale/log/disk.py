@@ -1,0 +1,173 @@
+"""The local disk as the WAL needs it: a directory of files that are written once, front to back.
+
+`Disk` is the seam: `RealDisk` does each operation in one thread hop, `kafscale.testing.disk.MemoryDisk` in memory, with
+faults. An operation either raises OSError, or is cancelled before it had any effect, or has fully happened and
+survives a power cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.store.base import Buffer
+
+IOV_MAX_COUNT = 1024  # Linux's limit on the buffers of one writev
+READERS_COUNT = 4  # threads for everything but the write path: batches read back, files made and deleted
+
+
+class Disk(Protocol):
+    """One directory of files. Every method may raise OSError; `location` is for messages."""
+
+    location: str
+
+    async def list(self) -> Mapping[str, int]:
+        """The files and their sizes in bytes."""
+        ...
+
+    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        """Make a file of allocated zeros that begins with `header`. On OSError nothing is left of it."""
+        ...
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        """Write the buffers one behind the other and make them durable. One call at a time."""
+        ...
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        """The bytes there; fewer at the end of the file."""
+        ...
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut the file, durably."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete the file, durably."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; nothing may be under way."""
+        ...
+
+
+@attrs.define(eq=False)
+class RealDisk:
+    """A directory of the file system, made if need be.
+
+    Write and sync share one thread hop, under a limiter of their own, so that no other blocking work of the process
+    can be in their way. Measured on ext4: a write and fdatasync of 1 KiB take 110 to 140 us, through the hop 220; a
+    thread of our own with a queue would save 25 of them; `RWF_DSYNC` and zeroing the file beforehand gain nothing.
+    """
+
+    directory: Path
+    _descriptors: dict[str, int] = attrs.field(factory=dict, init=False)  # of the files written to, until deleted
+    _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _others: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(READERS_COUNT), init=False)
+
+    @property
+    def location(self) -> str:
+        return str(self.directory)
+
+    async def list(self) -> Mapping[str, int]:
+        return await trio.to_thread.run_sync(self._list, limiter=self._others)
+
+    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        await trio.to_thread.run_sync(self._create, name, size_bytes, header, limiter=self._others)
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        await trio.to_thread.run_sync(self._write_and_sync, name, buffers, position, limiter=self._writer)
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        return await trio.to_thread.run_sync(self._read, name, position, length_bytes, limiter=self._others)
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        await trio.to_thread.run_sync(self._truncate, name, size_bytes, limiter=self._others)
+
+    async def delete(self, name: str) -> None:
+        await trio.to_thread.run_sync(self._delete, name, limiter=self._others)
+
+    def close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def _list(self) -> Mapping[str, int]:
+        if not self.directory.exists():
+            self.directory.mkdir(parents=True)
+            _sync_directory(self.directory.parent)
+        return {path.name: path.stat().st_size for path in self.directory.iterdir()}
+
+    def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        path = self.directory / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            _write(descriptor, [header], 0)
+            os.fsync(descriptor)
+            _sync_directory(self.directory)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        self._descriptors[name] = descriptor
+
+    def _write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        descriptor = self._descriptors.get(name)
+        if descriptor is None:
+            descriptor = self._descriptors[name] = os.open(self.directory / name, os.O_RDWR)
+        _write(descriptor, buffers, position)
+        os.fdatasync(descriptor)
+
+    def _read(self, name: str, position: int, length_bytes: int) -> bytes:
+        # Not through a descriptor that a deletion in another thread could close and the next open reuse.
+        with (self.directory / name).open("rb", buffering=0) as file:
+            parts = []
+            while length_bytes and (part := os.pread(file.fileno(), length_bytes, position)):
+                parts.append(part)
+                position += len(part)
+                length_bytes -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _truncate(self, name: str, size_bytes: int) -> None:
+        with (self.directory / name).open("rb+", buffering=0) as file:
+            file.truncate(size_bytes)
+            os.fsync(file.fileno())
+
+    def _delete(self, name: str) -> None:
+        descriptor = self._descriptors.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        (self.directory / name).unlink()
+        _sync_directory(self.directory)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+    for start in range(0, len(buffers), IOV_MAX_COUNT):
+        part = list(buffers[start : start + IOV_MAX_COUNT])
+        while part:
+            written = os.pwritev(descriptor, part, position)
+            if not written:
+                raise OSError(errno.EIO, "a write had no effect")
+            position += written
+            part = _unwritten(part, written)
+
+
+def _unwritten(buffers: list[Buffer], written_bytes: int) -> list[Buffer]:
+    for index, buffer in enumerate(buffers):
+        if written_bytes < len(buffer):
+            return [memoryview(buffer)[written_bytes:], *buffers[index + 1 :]]
+        written_bytes -= len(buffer)
+    return []

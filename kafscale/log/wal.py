@@ -1,0 +1,408 @@
+"""The write-ahead log of all partitions: group commit, rotation, replay.
+
+`append` is synchronous and its order is the order of the log. What has been appended while a sync was under way is
+written and synced together by the next one; all of it shares one `Round`. When a round is durable the partitions are
+told first, by `on_durable`, and then whoever waits for the round wakes.
+
+There is no queue of requests here: every entry's data is in the chunk pool or in a bounded frame, so these bound
+what can be waiting to be written.
+
+A failed write or sync is final: what is in the page cache then is unknown, so nothing is retried, every waiter gets
+StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so it shows
+only when the next one is made, and appends wait until deletions have made room.
+
+Order of use: `replay`, then `run` and `prepare_files` as tasks. May not know requests, topics or the object store.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, StorageFailed
+from kafscale.log.disk import Disk
+from kafscale.log.wal_format import (
+    ENTRY_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    FileHeader,
+    WalEntry,
+    WalFile,
+    decode_entry,
+    encode,
+    encode_file_header,
+)
+from kafscale.log.wal_replay import Replay, ReplayProgress
+from kafscale.metrics import Histogram
+
+DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
+NO_SPACE_RETRY_SECONDS = 1.0
+NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
+
+logger = logging.getLogger(__name__)
+
+
+class Started(Protocol):
+    """Whom a task tells that it is usable: `trio.TaskStatus[None]`."""
+
+    def started(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class Round:
+    """What one sync makes durable. `done` says that it is; `failed` is set instead when it never will be."""
+
+    done: bool = attrs.field(default=False, init=False)
+    failed: StorageFailed | None = attrs.field(default=None, init=False)
+    _entries: list[WalEntry] = attrs.field(factory=list, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+    _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def wait(self) -> None:
+        """Wait until the round is durable. Raises StorageFailed if it can't become so."""
+        await self._finished.wait()
+        if self.failed is not None:
+            raise StorageFailed(str(self.failed)) from self.failed
+
+
+@attrs.frozen
+class WalStatistics:
+    """A look at the log. `queued_*` is what waits for a sync, `rotation_stall_count` how often a file was not ready."""
+
+    sync_count: int
+    entry_count: int
+    written_bytes: int
+    file_count: int
+    file_bytes: int
+    pending_count: int
+    queued_count: int
+    queued_bytes: int
+    rotation_stall_count: int
+    out_of_space: bool
+
+
+@attrs.define(eq=False, kw_only=True)
+class Wal:
+    """The log on one disk.
+
+    `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
+    It must not raise. `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
+    """
+
+    disk: Disk
+    on_durable: Callable[[Sequence[WalEntry]], None]
+    segment_bytes: int = 64 << 20
+    sync_interval_seconds: float = 0.002
+    sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
+    _filling: Round = attrs.field(factory=Round, init=False)
+    _syncing: Round | None = attrs.field(default=None, init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
+    _closed: StorageFailed | None = attrs.field(default=None, init=False)
+    _next_sequence: int = attrs.field(default=1, init=False)
+    _durable_sequence: int = attrs.field(default=0, init=False)
+    _last_round_count: int = attrs.field(default=0, init=False)
+    _last_sync_time: float = attrs.field(default=-math.inf, init=False)
+    _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
+    _files: deque[WalFile] = attrs.field(factory=deque, init=False)  # oldest first; the last is being written
+    _next_file: WalFile | None = attrs.field(default=None, init=False)
+    _next_number: int = attrs.field(default=1, init=False)
+    _file_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
+    _file_work: trio.Event = attrs.field(factory=trio.Event, init=False)  # a file was taken, or may be deleted
+    _entry_count: int = attrs.field(default=0, init=False)
+    _written_bytes: int = attrs.field(default=0, init=False)
+    _stall_count: int = attrs.field(default=0, init=False)
+    _out_of_space: bool = attrs.field(default=False, init=False)
+
+    # What the partitions use.
+
+    def append(self, entry: WalEntry) -> Round:
+        """Queue an entry behind all earlier ones; it is durable when the round is done.
+
+        Raises StorageFailed when the log has failed or is closed; the entry is not queued then.
+        """
+        if self._closed is not None:
+            raise StorageFailed(str(self._closed)) from self._closed
+        round = self._filling
+        entry.sequence = self._next_sequence
+        self._next_sequence += 1
+        round._entries.append(entry)
+        round._size_bytes += ENTRY_HEADER_BYTES + len(entry.data)
+        if len(round._entries) == self._wake_count:
+            self._work.set()
+        return round
+
+    def release(self, file: WalFile, count: int = 1) -> None:
+        """Say that `count` entries of the file are in the bucket, or are no longer wanted."""
+        file.pending_count -= count
+        assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
+        if self._can_delete():
+            self._wake_file_tasks()
+
+    async def read(self, file: WalFile, position: int, length_bytes: int) -> memoryview:
+        """The data of an entry that is not released yet, as it was appended.
+
+        Raises DamagedObject if it is not what was written, StorageFailed if it can't be read.
+        """
+        start = position - ENTRY_HEADER_BYTES
+        try:
+            content = await self.disk.read(file.name, start, ENTRY_HEADER_BYTES + length_bytes)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"read {file.name}", exc)) from exc
+        entry = decode_entry(memoryview(content), 0, salt=file.header.salt)
+        if entry is None or len(entry.data) != length_bytes:
+            raise DamagedObject(f"{self.disk.location}/{file.name}: the entry at {start} is damaged")
+        assert isinstance(entry.data, memoryview)
+        return entry.data
+
+    def statistics(self) -> WalStatistics:
+        rounds = [self._filling] if self._syncing is None else [self._syncing, self._filling]
+        return WalStatistics(
+            sync_count=sum(self.sync_seconds.counts),
+            entry_count=self._entry_count,
+            written_bytes=self._written_bytes,
+            file_count=len(self._files),
+            file_bytes=sum(file.size_bytes for file in self._files),
+            pending_count=sum(file.pending_count for file in self._files),
+            queued_count=sum(len(round._entries) for round in rounds),
+            queued_bytes=sum(round._size_bytes for round in rounds),
+            rotation_stall_count=self._stall_count,
+            out_of_space=self._out_of_space,
+        )
+
+    # What the broker runs.
+
+    async def replay(
+        self, handle: Callable[[WalEntry], bool], *, on_progress: Callable[[ReplayProgress], None] | None = None
+    ) -> None:
+        """Hand every entry on the disk to `handle`, in order; to be called once, before `run`.
+
+        `handle` says whether the entry is still needed: then it is pending in its file until it is released. The data
+        is a view that is valid during the call only. What has been handed over is durable.
+
+        Raises DamagedObject, naming the file and the position, when entries that had been acknowledged are missing;
+        StorageFailed when the disk can't be read.
+        """
+        replay = Replay(self.disk, handle, on_progress)
+        try:
+            await replay.run()
+        except OSError as exc:
+            raise StorageFailed(self._failure("replay it", exc)) from exc
+        self._files.extend(replay.files)
+        self._next_number = replay.next_number
+        self._next_sequence = replay.next_sequence
+        self._durable_sequence = replay.next_sequence - 1
+
+    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+        """Write and sync what is appended; reports started when the first file is ready.
+
+        When cancelled it writes what was accepted before, within a bound. Raises StorageFailed when the disk fails.
+        """
+        try:
+            await self._rotate(0)
+            task_status.started()
+            while True:
+                await self._work.wait()
+                await self._gather()
+                await self._sync()
+        except trio.Cancelled:
+            with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
+                while self._files and (self._syncing or self._filling._entries):
+                    await self._sync()
+            raise
+        except StorageFailed as exc:
+            self._closed = exc
+            raise
+        finally:
+            self._close()
+
+    async def prepare_files(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the next file ready and delete those that nobody needs, off the write path.
+
+        Raises StorageFailed when the disk fails.
+        """
+        task_status.started()
+        while True:
+            await self._prepare_next(self.segment_bytes)
+            async with self._file_lock:
+                await self._delete_released()
+            if self._next_file is not None and not self._can_delete():
+                await self._file_work.wait()
+
+    # The syncer.
+
+    async def _gather(self) -> None:
+        """Put the sync off for a moment after the last one, if that will save one.
+
+        A sync that is under way gathers by itself, so waiting pays only when syncs are slower than the interval, and
+        only for the peers of the last round, who have just been answered and are likely to come back.
+        """
+        if not 0 < self.sync_interval_seconds < self._mean_sync_seconds:
+            return
+        if len(self._filling._entries) >= self._last_round_count:
+            return
+        self._work = trio.Event()
+        self._wake_count = self._last_round_count
+        with trio.CancelScope(deadline=self._last_sync_time + self.sync_interval_seconds):
+            await self._work.wait()
+
+    async def _sync(self) -> None:
+        """Make one round durable. If it is cancelled in between, the next call takes up the same round."""
+        if self._syncing is None:
+            self._syncing, self._filling = self._filling, Round()
+            self._work = trio.Event()
+            self._wake_count = 1
+            self._last_round_count = len(self._syncing._entries)
+        round = self._syncing
+        while round._entries:
+            await self._write_group(round)
+        self._syncing = None
+        round.done = True
+        round._finished.set()
+
+    async def _write_group(self, round: Round) -> None:
+        """Write and sync as many of the round's first entries as the file has room for."""
+        file = self._files[-1]
+        group = self._fitting(round, file)
+        if not group:
+            await self._rotate(ENTRY_HEADER_BYTES + len(round._entries[0].data))
+            return
+        buffers = encode(group, durable_sequence=self._durable_sequence, salt=file.header.salt)
+        position = file.end
+        if not file.header.started:
+            file.header = attrs.evolve(file.header, started=True, sequence=group[0].sequence)
+        if position == FILE_HEADER_BYTES:
+            buffers.insert(0, encode_file_header(file.header))
+            position = 0
+        began = trio.current_time()
+        try:
+            await self.disk.write_and_sync(file.name, buffers, position)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"write {file.name}", exc)) from exc
+        self._last_sync_time = trio.current_time()
+        self._observe(self._last_sync_time - began)
+        self._commit(group, file)
+        del round._entries[: len(group)]
+        self.on_durable(group)
+
+    def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
+        room = file.size_bytes - file.end
+        if round._size_bytes <= room:
+            return round._entries[:]
+        for index, entry in enumerate(round._entries):
+            room -= ENTRY_HEADER_BYTES + len(entry.data)
+            if room < 0:
+                return round._entries[:index]
+        return round._entries[:]
+
+    def _commit(self, group: Sequence[WalEntry], file: WalFile) -> None:
+        start = end = file.end
+        for entry in group:
+            entry.file = file
+            entry.position = end + ENTRY_HEADER_BYTES
+            end = entry.end
+        file.end = end
+        file.pending_count += len(group)
+        self._durable_sequence = group[-1].sequence
+        self._entry_count += len(group)
+        self._written_bytes += end - start
+
+    def _observe(self, seconds: float) -> None:
+        self.sync_seconds.observe(seconds)
+        self._mean_sync_seconds += SYNC_SECONDS_WEIGHT * (seconds - self._mean_sync_seconds)
+
+    def _close(self) -> None:
+        """Refuse further appends and fail whoever still waits."""
+        if self._closed is None:
+            self._closed = StorageFailed("the WAL is closed")
+        for round in (self._syncing, self._filling):
+            if round is not None and not round.done:
+                round.failed = self._closed
+                round._entries.clear()
+                round._finished.set()
+
+    # Files.
+
+    async def _rotate(self, entry_bytes: int) -> None:
+        """Go on in the next file; one that is too short for the entry gives way to one of the entry's own size."""
+        size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
+        if self._next_file is None or self._next_file.size_bytes < size_bytes:
+            self._stall_count += bool(self._files)
+            await self._prepare_next(size_bytes)
+        assert self._next_file is not None
+        if self._files:
+            self._files[-1].sealed = True
+        self._files.append(self._next_file)
+        self._next_file = None
+        self._wake_file_tasks()
+
+    async def _prepare_next(self, size_bytes: int) -> None:
+        """Have a next file of at least this size; waits while the disk is full."""
+        async with self._file_lock:
+            while self._next_file is None or self._next_file.size_bytes < size_bytes:
+                if self._next_file is not None:
+                    await self._delete(self._next_file)
+                    self._next_file = None
+                try:
+                    self._next_file = await self._create(size_bytes)
+                except OSError as exc:
+                    if exc.errno not in NO_SPACE_ERRORS:
+                        raise StorageFailed(self._failure("make a file", exc)) from exc
+                    await self._wait_for_space(size_bytes)
+            self._out_of_space = False
+
+    async def _wait_for_space(self, size_bytes: int) -> None:
+        if not self._out_of_space:
+            logger.warning(
+                "no space for a WAL file of %d bytes in %s: produces wait until flushes have freed some",
+                size_bytes,
+                self.disk.location,
+            )
+        self._out_of_space = True
+        if not self._can_delete():
+            with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
+                await self._file_work.wait()
+        await self._delete_released()
+
+    async def _create(self, size_bytes: int) -> WalFile:
+        header = FileHeader(
+            number=self._next_number,
+            sequence=self._durable_sequence + 1,  # not the next one to be given out: those before it may yet be lost
+            salt=random.getrandbits(32),
+            created_ms=time.time_ns() // 1_000_000,
+        )
+        self._next_number += 1
+        file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
+        await self.disk.create(file.name, size_bytes, encode_file_header(header))
+        return file
+
+    def _can_delete(self) -> bool:
+        return bool(self._files) and self._files[0].sealed and not self._files[0].pending_count
+
+    async def _delete_released(self) -> None:
+        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
+        while self._can_delete():
+            await self._delete(self._files[0])
+            self._files.popleft()
+
+    async def _delete(self, file: WalFile) -> None:
+        try:
+            await self.disk.delete(file.name)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"delete {file.name}", exc)) from exc
+
+    def _wake_file_tasks(self) -> None:
+        self._file_work.set()
+        self._file_work = trio.Event()
+
+    def _failure(self, what: str, exc: OSError) -> str:
+        return f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"

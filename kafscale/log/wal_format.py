@@ -1,0 +1,193 @@
+"""The bytes of the write-ahead log: file header, entries, and what proves that an entry had been acknowledged.
+
+Sans-IO: buffers in, buffers out; may not import trio or os. Everything is big-endian.
+
+    file   = header | entries | zeros up to the allocated size
+    header = magic 8 | version u16 | started u16 | salt u32 | number u64 | sequence u64 | created ms i64
+             | zeros 20 | crc32c u32
+    entry  = magic u32 | length u32 | crc32c u32 | sequence u64 | durable sequence u64 | topic id 16
+             | partition i32 | leader epoch i32 | base offset i64 | kind u8 | zeros 3 | data (`length` bytes)
+
+The header is synced when the file is made, before anything is written behind it, and once more, with `started` and the
+number of the first entry, in the same write as the first entries. A file that is not `started` holds nothing that
+was ever acknowledged; a file without a valid header and with anything but zeros is damaged.
+
+An entry's CRC starts from the file's random salt and covers all that follows it. The salt keeps record data that looks
+like an entry (somebody stores WAL files in a topic) from being taken for one.
+
+Entries are numbered without gaps across files, and written in groups, each group only after the one before it was
+synced. `durable sequence` is the last entry that was durable when this one was written, so a valid entry behind a bad
+one tells whether the bad one had been acknowledged (damage) or was lost in the middle of a write (a torn tail).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.errors import DamagedObject
+from kafscale.store.base import Buffer
+
+VERSION = 1
+FILE_MAGIC = b"KAFSWAL\n"
+ENTRY_MAGIC = 0x574C4F47  # "WLOG"
+ENTRY_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
+
+RECORD_BATCH = 0  # the kinds of entries; 0 holds one record batch in Kafka's format 2, in its final bytes
+
+_FILE_HEADER = struct.Struct(">8sHHIQQq20x")
+_PREFIX = struct.Struct(">III")
+_REST = struct.Struct(">QQ16siiqB3x")
+_ENTRY_HEADER = struct.Struct(">IIIQQ16siiqB3x")
+FILE_HEADER_BYTES = _FILE_HEADER.size + 4
+ENTRY_HEADER_BYTES = _ENTRY_HEADER.size
+
+
+@attrs.frozen
+class FileHeader:
+    """What a file says about itself.
+
+    `sequence` is the number of its first entry once it is `started`; before that, the number that was next when the
+    file was made, so that the numbers go on even when every entry has been deleted.
+    """
+
+    number: int
+    sequence: int
+    salt: int
+    created_ms: int
+    started: bool = False
+
+
+@attrs.define(eq=False)
+class WalFile:
+    """One file of the log. `end` is where the next entry goes; `pending_count` entries are not in the bucket yet.
+
+    A `sealed` file gets no more entries; it is deleted when nothing is pending in it or in any older file.
+    """
+
+    name: str
+    header: FileHeader
+    size_bytes: int
+    end: int = FILE_HEADER_BYTES
+    pending_count: int = 0
+    sealed: bool = False
+
+
+@attrs.define(eq=False)
+class WalEntry:
+    """One record batch on its way into the log; `topic_id` is 16 bytes, `owner` is the caller's own and never stored.
+
+    `data` must not change until the entry is durable. The WAL numbers the entry when it is appended; `file` and
+    `position` (of the data in it) are known when it is durable.
+    """
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    base_offset: int
+    data: Buffer
+    owner: Any = None
+    kind: int = RECORD_BATCH
+    sequence: int = attrs.field(default=0, init=False)
+    durable_sequence: int = attrs.field(default=0, init=False)
+    file: WalFile | None = attrs.field(default=None, init=False)
+    position: int = attrs.field(default=0, init=False)
+
+    @property
+    def end(self) -> int:
+        """The position behind the data, where the next entry begins."""
+        return self.position + len(self.data)
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """`FILE_HEADER_BYTES` bytes."""
+    body = _FILE_HEADER.pack(
+        FILE_MAGIC, VERSION, header.started, header.salt, header.number, header.sequence, header.created_ms
+    )
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+def decode_file_header(name: str, buffer: Buffer) -> FileHeader | None:
+    """The header at the start of the buffer, or None if there is no valid one.
+
+    Raises DamagedObject for a version that this program does not know; `name` is for its message.
+    """
+    body = memoryview(buffer)[: _FILE_HEADER.size]
+    checksum = memoryview(buffer)[_FILE_HEADER.size : FILE_HEADER_BYTES]
+    if len(checksum) < 4 or crc32c(body) != int.from_bytes(checksum, "big"):
+        return None
+    magic, version, started, salt, number, sequence, created_ms = _FILE_HEADER.unpack(body)
+    if magic != FILE_MAGIC:
+        return None
+    if version != VERSION:
+        raise DamagedObject(f"{name}: WAL format version {version} is not known, only {VERSION}")
+    return FileHeader(number, sequence, salt, created_ms, bool(started))
+
+
+def encode(entries: Sequence[WalEntry], *, durable_sequence: int, salt: int) -> list[Buffer]:
+    """The entries as buffers to be written one behind the other; the data is not copied."""
+    buffers: list[Buffer] = []
+    for entry in entries:
+        data = entry.data
+        rest = _REST.pack(
+            entry.sequence,
+            durable_sequence,
+            entry.topic_id,
+            entry.partition,
+            entry.leader_epoch,
+            entry.base_offset,
+            entry.kind,
+        )
+        checksum = crc32c(data, crc32c(rest, salt))
+        buffers.append(_PREFIX.pack(ENTRY_MAGIC, len(data), checksum) + rest)
+        buffers.append(data)
+    return buffers
+
+
+def decode_entry(buffer: memoryview, position: int, *, salt: int) -> WalEntry | None:
+    """The entry whose header is at `position`, its data a view of the buffer, or None if there is no valid one."""
+    start = position + ENTRY_HEADER_BYTES
+    if position < 0 or start > len(buffer):
+        return None
+    magic, length, checksum, sequence, durable_sequence, topic_id, partition, leader_epoch, base_offset, kind = (
+        _ENTRY_HEADER.unpack_from(buffer, position)
+    )
+    if magic != ENTRY_MAGIC or start + length > len(buffer):
+        return None
+    data = buffer[start : start + length]
+    if crc32c(data, crc32c(buffer[position + _PREFIX.size : start], salt)) != checksum:
+        return None
+    entry = WalEntry(topic_id, partition, leader_epoch, base_offset, data, None, kind)
+    entry.sequence, entry.durable_sequence, entry.position = sequence, durable_sequence, start
+    return entry
+
+
+def scan(buffer: memoryview, position: int, *, salt: int) -> Iterator[WalEntry]:
+    """The valid entries from `position` on, up to the first place that is none; that is `end` of the last one."""
+    entry = decode_entry(buffer, position, salt=salt)
+    while entry is not None:
+        yield entry
+        entry = decode_entry(buffer, entry.end, salt=salt)
+
+
+def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int | None:
+    """Where, from `position` on, a valid entry was written after entry `sequence` was durable; None if nowhere."""
+    view = memoryview(buffer)
+    candidate = buffer.find(ENTRY_MAGIC_BYTES, position)
+    while candidate >= 0:
+        # The CRC of what only looks like an entry may be over megabytes, so the numbers are looked at first.
+        if candidate + ENTRY_HEADER_BYTES <= len(buffer):
+            found_sequence, durable_sequence = struct.unpack_from(">QQ", buffer, candidate + _PREFIX.size)
+            if sequence <= durable_sequence < found_sequence and decode_entry(view, candidate, salt=salt):
+                return candidate
+        candidate = buffer.find(ENTRY_MAGIC_BYTES, candidate + 1)
+    return None
+
+
+def is_zero(buffer: bytes, position: int) -> bool:
+    """Whether the buffer holds only zeros from `position` on, as an allocated file does behind its last entry."""
+    return buffer.count(0, position) == max(0, len(buffer) - position)

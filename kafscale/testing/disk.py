@@ -1,0 +1,131 @@
+"""A disk in memory that can be slow, full or broken, and that forgets in a crash what was not synced.
+
+`MemoryDisk` is a `kafscale.log.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are asked for
+by operation name: `list`, `create`, `write`, `sync`, `read`, `truncate`, `delete`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.store.base import Buffer
+
+SECTOR_BYTES = 512  # what a disk writes whole or not at all
+
+
+@attrs.define(eq=False)
+class MemoryDisk:
+    """Files in memory, each as the program sees it and as a power cut would leave it.
+
+    `sync_seconds` and `create_seconds` is how long these take; `free_bytes` bounds what `create` can allocate.
+    """
+
+    sync_seconds: float = 0.0
+    create_seconds: float = 0.0
+    free_bytes: int | None = None
+    location: str = "memory"
+    files: dict[str, bytearray] = attrs.field(factory=dict, init=False)
+    synced: dict[str, bytearray] = attrs.field(factory=dict, init=False)
+    operations: Counter[str] = attrs.field(factory=Counter, init=False)  # how often each was called
+    _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the write under way in a file
+    _faults: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
+
+    def fail(self, operation: str, *, after: int = 0, error_number: int = errno.EIO) -> None:
+        """Let a later call of the operation raise OSError: the next one, or the one `after` that many have passed."""
+        self._faults[operation, self.operations[operation] + 1 + after] = error_number
+
+    def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
+        """Damage a file, as the disk has it."""
+        for content in (self.files[name], self.synced[name]):
+            content[position] ^= 1 << bit
+
+    def crash(self, *, torn_bytes: int = 0, rng: random.Random | None = None) -> MemoryDisk:
+        """The disk as the next process finds it after a power cut now, without the faults of this one.
+
+        Of a write that was not synced the first `torn_bytes` survive, or with `rng` any of its sectors.
+        """
+        after = MemoryDisk(location=self.location)
+        after.synced = {name: bytearray(content) for name, content in self.synced.items()}
+        for name, (position, data) in self._unsynced.items():
+            content = after.synced[name]
+            if rng is None:
+                content[position : position + min(torn_bytes, len(data))] = data[:torn_bytes]
+            else:
+                _write_some_sectors(content, position, data, rng)
+        after.files = {name: bytearray(content) for name, content in after.synced.items()}
+        return after
+
+    async def list(self) -> Mapping[str, int]:
+        await self._begin("list")
+        return {name: len(content) for name, content in self.files.items()}
+
+    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        await self._begin("create")
+        assert name not in self.files, name
+        if self.free_bytes is not None and size_bytes > self.free_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.files[name] = bytearray(size_bytes)
+        self.synced[name] = bytearray(size_bytes)  # a crash from here on leaves the file without its header
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.create_seconds)
+        for content in (self.files[name], self.synced[name]):
+            content[: len(header)] = header
+        if self.free_bytes is not None:
+            self.free_bytes -= size_bytes
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        await self._begin("write")
+        assert name not in self._unsynced, "two writes at a time"
+        data = b"".join(buffers)
+        self.files[name][position : position + len(data)] = data
+        self._unsynced[name] = (position, data)
+        with trio.CancelScope(shield=True):  # as a thread in fdatasync can't be cancelled
+            await trio.sleep(self.sync_seconds)
+        self._count("sync")
+        self.synced[name][position : position + len(data)] = data
+        del self._unsynced[name]
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        await self._begin("read")
+        return bytes(self.files[name][position : position + length_bytes])
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        await self._begin("truncate")
+        for content in (self.files[name], self.synced[name]):
+            del content[size_bytes:]
+
+    async def delete(self, name: str) -> None:
+        await self._begin("delete")
+        if self.free_bytes is not None:
+            self.free_bytes += len(self.files[name])
+        del self.files[name], self.synced[name]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    async def _begin(self, operation: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self._count(operation)
+
+    def _count(self, operation: str) -> None:
+        self.operations[operation] += 1
+        error_number = self._faults.pop((operation, self.operations[operation]), None)
+        if error_number is not None:
+            raise OSError(error_number, os.strerror(error_number))
+
+
+def _write_some_sectors(content: bytearray, position: int, data: bytes, rng: random.Random) -> None:
+    start = position
+    end = position + len(data)
+    while start < end:
+        sector_end = min(end, start - start % SECTOR_BYTES + SECTOR_BYTES)
+        if rng.random() < 0.5:
+            content[start:sector_end] = data[start - position : sector_end - position]
+        start = sector_end
