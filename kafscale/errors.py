@@ -14,6 +14,7 @@
     │  ├─ PreconditionFailed     a conditional write lost (412)
     │  ├─ Conflict               two conditional writes met (409); try again
     │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
+    │  ├─ WrongRegion            the bucket is in another region, which the message names
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
@@ -98,6 +99,14 @@ class Conflict(StoreError):
 
 class AccessDenied(StoreError):
     """Credentials are missing, refused or expired."""
+
+
+class WrongRegion(StoreError):
+    """The bucket is in another region than the one asked; `region` is the right one, if the store said so."""
+
+    def __init__(self, message: str, region: str | None = None) -> None:
+        super().__init__(message)
+        self.region = region
 
 
 class RangeNotSatisfiable(StoreError):
