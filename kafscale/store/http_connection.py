@@ -79,14 +79,14 @@ class Head:
 class HttpConnection:
     """A connection to one origin. `phase` is that of the current or the last exchange."""
 
-    stream: trio.SocketStream | trio.SSLStream
+    stream: trio.abc.Stream
     socket: trio.socket.SocketType
     phase: Phase = Phase.SENDING
     _http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
     _early: memoryview = NOTHING  # what came after the head in one read with it
 
     @classmethod
-    async def open(cls, url: httpx.URL, ssl_context: ssl.SSLContext, timeout_seconds: float) -> HttpConnection:
+    async def open(cls, url: httpx.URL, ssl_context: ssl.SSLContext | None, timeout_seconds: float) -> HttpConnection:
         """Connect, with TLS for https. Raises httpx.ConnectError, httpx.ConnectTimeout."""
         port = url.port or (443 if url.scheme == "https" else 80)
         with trio.move_on_after(timeout_seconds):
@@ -94,6 +94,7 @@ class HttpConnection:
                 tcp = await trio.open_tcp_stream(url.host, port)
                 if url.scheme != "https":
                     return cls(tcp, tcp.socket)
+                assert ssl_context is not None
                 return cls(await _start_tls(tcp, ssl_context, url.host), tcp.socket)
             except (OSError, trio.BrokenResourceError) as exc:
                 raise httpx.ConnectError(f"can't connect to {url.host}:{port}: {exc.__cause__ or exc}") from exc
@@ -144,7 +145,10 @@ class HttpConnection:
     async def receive_piece(self, timeout_seconds: float) -> bytes:
         """The next piece of a body of unknown length, empty at its end. Raises httpx.TransportError."""
         event = await self._receive_event(timeout_seconds)
-        return bytes(event.data) if isinstance(event, h11.Data) else b""
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        self._early = memoryview(self._http.trailing_data[0])
+        return b""
 
     async def _send(self, request: httpx.Request, timeout_seconds: float) -> None:
         parts = _body_parts(request)
@@ -233,7 +237,7 @@ class HttpConnection:
             raise httpx.ReadError(str(exc)) from exc
 
 
-async def _start_tls(tcp: trio.SocketStream, context: ssl.SSLContext, host: str) -> trio.SSLStream:
+async def _start_tls(tcp: trio.SocketStream, context: ssl.SSLContext, host: str) -> trio.abc.Stream:
     tls = trio.SSLStream(tcp, context, server_hostname=host, https_compatible=True)
     try:
         await tls.do_handshake()

@@ -28,7 +28,8 @@ from kafscale.errors import (
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
 from kafscale.store.s3_requests import S3Request
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_RANGE = re.compile(r"bytes=(\d*)-(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes \d+--?\d+/(\d+)")  # of an empty object, MinIO sends "0--1/0"
 
 _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "NoSuchKey": NotFound,
@@ -116,16 +117,13 @@ def check(request: S3Request, reply: S3Reply) -> None:
 def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
     """The object, or the range of it, that a GET brought."""
     check(request, reply)
-    size_bytes = len(reply.body)
-    if reply.status == 206:
-        match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
-        if match is None:
-            raise StoreUnavailable(f"{request.operation} {request.subject}: 206 without a Content-Range")
-        size_bytes = int(match[3])
-    elif request.operation != "get":
-        # RFC 9110 lets a server ignore Range, and a part that is taken for another would be damage.
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the store ignored the range")
-    return ObjectPart(reply.body, size_bytes, reply.headers.get("etag", ""))
+    etag = reply.headers.get("etag", "")
+    if reply.status != 206:
+        return ObjectPart(_cut(request, reply.body), len(reply.body), etag)
+    match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
+    if match is None:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: 206 without a Content-Range")
+    return ObjectPart(reply.body, int(match[1]), etag)
 
 
 def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
@@ -189,6 +187,19 @@ def check_created(request: S3Request, reply: S3Reply) -> None:
         check(request, reply)
 
 
+def _cut(request: S3Request, body: Buffer) -> Buffer:
+    """The range of a whole object: a server may ignore Range (RFC 9110), as some do for empty objects."""
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if match is None:
+        return body
+    first, last = match.groups()
+    if not first:
+        return memoryview(body)[-int(last) :]
+    if int(first) >= len(body):
+        raise RangeNotSatisfiable(f"{request.operation} {request.subject}: it has {len(body)} bytes only")
+    return memoryview(body)[int(first) : int(last) + 1]
+
+
 def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
     what = f"{request.operation} {request.subject}: {reply.status} {body.code}".rstrip()
     if body.message:
@@ -229,4 +240,5 @@ def _key(text: str, is_encoded: bool) -> str:
 
 
 def _iso_ms(text: str) -> int:
-    return round(datetime.datetime.fromisoformat(text).timestamp() * 1000)
+    # Whole seconds, as a HEAD of the same object tells it: some stores are finer here.
+    return int(datetime.datetime.fromisoformat(text).timestamp()) * 1000

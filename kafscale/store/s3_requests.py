@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 from xml.sax.saxutils import escape
@@ -17,15 +16,11 @@ from xml.sax.saxutils import escape
 import attrs
 import crc32c
 
-from kafscale.store.base import Buffer
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer
+from kafscale.store.paths import check_key
 from kafscale.store.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
 
-LIST_PAGE_COUNT = 1000  # S3's own maximum
 DELETE_BATCH_COUNT = 1000  # S3's own maximum
-MAX_KEY_BYTES = 1024  # S3's own maximum, after UTF-8 encoding
-
-# What XML 1.0 can't carry: such keys are deleted one by one, and listed URL-encoded.
-_NOT_IN_XML = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 @attrs.frozen(kw_only=True)
@@ -164,7 +159,7 @@ class S3Requests:
 
     def list_page(self, prefix: str, *, start_after: str = "", continuation_token: str | None = None) -> S3Request:
         """One page of the keys that start with `prefix` and sort after `start_after`."""
-        query = {"list-type": "2", "encoding-type": "url", "max-keys": str(LIST_PAGE_COUNT)}
+        query = {"list-type": "2", "encoding-type": "url", "max-keys": str(LIST_PAGE_MAX_COUNT)}
         query["prefix"] = self.address.prefix + prefix
         if continuation_token is not None:
             query["continuation-token"] = continuation_token
@@ -174,17 +169,10 @@ class S3Requests:
 
     def delete(self, keys: Sequence[str]) -> list[S3Request]:
         """The requests that delete the objects: one for each thousand keys."""
+        for key in keys:
+            check_key(self.address.prefix + key)
         batches = [keys[at : at + DELETE_BATCH_COUNT] for at in range(0, len(keys), DELETE_BATCH_COUNT)]
-        requests: list[S3Request] = []
-        for batch in batches:
-            in_xml = [key for key in batch if not _NOT_IN_XML.search(key)]
-            alone = [key for key in batch if _NOT_IN_XML.search(key)]
-            if len(in_xml) == 1:
-                alone, in_xml = [*alone, *in_xml], []
-            if in_xml:
-                requests.append(self._delete_many(in_xml))
-            requests.extend(self._object_request("delete", "DELETE", key) for key in alone)
-        return requests
+        return [self._delete_many(batch) if len(batch) > 1 else self._delete_one(batch[0]) for batch in batches]
 
     def head_bucket(self) -> S3Request:
         """Whether the bucket is there and ours to use. Its errors have no body: a listing says more."""
@@ -200,6 +188,9 @@ class S3Requests:
             )
         headers = _body_headers(Digest.of(parts, sign_payload=True))
         return self._bucket_request("create_bucket", "PUT", {}, headers=headers, parts=parts)
+
+    def _delete_one(self, key: str) -> S3Request:
+        return self._object_request("delete", "DELETE", key)
 
     def _delete_many(self, keys: Sequence[str]) -> S3Request:
         rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
@@ -219,7 +210,7 @@ class S3Requests:
         parts: Sequence[Buffer] = (),
     ) -> S3Request:
         name = self.address.prefix + key
-        _check_key(name)
+        check_key(name)
         return S3Request(
             operation=operation,
             method=method,
@@ -255,12 +246,3 @@ def _body_headers(digest: Digest) -> dict[str, str]:
         "x-amz-checksum-crc32c": digest.crc32c,
         "x-amz-content-sha256": digest.payload_hash,
     }
-
-
-def _check_key(name: str) -> None:
-    """Refuse what can't be addressed: HTTP libraries and proxies resolve dot segments, whatever S3 makes of them."""
-    if len(name.encode()) > MAX_KEY_BYTES:
-        raise ValueError(f"an S3 key has at most {MAX_KEY_BYTES} bytes: {name!r}")
-    segments = name.split("/")
-    if not name or name.startswith("/") or "." in segments or ".." in segments:
-        raise ValueError(f"not a key: {name!r}")

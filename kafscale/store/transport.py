@@ -51,7 +51,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
     def __init__(self, *, max_connections: float = math.inf, ssl_context: ssl.SSLContext | None = None) -> None:
         """`max_connections` is per origin; further requests wait in order, for httpx's pool timeout at most."""
         self._max_connections = max_connections
-        self._ssl_context = ssl_context or httpx.create_ssl_context()
+        self._ssl_context = ssl_context
         self._origins: dict[tuple[str, str, int | None], _Origin] = {}
         self._opened_count = 0
         self._reused_count = 0
@@ -110,6 +110,8 @@ class TrioTransport(httpx.AsyncBaseTransport):
                     raise
                 connection.close()
                 loan.connection = None
+        if self._ssl_context is None and request.url.scheme == "https":
+            self._ssl_context = httpx.create_ssl_context()  # takes 20 ms, and is not needed within a private network
         connection = loan.connection = await HttpConnection.open(request.url, self._ssl_context, timeouts.connect)
         self._opened_count += 1
         return await connection.exchange(request, timeouts)

@@ -13,7 +13,7 @@ import math
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,7 @@ class S3Server:
     port: int = 0
     certificate: Certificate | None = None
     _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque)
+    _listeners: Sequence[trio.SocketListener] = ()
     _connections: set[_ServerConnection] = attrs.field(factory=set)
 
     @property
@@ -132,13 +133,14 @@ class S3Server:
             connection.close()
         return len(idle)
 
-    async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve on 127.0.0.1 until cancelled; started when it listens, with the port."""
-        listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024)
-        self.port = listeners[0].socket.getsockname()[1]
-        async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, self._serve, listeners)
-            task_status.started(self.port)
+    async def listen(self) -> None:
+        """Bind to 127.0.0.1, on a free port unless `port` names one; from here on, clients may connect."""
+        self._listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024)
+        self.port = self._listeners[0].socket.getsockname()[1]
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await trio.serve_listeners(self._serve, self._listeners)
 
     async def _serve(self, tcp: trio.SocketStream) -> None:
         stream: trio.abc.Stream = tcp
@@ -285,7 +287,8 @@ async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -
         if tls:
             server.certificate = make_certificate(Path(directory))
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.run)
+            await server.listen()
+            nursery.start_soon(server.run)
             yield server
             nursery.cancel_scope.cancel()
 
