@@ -6,6 +6,8 @@ and the defaults of the topic configs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from kafscale.cluster.config_definitions import ConfigDefinition, ConfigSource, ConfigType
@@ -14,103 +16,140 @@ from kafscale.cluster.topic_configs import TOPIC_CONFIGS, BrokerDefaults
 from kafscale.config import Settings
 
 
+@attrs.frozen
+class _BrokerConfig:
+    """A broker config of Kafka, its default there, and where its value is in our settings."""
+
+    name: str
+    type: ConfigType
+    default: str
+    value: Callable[[Settings], object]
+    documentation: str
+
+    def entry(self, settings: Settings) -> ConfigEntry:
+        definition = ConfigDefinition(
+            name=self.name, type=self.type, default=self.default, documentation=self.documentation
+        )
+        value = self.value(settings)
+        return _read_only(definition, str(value).lower() if isinstance(value, bool) else str(value))
+
+
+_INT, _LONG, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.STRING, ConfigType.BOOLEAN
+_NO_LIMIT = str(2**31 - 1)
+
+_TABLE = (
+    _BrokerConfig(
+        "advertised.listeners",
+        _STRING,
+        "",
+        lambda s: ",".join(map(str, s.advertised_listeners)),
+        "What clients are told to connect to.",
+    ),
+    _BrokerConfig(
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        "true",
+        lambda s: s.auto_create_topics,
+        "Whether a topic is created when a client asks for it.",
+    ),
+    _BrokerConfig("broker.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
+    _BrokerConfig(
+        "connections.max.idle.ms",
+        _LONG,
+        "600000",
+        lambda s: round(s.limits.connection_idle_timeout_seconds * 1000),
+        "A connection that is idle for longer is closed.",
+    ),
+    _BrokerConfig(
+        "default.replication.factor", _INT, "1", lambda s: 1, "Replication factor of a topic created without one."
+    ),
+    _BrokerConfig("delete.topic.enable", _BOOLEAN, "true", lambda s: True, "Whether topics can be deleted."),
+    _BrokerConfig("fetch.max.bytes", _INT, "57671680", lambda s: s.limits.fetch_max_bytes, "Most of one fetch."),
+    _BrokerConfig(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        "3000",
+        lambda s: s.group_initial_rebalance_delay_ms,
+        "How long a new consumer group waits for more members.",
+    ),
+    _BrokerConfig(
+        "group.max.session.timeout.ms",
+        _INT,
+        "1800000",
+        lambda s: s.group_max_session_timeout_ms,
+        "Longest session timeout of a group member.",
+    ),
+    _BrokerConfig(
+        "group.max.size", _INT, _NO_LIMIT, lambda s: s.limits.max_group_members_count, "Members of one group."
+    ),
+    _BrokerConfig(
+        "group.min.session.timeout.ms",
+        _INT,
+        "6000",
+        lambda s: s.group_min_session_timeout_ms,
+        "Shortest session timeout of a group member.",
+    ),
+    _BrokerConfig(
+        "listeners",
+        _STRING,
+        "PLAINTEXT://:9092",
+        lambda s: ",".join(map(str, s.listeners)),
+        "Addresses that clients are accepted on.",
+    ),
+    _BrokerConfig("log.dirs", _STRING, "/tmp/kafka-logs", lambda s: s.store, "Where segments live."),
+    _BrokerConfig(
+        "max.connections", _INT, _NO_LIMIT, lambda s: s.limits.max_connections_count, "Connections open at once."
+    ),
+    _BrokerConfig(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        "1000",
+        lambda s: s.limits.max_fetch_sessions_count,
+        "Fetch sessions kept.",
+    ),
+    _BrokerConfig("node.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
+    _BrokerConfig(
+        "num.partitions",
+        _INT,
+        "1",
+        lambda s: s.default_partitions_count,
+        "Partitions of a topic created without a number.",
+    ),
+    _BrokerConfig(
+        "offset.metadata.max.bytes",
+        _INT,
+        "4096",
+        lambda s: s.limits.offset_metadata_max_bytes,
+        "Largest metadata string of a committed offset.",
+    ),
+    _BrokerConfig(
+        "offsets.retention.minutes",
+        _INT,
+        "10080",
+        lambda s: s.offsets_retention_ms // 60_000,
+        "Committed offsets of a group without members are forgotten after this long.",
+    ),
+    _BrokerConfig(
+        "producer.id.expiration.ms",
+        _INT,
+        "86400000",
+        lambda s: s.limits.producer_id_expiration_ms,
+        "An idle idempotent producer is forgotten after this long.",
+    ),
+    _BrokerConfig(
+        "socket.request.max.bytes",
+        _INT,
+        "104857600",
+        lambda s: s.limits.max_frame_bytes,
+        "Largest request that is read.",
+    ),
+)
+
+
 def broker_entries(settings: Settings) -> list[ConfigEntry]:
     """Every config of this broker, in order of name."""
-    entries = _own_entries(settings) + _topic_defaults(settings)
+    entries = [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
     return sorted(entries, key=lambda entry: entry.definition.name)
-
-
-def _own_entries(settings: Settings) -> list[ConfigEntry]:
-    limits = settings.limits
-    broker_id = str(settings.broker_id)
-    listeners = ",".join(map(str, settings.listeners))
-    advertised = ",".join(map(str, settings.advertised_listeners))
-    int_, long, text = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
-    return [
-        _entry("advertised.listeners", text, advertised, "", "What clients are told to connect to."),
-        _entry(
-            "auto.create.topics.enable",
-            ConfigType.BOOLEAN,
-            str(settings.auto_create_topics).lower(),
-            "true",
-            "Whether a topic is created when a client asks for it.",
-        ),
-        _entry("broker.id", int_, broker_id, "-1", "Id of this broker."),
-        _entry(
-            "connections.max.idle.ms",
-            long,
-            str(round(limits.connection_idle_timeout_seconds * 1000)),
-            "600000",
-            "A connection that is idle for longer is closed.",
-        ),
-        _entry("default.replication.factor", int_, "1", "1", "Replication factor of a topic created without one."),
-        _entry("delete.topic.enable", ConfigType.BOOLEAN, "true", "true", "Whether topics can be deleted."),
-        _entry("fetch.max.bytes", int_, str(limits.fetch_max_bytes), "57671680", "Most that one fetch returns."),
-        _entry(
-            "group.initial.rebalance.delay.ms",
-            int_,
-            str(settings.group_initial_rebalance_delay_ms),
-            "3000",
-            "How long a new consumer group waits for more members.",
-        ),
-        _entry(
-            "group.max.session.timeout.ms",
-            int_,
-            str(settings.group_max_session_timeout_ms),
-            "1800000",
-            "Longest session timeout of a group member.",
-        ),
-        _entry("group.max.size", int_, str(limits.max_group_members_count), "2147483647", "Members of one group."),
-        _entry(
-            "group.min.session.timeout.ms",
-            int_,
-            str(settings.group_min_session_timeout_ms),
-            "6000",
-            "Shortest session timeout of a group member.",
-        ),
-        _entry("listeners", text, listeners, "PLAINTEXT://:9092", "Addresses that clients are accepted on."),
-        _entry("log.dirs", text, str(settings.store), "/tmp/kafka-logs", "Where segments live."),
-        _entry("max.connections", int_, str(limits.max_connections_count), "2147483647", "Connections open at once."),
-        _entry(
-            "max.incremental.fetch.session.cache.slots",
-            int_,
-            str(limits.max_fetch_sessions_count),
-            "1000",
-            "Fetch sessions kept.",
-        ),
-        _entry("node.id", int_, broker_id, "-1", "Id of this broker."),
-        _entry(
-            "num.partitions",
-            int_,
-            str(settings.default_partitions_count),
-            "1",
-            "Partitions of a topic created without a number.",
-        ),
-        _entry(
-            "offset.metadata.max.bytes",
-            int_,
-            str(limits.offset_metadata_max_bytes),
-            "4096",
-            "Largest metadata string of a committed offset.",
-        ),
-        _entry(
-            "offsets.retention.minutes",
-            int_,
-            str(settings.offsets_retention_ms // 60_000),
-            "10080",
-            "Committed offsets of a group without members are forgotten after this long.",
-        ),
-        _entry(
-            "producer.id.expiration.ms",
-            int_,
-            str(limits.producer_id_expiration_ms),
-            "86400000",
-            "An idle idempotent producer is forgotten after this long.",
-        ),
-        _entry(
-            "socket.request.max.bytes", int_, str(limits.max_frame_bytes), "104857600", "Largest request that is read."
-        ),
-    ]
 
 
 def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
@@ -121,11 +160,6 @@ def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
         for definition in TOPIC_CONFIGS.values()
         if definition.broker_name is not None
     ]
-
-
-def _entry(name: str, type: ConfigType, value: str, default: str, documentation: str) -> ConfigEntry:
-    definition = ConfigDefinition(name=name, type=type, default=default, documentation=documentation)
-    return _read_only(definition, value)
 
 
 def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:
