@@ -58,6 +58,7 @@ _ERROR_BY_STATUS: Mapping[int, type[StoreError]] = {
     412: PreconditionFailed,
     416: RangeNotSatisfiable,
     429: SlowDown,
+    501: StoreError,  # trying again would not help: the store can't do it
     503: SlowDown,
 }
 _WRONG_REGION_CODES = frozenset(
