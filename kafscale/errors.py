@@ -18,6 +18,7 @@
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
+    ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     ├─ Fenced                    another broker has taken over what this one owned
     └─ StorageFailed             the local disk failed; the broker must stop
@@ -119,6 +120,10 @@ class SlowDown(StoreError):
 
 class StoreUnavailable(StoreError):
     """No answer, or half of one: whether a write took effect is unknown."""
+
+
+class BrokerUnavailable(KafScaleError):
+    """A client got no connection to a broker, lost it, or had no answer in time. The message names the broker."""
 
 
 class DamagedObject(KafScaleError):
