@@ -16,7 +16,5 @@ from __future__ import annotations
 
 from kafscale.client.client import Client, connect
 from kafscale.client.connection import Call, Connection, Reply, open_connection
-from kafscale.client.consumer import Consumer
-from kafscale.client.producer import Producer
 
-__all__ = ["Call", "Client", "Connection", "Consumer", "Producer", "Reply", "connect", "open_connection"]
+__all__ = ["Call", "Client", "Connection", "Reply", "connect", "open_connection"]

@@ -1,7 +1,7 @@
 """A client of a cluster: from a bootstrap address to the leader of a partition and the coordinator of a group.
 
-What metadata says is asked for when it is needed and remembered by topic; an error that says it is out of date makes the
-caller `forget` it. A topic that is being created is waited for, as every client does.
+What metadata says is asked for when it is needed and remembered by topic; an error that says it is out of date makes
+the caller `forget` it. A topic that is being created is waited for, as every client does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> Topic:
-        """A topic that exists, or that the broker creates when `create` is set. Raises KafkaError, BrokerUnavailable."""
+        """A topic that exists, or is created now if `create` is set. Raises KafkaError, BrokerUnavailable."""
         if name not in self._topics:
             self._topics[name] = await self._look_up(name, create)
         return self._topics[name]
@@ -104,6 +104,10 @@ class Client:
         if connection is None or connection.is_broken:
             connection = self._connections[address] = await connect_to(address, self.client_id)
         return connection
+
+    def adopt(self, connection: Connection) -> None:
+        """Use a connection that is there already, such as one in memory."""
+        self._connections[connection.address] = connection
 
     async def all_connections(self) -> list[Connection]:
         """A connection to every broker that the last metadata named. Raises BrokerUnavailable."""

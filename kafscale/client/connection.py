@@ -1,8 +1,9 @@
 """One connection to one broker: versions negotiated once, requests pipelined, replies matched in order.
 
-`send` returns when the request is written, with a `Reply` to wait for; many may be under way. Whoever waits reads from the
-socket for everyone, in turn: replies come in request order, so the task that has waited longest has the next one.
-A request that is cancelled while it is written leaves half a frame, so it breaks the connection; a cancelled wait does not.
+`send` returns when the request is written, with a `Reply` to wait for; many may be under way. Whoever waits reads from
+the socket for everyone, in turn: replies come in request order, so the task that has waited longest has the next one.
+A request that is cancelled while it is written leaves half a frame, so it breaks the connection; a cancelled wait
+does not.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ import attrs
 import trio
 
 from kafscale import __version__
-from kafscale.client.framing import request_head, split_response
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.wire import codec, error_codes
-from kafscale.wire.frames import FrameReader
+from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafscale.wire.primitives import Buffer
 
 MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 RECEIVE_BYTES = 256 << 10
-JOIN_BELOW_BYTES = 64 << 10  # larger parts of a request are written apart instead of being copied together
+JOIN_BELOW_BYTES = 256 << 10  # the parts of a larger request are written one by one instead of being copied together
 DEFAULT_TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms, 30 s
 
 R = TypeVar("R")
@@ -68,7 +68,7 @@ class Connection:
 
     stream: trio.abc.Stream
     address: Address
-    client_id: bytes
+    client_id: str
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     _versions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
     _frames: FrameReader = attrs.field(factory=lambda: FrameReader(MAX_RESPONSE_BYTES), init=False)
@@ -81,7 +81,7 @@ class Connection:
     @classmethod
     async def over(cls, stream: trio.abc.Stream, address: Address, client_id: str = "kafscale") -> Connection:
         """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
-        connection = cls(stream=stream, address=address, client_id=client_id.encode())
+        connection = cls(stream=stream, address=address, client_id=client_id)
         await connection._negotiate()
         return connection
 
@@ -124,11 +124,10 @@ class Connection:
             self._check_usable()
             reply = Reply(self, call, self._next_correlation_id)
             self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
-            body_bytes = sum(map(len, body)) + call.flexible
-            head = request_head((call.api_key, call.version), reply.correlation_id, self.client_id, body_bytes)
+            header = RequestHeader(call.api_key, call.version, reply.correlation_id, self.client_id)
             if has_reply:
                 self._awaited.append(reply)
-            await self._write([head, b"\0", *body] if call.flexible else [head, *body])
+            await self._write(request_frame(header, body, flexible_header=call.flexible))
         return reply
 
     async def receive_until(self, reply: Reply[Any]) -> None:
@@ -149,8 +148,11 @@ class Connection:
 
     async def _write(self, parts: Sequence[Buffer]) -> None:
         try:
-            for each in _joined(parts):
-                await self.stream.send_all(each)
+            if sum(map(len, parts)) <= JOIN_BELOW_BYTES:
+                await self.stream.send_all(b"".join(parts))
+            else:
+                for part in parts:
+                    await self.stream.send_all(memoryview(part))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise self._break("closed the connection") from exc
         except BaseException:
@@ -174,11 +176,13 @@ class Connection:
             self._break("sent an answer to nothing")
             raise ProtocolError(f"the broker at {self.address} sent an answer to nothing")
         reply = self._awaited.popleft()
-        correlation_id, body = split_response(frame, reply.call.api_key, flexible=reply.call.flexible)
+        # KIP-511: the reply to ApiVersions never has a flexible header, so that anybody can read it.
+        flexible_header = reply.call.flexible and reply.call.api_key != ApiVersionsRequest.API_KEY
+        correlation_id, body_offset = parse_response_header(frame, flexible_header=flexible_header)
         if correlation_id != reply.correlation_id:
             self._break("answered out of order")
             raise ProtocolError(f"the broker at {self.address} answered {correlation_id} for {reply.correlation_id}")
-        reply.body = body
+        reply.body = frame[body_offset:]
 
     def _check_usable(self) -> None:
         if self._broken:
@@ -230,18 +234,3 @@ async def connect_to(address: Address, client_id: str) -> Connection:
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
-
-
-def _joined(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Join neighbouring small parts, so that a small request is one packet, and copy no large one."""
-    joined: list[Buffer] = []
-    small = bytearray()
-    for part in parts:
-        if len(part) < JOIN_BELOW_BYTES:
-            small += part
-            continue
-        if small:
-            joined.append(small)
-            small = bytearray()
-        joined.append(part)
-    return [*joined, small] if small else joined
