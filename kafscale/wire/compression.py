@@ -77,7 +77,7 @@ def compress(codec: int, data: Buffer) -> bytes:
         return _compress_snappy(memoryview(data))
     if codec == LZ4:
         compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        compressor.compress(bytes(data))  # it takes nothing else
         return bytes(compressor.finish())
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data))

@@ -64,6 +64,12 @@ def test_round_trip(codec: int, data: bytes) -> None:
 
 
 @codecs
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+def test_any_buffer_will_do(codec: int, buffer: type) -> None:
+    assert decompress(codec, buffer(compress(codec, buffer(TEXT))), len(TEXT)) == TEXT
+
+
+@codecs
 def test_incompressible_data(codec: int) -> None:
     data = os.urandom(200_000)
     assert decompress(codec, compress(codec, data), len(data)) == data
