@@ -14,9 +14,11 @@
     │  ├─ PreconditionFailed     a conditional write lost (412)
     │  ├─ Conflict               two conditional writes met (409); try again
     │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
+    │  ├─ WrongRegion            the bucket is in another region, which the message names
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
+    ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     ├─ Fenced                    another broker has taken over what this one owned
     └─ StorageFailed             the local disk failed; the broker must stop
@@ -100,6 +102,14 @@ class AccessDenied(StoreError):
     """Credentials are missing, refused or expired."""
 
 
+class WrongRegion(StoreError):
+    """The bucket is in another region than the one asked; `region` is the right one, if the store said so."""
+
+    def __init__(self, message: str, region: str | None = None) -> None:
+        super().__init__(message)
+        self.region = region
+
+
 class RangeNotSatisfiable(StoreError):
     """The range starts past the end of the object."""
 
@@ -110,6 +120,10 @@ class SlowDown(StoreError):
 
 class StoreUnavailable(StoreError):
     """No answer, or half of one: whether a write took effect is unknown."""
+
+
+class BrokerUnavailable(KafScaleError):
+    """A client got no connection to a broker, lost it, or had no answer in time. The message names the broker."""
 
 
 class DamagedObject(KafScaleError):

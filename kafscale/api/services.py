@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import trio
 
+from kafscale.cluster.node import Node
+from kafscale.cluster.producers import ProducerIds
+from kafscale.cluster.topics import TopicRegistry
+from kafscale.config import Settings
 from kafscale.metrics import Metrics
 
 
 @attrs.define(eq=False, kw_only=True)
 class Services:
-    """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once."""
+    """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
+
+    `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API.
+    """
 
     metrics: Metrics
     draining: trio.Event
+    settings: Settings
+    api_versions: Sequence[tuple[int, int, int]]
+    node: Node
+    topics: TopicRegistry
+    producer_ids: ProducerIds

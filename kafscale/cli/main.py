@@ -20,7 +20,7 @@ import click
 import kafscale
 from kafscale.errors import ConfigError, KafScaleError
 
-COMMANDS = ("serve", "config")
+COMMANDS = ("serve", "config", "topics", "groups")
 
 
 class LazyGroup(click.Group):

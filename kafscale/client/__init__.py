@@ -1,1 +1,20 @@
-"""A small Kafka client on trio and the project's own codec: for the command line, tests and benchmarks."""
+"""A small Kafka client on trio and the project's own codec: for the command line, tests and benchmarks.
+
+    connection.py   one connection: negotiated versions, pipelined requests, replies in order
+    client.py       finds leaders and coordinators, keeps a connection to each broker
+    producer.py     records to batches to partitions
+    consumer.py     positions, fetching, records
+    admin.py        topics and their configs
+    groups.py       consumer groups and their offsets
+    failures.py     error codes to KafkaError with the code's name
+
+It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `config`, `errors` and trio only. A task
+that waits for a reply reads it itself, so there is no background task and no nursery to keep.
+"""
+
+from __future__ import annotations
+
+from kafscale.client.client import Client, connect
+from kafscale.client.connection import Call, Connection, Reply, open_connection
+
+__all__ = ["Call", "Client", "Connection", "Reply", "connect", "open_connection"]

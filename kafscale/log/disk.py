@@ -156,7 +156,7 @@ def _sync_directory(directory: Path) -> None:
 
 def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
     for start in range(0, len(buffers), IOV_MAX_COUNT):
-        part = list(buffers[start : start + IOV_MAX_COUNT])
+        part = _unwritten(buffers[start : start + IOV_MAX_COUNT], 0)
         while part:
             written = os.pwritev(descriptor, part, position)
             if not written:
@@ -165,7 +165,7 @@ def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
             part = _unwritten(part, written)
 
 
-def _unwritten(buffers: list[Buffer], written_bytes: int) -> list[Buffer]:
+def _unwritten(buffers: Sequence[Buffer], written_bytes: int) -> list[Buffer]:
     for index, buffer in enumerate(buffers):
         if written_bytes < len(buffer):
             return [memoryview(buffer)[written_bytes:], *buffers[index + 1 :]]

@@ -137,7 +137,7 @@ class Replay:
             logger.warning("%s was being written when the broker ended and is cut off; it had no reply", self._torn)
         await self.disk.truncate(file.name, file.end)
         file.size_bytes = file.end
-        start = min(self._group_start, file.end)
+        start = self._group_start if self._group_start > FILE_HEADER_BYTES else 0  # the first group brings the header
         await self.disk.write_and_sync(file.name, [memoryview(content)[start : file.end]], start)
 
     def _report(self, file_count: int, files_count: int) -> None:

@@ -1,7 +1,10 @@
 """The stores that the contract suite runs against: one entry in STORES each."""
 
+import shutil
+import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, asynccontextmanager
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,9 @@ import pytest
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
 from kafscale.store.memory import MemoryStore
+from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.testing.s3_processes import S3Process, minio_server, moto_server
+from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 
 
 @asynccontextmanager
@@ -23,15 +29,55 @@ async def open_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
         yield store
 
 
+@asynccontextmanager
+async def open_s3_store(path: Path, *, tls: bool = False) -> AsyncIterator[ObjectStore]:
+    """The stand-in server, which demands what S3 does."""
+    async with open_s3_server(tls=tls) as server:
+        settings = S3Settings(
+            bucket="bucket",
+            prefix="pre fix/of+it",
+            endpoint=server.endpoint,
+            region="us-east-1",
+            ca_file=str(server.certificate.certificate_file) if server.certificate else None,
+        )
+        async with aclosing(S3Store(settings, credentials=CREDENTIALS)) as store:
+            await store.create_bucket()
+            yield store
+
+
+@asynccontextmanager
+async def open_bucket(process: S3Process) -> AsyncIterator[ObjectStore]:
+    """A new bucket at a server that other tests use too."""
+    settings = S3Settings(bucket=f"bucket-{uuid.uuid4()}", endpoint=process.endpoint, region="us-east-1")
+    async with aclosing(S3Store(settings, credentials=process.credentials)) as store:
+        await store.create_bucket()
+        yield store
+
+
 # Each gives an empty bucket; the path is an empty directory that it may use.
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = {
     "file": open_file_store,
     "memory": open_memory_store,
+    "s3": open_s3_store,
+    "s3-tls": partial(open_s3_store, tls=True),
 }
 
+# Servers that are not ours: one process each for all tests.
+S3_PROCESSES: dict[str, Callable[[], AbstractContextManager[S3Process]]] = {"s3-moto": moto_server}
+if shutil.which("minio"):
+    S3_PROCESSES["s3-minio"] = minio_server
 
-@pytest.fixture(params=STORES)
-async def store(request, tmp_path):
+
+@pytest.fixture(scope="session")
+def s3_process():
+    """Starts a server at its first use."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(S3_PROCESSES[name]()))
+
+
+@pytest.fixture(params=[*STORES, *S3_PROCESSES])
+async def store(request, tmp_path, s3_process):
     """An empty bucket of each implementation and behind each wrapper."""
-    async with STORES[request.param](tmp_path) as opened:
+    name = request.param
+    async with STORES[name](tmp_path) if name in STORES else open_bucket(s3_process(name)) as opened:
         yield opened

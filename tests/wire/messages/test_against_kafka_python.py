@@ -1,7 +1,8 @@
 """Our messages against kafka-python's: the same values make the same bytes, and the same bytes the same values.
 
 Its classes are made from Kafka's own message definitions, and its field names are ours, so messages are carried over
-by name. Where it gives a field another name or another type, that is listed here; a field that is not found fails.
+by name. Defaults and nullability, which no bytes show, are compared field by field. Where it gives a field another name
+or another type, that is listed here; a field that is not found fails.
 """
 
 import uuid
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.testing.wire_messages import message_versions, messages
+from kafscale.testing.wire_messages import message_classes, message_versions, messages, versions_of
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.schema import Array, fields_of
 
@@ -30,6 +31,7 @@ RENAMED = {  # (struct, our field): its field
 }
 BIT_SETS = {*RENAMED, ("DescribedGroup", "authorized_operations")}  # a set of bit numbers there, an int32 here
 NOT_ASKED_FOR = -(2**31)  # only bit 31, which is None there
+DEFAULT_OF_ITS_OWN = {("CreatePartitionsTopic", "assignments")}  # kafka-python's null is not in Kafka's definition
 
 
 def theirs(cls):
@@ -77,6 +79,26 @@ def test_same_values(cls, version, data):
     raw = encode_theirs(message, version)
     assert decode(cls, version, raw) == message
     assert from_theirs(theirs(cls).decode(raw, version=version, **without_version_prefix(cls)), cls, version) == message
+
+
+@pytest.mark.parametrize("cls", [cls for cls in message_classes() if theirs(cls)], ids=lambda cls: cls.__name__)
+def test_same_defaults_and_nullability(cls):
+    compare_declarations(cls, theirs(cls), versions_of(cls))
+
+
+def compare_declarations(cls, their_class, versions):
+    for field in fields_of(cls):
+        name, is_bit_set = their_field(cls, field.name)
+        their_declaration = their_class.fields[name]
+        where = f"{cls.__name__}.{field.name}"
+        present = [version for version in versions if their_declaration.for_version_q(version)]
+        nullable = any(their_declaration.nullable_for_version_q(version) for version in present)
+        assert field.nullable == nullable, where
+        if "default" in their_declaration._json and (cls.__name__, field.name) not in DEFAULT_OF_ITS_OWN:
+            assert field.default == (NOT_ASKED_FOR if is_bit_set else their_declaration.default), where
+        struct = field.wire.type.of if isinstance(field.wire.type, Array) else field.wire.type
+        if isinstance(struct, type):
+            compare_declarations(struct, their_declaration.data_class, present)
 
 
 def comparable(message, version):

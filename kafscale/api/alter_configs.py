@@ -1,0 +1,50 @@
+"""AlterConfigs (33): replace everything that is set on a topic. IncrementalAlterConfigs is the one to use.
+
+v0  what is not named goes back to its default
+v1  throttled by the client
+v2  flexible
+
+A broker's configs are read-only: they are set where it is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.config_resources import Configs, change_configs
+from kafscale.api.services import Services
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+async def handle(services: Services, call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    errors = await change_configs(services, request.resources, _plan, validate_only=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=error.code if error else NONE,
+                error_message=error.message if error else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, errors, strict=True)
+        ]
+    )
+
+
+def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:
+    nulls = [config.name for config in resource.configs if config.value is None]
+    if nulls:
+        raise KafkaError(INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    new = {config.name: config.value for config in resource.configs if config.value is not None}
+    return lambda _old: new
+
+
+API = Api(33, "AlterConfigs", 0, 2, AlterConfigsRequest, AlterConfigsResponse, handle)

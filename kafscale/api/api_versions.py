@@ -1,0 +1,43 @@
+"""ApiVersions (18): what this broker speaks. The first request of nearly every client.
+
+v0  the list of keys and versions
+v1  throttle time
+v2  throttled by the client
+v3  flexible; the client names its software (KIP-511); features (KIP-584), of which there are none
+v4  a feature's lowest version may be 0
+
+A version that is not supported is answered all the same, with a version 0 body, UNSUPPORTED_VERSION and the list, so
+that the client can ask again: `unsupported_version_response`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
+from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(services: Services, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if call.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+            return ApiVersionsResponse(error_code=INVALID_REQUEST)
+        call.peer.software_name, call.peer.software_version = name, version
+    return ApiVersionsResponse(api_keys=_api_keys(services))
+
+
+def unsupported_version_response(services: Services) -> ApiVersionsResponse:
+    """The answer to a version that is not supported; to be encoded in version 0."""
+    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=_api_keys(services))
+
+
+def _api_keys(services: Services) -> list[ApiVersion]:
+    return [ApiVersion(api_key=key, min_version=least, max_version=most) for key, least, most in services.api_versions]
+
+
+API = Api(18, "ApiVersions", 0, 4, ApiVersionsRequest, ApiVersionsResponse, handle)

@@ -1,0 +1,96 @@
+"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics and this broker.
+
+The two that change configs share `change_configs`; they differ only in how new configs follow from old ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+from kafscale.api.services import Services
+from kafscale.cluster.node import Node
+from kafscale.cluster.topic_names import check_topic_name
+from kafscale.cluster.topics import NewConfigs
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REQUEST
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+Configs = Mapping[str, str]
+
+
+class ConfigChange(Protocol):
+    """One config of a request."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class ConfigResource(Protocol):
+    """One resource of a request, in either API."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+    @property
+    def configs(self) -> Sequence[ConfigChange]: ...
+
+
+Resource = TypeVar("Resource", bound=ConfigResource)
+
+
+async def change_configs(
+    services: Services,
+    resources: Sequence[Resource],
+    plan: Callable[[Resource], Callable[[Configs], Configs]],
+    *,
+    validate_only: bool,
+) -> list[KafkaError | None]:
+    """Change the configs of each resource; what became of each.
+
+    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError.
+    """
+    errors: list[KafkaError | None] = [None] * len(resources)
+    wanted: dict[int, NewConfigs] = {}
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    for index, resource in enumerate(resources):
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(INVALID_REQUEST, "Each resource must appear at most once.")
+            _check(services.node, resource)
+            wanted[index] = NewConfigs(name=resource.resource_name, overrides=plan(resource))
+        except KafkaError as exc:
+            errors[index] = exc
+    outcomes = await services.topics.alter(wanted.values(), validate_only=validate_only)
+    for index, outcome in zip(wanted, outcomes, strict=True):
+        errors[index] = outcome if isinstance(outcome, KafkaError) else None
+    return errors
+
+
+def check_broker_id(name: str, node: Node) -> None:
+    """Raises KafkaError INVALID_REQUEST if a resource's name is not this broker's id."""
+    if not (name.isascii() and name.isdigit()):
+        raise KafkaError(INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != node.node_id:
+        raise KafkaError(INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}")
+
+
+def _check(node: Node, resource: ConfigResource) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) < len(names):
+        raise KafkaError(INVALID_REQUEST, "Error due to duplicate config keys")
+    if resource.resource_type == BROKER:
+        if resource.resource_name:
+            check_broker_id(resource.resource_name, node)
+        raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(names)}")
+    if resource.resource_type != TOPIC:
+        raise KafkaError(INVALID_REQUEST, f"Unsupported resource type {resource.resource_type}")
+    if not resource.resource_name:
+        raise KafkaError(INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(resource.resource_name)

@@ -1,0 +1,66 @@
+"""CreatePartitions (37): add partitions to topics.
+
+v0  `count` is the new total, not how many more
+v1  throttled by the client
+v2  flexible
+v3  may answer THROTTLING_QUOTA_EXCEEDED, which this broker never does
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.replica_assignments import check_assignment
+from kafscale.api.services import Services
+from kafscale.cluster.topics import MorePartitions, Outcome
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+from kafscale.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    outcomes: dict[str, Outcome] = {}
+    wanted: list[MorePartitions] = []
+    counts = Counter(topic.name for topic in request.topics)
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
+            _check_assignments(services, topic)
+            wanted.append(MorePartitions(name=topic.name, partition_count=topic.count))
+        except KafkaError as exc:
+            outcomes[topic.name] = exc
+    results = await services.topics.create_partitions(wanted, validate_only=request.validate_only)
+    outcomes.update((more.name, outcome) for more, outcome in zip(wanted, results, strict=True))
+    return CreatePartitionsResponse(results=[_result(name, outcomes[name]) for name in counts])
+
+
+def _check_assignments(services: Services, wanted: CreatePartitionsTopic) -> None:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT. An unknown topic or a bad count is left to the registry."""
+    topic = services.topics.get(wanted.name)
+    if topic is None or wanted.assignments is None or wanted.count <= topic.partition_count:
+        return
+    more = wanted.count - topic.partition_count
+    if len(wanted.assignments) != more:
+        raise KafkaError(
+            INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) were "
+            "specified.",
+        )
+    for assignment in wanted.assignments:
+        check_assignment(assignment.broker_ids, services.node.node_id, topic.replication_factor)
+
+
+def _result(name: str, outcome: Outcome) -> CreatePartitionsTopicResult:
+    if isinstance(outcome, KafkaError):
+        return CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+    return CreatePartitionsTopicResult(name=name)
+
+
+API = Api(37, "CreatePartitions", 0, 3, CreatePartitionsRequest, CreatePartitionsResponse, handle)

@@ -1,0 +1,114 @@
+"""CreateTopics (19): create topics, or check whether they could be.
+
+v2  (lowest version) `validate_only`; one error and message per topic
+v4  -1 partitions or replicas means the broker's default
+v5  flexible; answers with the number of partitions, the replication factor and the configs
+v6  may answer THROTTLING_QUOTA_EXCEEDED, which this broker never does
+v7  answers with the topic ids
+
+A replica assignment may only name this broker. It may name it several times, as Metadata does where the settings accept
+any replication factor. A topic is durable before it is acknowledged, so `timeout_ms` is of no use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.replica_assignments import check_assignment
+from kafscale.api.services import Services
+from kafscale.cluster.config_entries import topic_entries
+from kafscale.cluster.topics import DEFAULT, NewTopic, Outcome
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+from kafscale.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+CLUSTER_METADATA = "__cluster_metadata"
+
+
+async def handle(services: Services, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    outcomes: dict[str, Outcome] = {}
+    wanted: list[NewTopic] = []
+    counts = Counter(topic.name for topic in request.topics)
+    for topic in request.topics:
+        try:
+            _check_name(topic.name, counts[topic.name])
+            wanted.append(_new_topic(services, topic))
+        except KafkaError as exc:
+            outcomes[topic.name] = exc
+    results = await services.topics.create(wanted, validate_only=request.validate_only)
+    outcomes.update((new.name, outcome) for new, outcome in zip(wanted, results, strict=True))
+    return CreateTopicsResponse(topics=[_result(services, name, outcomes[name]) for name in counts])
+
+
+def _check_name(name: str, count: int) -> None:
+    if count > 1:
+        raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
+    if name == CLUSTER_METADATA:
+        raise KafkaError(INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
+
+
+def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
+    nulls = [config.name for config in topic.configs if config.value is None]
+    if nulls:
+        raise KafkaError(INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    overrides = {config.name: config.value for config in topic.configs if config.value is not None}
+    partition_count, replication_factor = topic.num_partitions, topic.replication_factor
+    if topic.assignments:
+        if (partition_count, replication_factor) != (DEFAULT, DEFAULT):
+            field = "numPartitions" if replication_factor == DEFAULT else "replication factor"
+            raise KafkaError(
+                INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {field} was not set to -1.",
+            )
+        partition_count, replication_factor = _assigned(topic.assignments, services.node.node_id)
+    return NewTopic(
+        name=topic.name,
+        partition_count=partition_count,
+        replication_factor=replication_factor,
+        overrides=overrides,
+    )
+
+
+def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_id: int) -> tuple[int, int]:
+    """Partition count and replication factor of a manual assignment. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    replication_factor = len(assignments[0].broker_ids)
+    seen: set[int] = set()
+    for assignment in assignments:
+        if assignment.partition_index in seen:
+            raise KafkaError(
+                INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+            )
+        seen.add(assignment.partition_index)
+        check_assignment(assignment.broker_ids, node_id, replication_factor)
+    if seen != set(range(len(assignments))):
+        raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence")
+    return len(assignments), replication_factor
+
+
+def _result(services: Services, name: str, outcome: Outcome) -> CreatableTopicResult:
+    if isinstance(outcome, KafkaError):
+        return CreatableTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+    entries = topic_entries(outcome.overrides, services.topics.policy.defaults)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=outcome.topic_id,
+        num_partitions=outcome.partition_count,
+        replication_factor=outcome.replication_factor,
+        configs=[
+            CreatableTopicConfigs(name=entry.definition.name, value=entry.value, config_source=entry.source)
+            for entry in entries
+        ],
+    )
+
+
+API = Api(19, "CreateTopics", 2, 7, CreateTopicsRequest, CreateTopicsResponse, handle)

@@ -1,0 +1,76 @@
+"""DeleteTopics (20).
+
+v1  (lowest version) throttle time
+v4  flexible
+v5  error messages
+v6  topics may be given by id
+
+A topic is gone, durably, before the answer; what it holds in the bucket is collected later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_ID
+from kafscale.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+NO_ID = bytes(16)
+
+
+async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    results: list[DeletableTopicResult] = []
+    by_name: dict[str, DeletableTopicResult] = {}
+    for topic, count in _counted(asked):
+        result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+        results.append(result)
+        try:
+            _resolve(services, result, count)
+            if result.name in by_name:
+                raise KafkaError(INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+            assert result.name is not None
+            by_name[result.name] = result
+        except KafkaError as exc:
+            result.error_code, result.error_message = exc.code, exc.message
+    outcomes = await services.topics.delete(by_name)
+    for result, outcome in zip(by_name.values(), outcomes, strict=True):
+        if isinstance(outcome, KafkaError):
+            result.error_code, result.error_message = outcome.code, outcome.message
+    return DeleteTopicsResponse(responses=results)
+
+
+def _counted(asked: Iterable[DeleteTopicState]) -> Iterable[tuple[DeleteTopicState, int]]:
+    """Each topic once, with how often it was given."""
+    counts = Counter((topic.name, topic.topic_id) for topic in asked)
+    return [(DeleteTopicState(name=name, topic_id=topic_id), count) for (name, topic_id), count in counts.items()]
+
+
+def _resolve(services: Services, result: DeletableTopicResult, count: int) -> None:
+    """Fill in the topic's name where it was given by id, and the reverse. Raises KafkaError."""
+    if result.name is not None and result.topic_id != NO_ID:
+        raise KafkaError(INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if result.name is None and result.topic_id == NO_ID:
+        raise KafkaError(INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if count > 1:
+        what = "id" if result.name is None else "name"
+        raise KafkaError(INVALID_REQUEST, f"Duplicate topic {what}.")
+    if result.name is None:
+        topic = services.topics.by_id(result.topic_id)
+        if topic is None:
+            raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        result.name = topic.name
+    elif (topic := services.topics.get(result.name)) is not None:
+        result.topic_id = topic.topic_id
+
+
+API = Api(20, "DeleteTopics", 1, 6, DeleteTopicsRequest, DeleteTopicsResponse, handle)

@@ -1,0 +1,45 @@
+"""DescribeCluster (60, KIP-700): the brokers, without topics.
+
+v0  cluster id, controller, brokers, authorized operations
+v1  brokers or controllers (KIP-919); this broker is no separate controller
+"""
+
+from __future__ import annotations
+
+from kafscale.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
+from kafscale.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(services: Services, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    if request.endpoint_type == CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER",
+        )
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    node, endpoint = services.node, services.node.endpoint(call.peer)
+    return DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        brokers=[DescribeClusterBroker(broker_id=node.node_id, host=endpoint.host, port=endpoint.port)],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+API = Api(60, "DescribeCluster", 0, 1, DescribeClusterRequest, DescribeClusterResponse, handle)

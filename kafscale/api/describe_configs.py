@@ -1,0 +1,84 @@
+"""DescribeConfigs (32): the configs of topics and of this broker, with where each value comes from.
+
+v1  (lowest version) source and synonyms (KIP-226)
+v2  throttled by the client
+v3  types and documentation (KIP-569)
+v4  flexible
+
+A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, all
+read-only; a broker resource without a name is the cluster's dynamic defaults, of which there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.config_resources import BROKER, TOPIC, check_broker_id
+from kafscale.api.services import Services
+from kafscale.cluster.broker_configs import broker_entries
+from kafscale.cluster.config_entries import ConfigEntry, topic_entries
+from kafscale.cluster.topic_names import check_topic_name
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[_result(services, request, resource) for resource in request.resources])
+
+
+def _result(
+    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    try:
+        entries = _entries(services, resource)
+    except KafkaError as exc:
+        result.error_code, result.error_message = exc.code, exc.message
+        return result
+    wanted = set(resource.configuration_keys or ())
+    result.configs = [_config(entry, request) for entry in entries if not wanted or entry.definition.name in wanted]
+    return result
+
+
+def _entries(services: Services, resource: DescribeConfigsResource) -> Sequence[ConfigEntry]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        check_topic_name(name)
+        topic = services.topics.get(name)
+        if topic is None:
+            raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return topic_entries(topic.overrides, services.topics.policy.defaults)
+    if resource.resource_type == BROKER:
+        if not name:
+            return ()
+        check_broker_id(name, services.node)
+        return broker_entries(services.settings)
+    raise KafkaError(INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+
+
+def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    definition = entry.definition
+    return DescribeConfigsResourceResult(
+        name=definition.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=definition.type,
+        documentation=definition.documentation if request.include_documentation else None,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in (entry.synonyms if request.include_synonyms else ())
+        ],
+    )
+
+
+API = Api(32, "DescribeConfigs", 1, 4, DescribeConfigsRequest, DescribeConfigsResponse, handle)

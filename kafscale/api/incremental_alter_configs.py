@@ -1,0 +1,88 @@
+"""IncrementalAlterConfigs (44, KIP-339): change some of a topic's configs, leave the others.
+
+v0  set, delete, append to a list, take from a list
+v1  flexible
+
+A broker's configs are read-only: they are set where it is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.config_resources import Configs, change_configs
+from kafscale.api.services import Services
+from kafscale.cluster.config_definitions import ConfigType
+from kafscale.cluster.topic_configs import TOPIC_CONFIGS
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, NONE
+from kafscale.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def handle(
+    services: Services, call: Call, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    errors = await change_configs(services, request.resources, _plan, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=error.code if error else NONE,
+                error_message=error.message if error else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, errors, strict=True)
+        ]
+    )
+
+
+def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:
+    nulls = [config.name for config in resource.configs if config.value is None and config.config_operation != DELETE]
+    if nulls:
+        raise KafkaError(INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    for config in resource.configs:
+        if config.config_operation not in (SET, DELETE, APPEND, SUBTRACT):
+            raise KafkaError(INVALID_REQUEST, f"Unknown operations type {config.config_operation}")
+
+    def change(old: Configs) -> Configs:
+        new = dict(old)
+        for config in resource.configs:
+            _apply(new, config)
+        return new
+
+    return change
+
+
+def _apply(configs: dict[str, str], config: AlterableConfig) -> None:
+    if config.config_operation == DELETE:
+        configs.pop(config.name, None)
+        return
+    value = config.value or ""
+    configs[config.name] = value if config.config_operation == SET else _edit_list(configs, config, value)
+
+
+def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
+    """The items of a list with those of `value` added or taken away. Raises KafkaError INVALID_CONFIG."""
+    definition = TOPIC_CONFIGS.get(config.name)
+    if definition is None or definition.type is not ConfigType.LIST:
+        operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
+        raise KafkaError(INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST.")
+    items = [item for item in configs.get(config.name, definition.default).split(",") if item]
+    for item in value.split(","):
+        if config.config_operation == SUBTRACT and item in items:
+            items.remove(item)
+        elif config.config_operation == APPEND and item not in items:
+            items.append(item)
+    return ",".join(items)
+
+
+API = Api(44, "IncrementalAlterConfigs", 0, 1, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, handle)

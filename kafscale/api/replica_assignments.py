@@ -1,0 +1,26 @@
+"""Manual replica assignments, as CreateTopics and CreatePartitions carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
+
+
+def check_assignment(broker_ids: Sequence[int], node_id: int, replication_factor: int) -> None:
+    """The replicas of one partition. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    if not broker_ids:
+        raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list.")
+    for broker_id in broker_ids:
+        if broker_id != node_id:
+            raise KafkaError(
+                INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered.",
+            )
+    if len(broker_ids) != replication_factor:
+        raise KafkaError(
+            INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment includes a partition with {len(broker_ids)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s).",
+        )

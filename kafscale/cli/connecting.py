@@ -1,0 +1,84 @@
+"""What all client commands share: `--bootstrap`, running on trio, and options that hold times and settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from kafscale.config import BOOTSTRAP_VARIABLE, Address, parse_duration
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
+    """An option's type from a function that reads text and raises ValueError with a message for the user."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"'{text}' is not a setting; allowed: NAME=VALUE")
+    return name, value
+
+
+def parse_time(text: str) -> int:
+    """Read a time: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or `15m` for that long ago.
+
+    Raises ValueError.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return int(time.time() * 1000) - parse_duration(text) // 1000
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        allowed = "2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for that long ago"
+        raise ValueError(f"'{text}' is not a time; allowed: {allowed}") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+ADDRESS = Parsed("HOST:PORT", Address.parse)
+TIME = Parsed("TIME", parse_time)
+SETTING = Parsed("NAME=VALUE", parse_setting)
+
+bootstrap_option = click.option(
+    "--bootstrap",
+    type=ADDRESS,
+    envvar=BOOTSTRAP_VARIABLE,
+    default=DEFAULT_BOOTSTRAP,
+    help=f"A broker of the cluster.  [default: {DEFAULT_BOOTSTRAP}; {BOOTSTRAP_VARIABLE}]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def run_with_client(bootstrap: Address, use: Callable[[Any], Awaitable[None]]) -> None:
+    """Connect, call `use(client)`, close. What it raises comes out as it is."""
+    import trio
+
+    from kafscale.client import connect
+
+    async def main() -> None:
+        async with connect(bootstrap) as client:
+            await use(client)
+
+    trio.run(main)

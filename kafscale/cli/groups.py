@@ -1,0 +1,277 @@
+"""`kafscale groups list|describe|delete|reset-offsets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from kafscale.cli.connecting import TIME, bootstrap_option, json_option, run_with_client
+from kafscale.cli.output import show, show_json
+from kafscale.config import Address
+from kafscale.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kafscale.client import Client
+    from kafscale.client.groups import TopicPartition
+    from kafscale.wire.messages.describe_groups import DescribedGroupMember
+
+
+@attrs.frozen(kw_only=True)
+class GroupRow:
+    group: str
+    state: str
+    protocol: str
+
+
+@attrs.frozen(kw_only=True)
+class OffsetRow:
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag: int | None
+    member: str | None
+    client: str | None
+    host: str | None
+
+
+@attrs.frozen(kw_only=True)
+class MemberRow:
+    member: str
+    client: str
+    host: str
+    partitions: int
+
+
+@attrs.frozen(kw_only=True)
+class ResetRow:
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """Where to reset to: one of these is given."""
+
+    earliest: bool = False
+    latest: bool = False
+    offset: int | None = None
+    time_ms: int | None = None
+    shift: int | None = None
+
+    @property
+    def is_one(self) -> bool:
+        given = [self.earliest, self.latest, *(each is not None for each in (self.offset, self.time_ms, self.shift))]
+        return given.count(True) == 1
+
+
+@click.group("groups")
+def command() -> None:
+    """List, describe and delete consumer groups, and move their offsets."""
+
+
+@command.command("list")
+@bootstrap_option
+@json_option
+def list_command(bootstrap: Address, as_json: bool) -> None:
+    """List all consumer groups."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.groups import list_groups
+
+        rows = [
+            GroupRow(group=each.group_id, state=each.group_state, protocol=each.protocol_type)
+            for each in await list_groups(client)
+        ]
+        show(GroupRow, rows, as_json=as_json)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("describe")
+@click.argument("group")
+@bootstrap_option
+@json_option
+def describe_command(group: str, bootstrap: Address, as_json: bool) -> None:
+    """Show the members of GROUP, its committed offsets, and how far they are behind."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.groups import assigned_partitions, describe_group
+
+        described = await describe_group(client, group)
+        owners = assigned_partitions(described.members)
+        offsets = await _offset_rows(client, group, described.members)
+        members = [
+            MemberRow(
+                member=each.member_id,
+                client=each.client_id,
+                host=each.client_host,
+                partitions=sum(owner is each for owner in owners.values()),
+            )
+            for each in described.members
+        ]
+        if as_json:
+            found = {"members": [*map(attrs.asdict, members)], "offsets": [*map(attrs.asdict, offsets)]}
+            show_json({"group": group, "state": described.group_state, **found})
+            return
+        click.echo(f"group {group} is {described.group_state}; members: {len(members)}")
+        for row_class, rows in ((MemberRow, members), (OffsetRow, offsets)):
+            if rows:
+                click.echo()
+                show(row_class, rows)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("delete")
+@click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
+@bootstrap_option
+def delete_command(groups: tuple[str, ...], bootstrap: Address) -> None:
+    """Delete each GROUP, which must have no members, with its offsets."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.groups import delete_group
+
+        for group in groups:
+            await delete_group(client, group)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("reset-offsets")
+@click.argument("group")
+@click.option("--topic", "topics", multiple=True, help="Topic to reset; repeatable. All with offsets without it.")
+@click.option("--partition", "partitions", type=int, multiple=True, help="Only these partitions; repeatable.")
+@click.option("--to-earliest", "earliest", is_flag=True, help="To the first record.")
+@click.option("--to-latest", "latest", is_flag=True, help="To the end.")
+@click.option("--to-offset", "offset", type=click.IntRange(0), help="To an offset.")
+@click.option("--to-time", "time_ms", type=TIME, help="To the first record not older; 15m means that long ago.")
+@click.option("--shift", type=int, help="Forward, or backward if negative, by this many.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@bootstrap_option
+@json_option
+def reset_command(
+    group: str,
+    bootstrap: Address,
+    *,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    as_json: bool,
+    **target_options: object,
+) -> None:
+    """Move the committed offsets of GROUP, which must have no members.
+
+    An offset outside of a partition's log becomes the nearer end of it.
+    """
+    target = Target(**target_options)  # type: ignore[arg-type]
+    if not target.is_one:
+        raise click.UsageError(
+            "where to is not clear; allowed: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift"
+        )
+
+    async def use(client: Client) -> None:
+        from kafscale.client.groups import TopicPartition, commit_offsets, committed_offsets
+
+        before = await committed_offsets(client, group)
+        wanted = await _wanted(client, topics or {each.topic for each in before}, partitions)
+        if target.shift is not None:
+            wanted = [each for each in wanted if each in before]
+        after = await _targets(client, wanted, before, target)
+        rows = [
+            ResetRow(topic=each.topic, partition=each.partition, before=before.get(each), after=after[each])
+            for each in wanted
+        ]
+        if not dry_run and after:
+            await commit_offsets(client, group, {TopicPartition(r.topic, r.partition): r.after for r in rows})
+        show(ResetRow, rows, as_json=as_json)
+
+    run_with_client(bootstrap, use)
+
+
+async def _offset_rows(client: Client, group: str, members: list[DescribedGroupMember]) -> list[OffsetRow]:
+    from kafscale.client.groups import assigned_partitions, committed_offsets
+
+    committed = await committed_offsets(client, group)
+    owners = assigned_partitions(members)
+    partitions = sorted({*committed, *owners})
+    ends = await _ends(client, partitions)
+    rows = []
+    for each in partitions:
+        owner, offset, end = owners.get(each), committed.get(each), ends.get(each)
+        rows.append(
+            OffsetRow(
+                topic=each.topic,
+                partition=each.partition,
+                committed=offset,
+                end=end,
+                lag=None if offset is None or end is None else max(end - offset, 0),
+                member=owner.member_id if owner else None,
+                client=owner.client_id if owner else None,
+                host=owner.client_host if owner else None,
+            )
+        )
+    return rows
+
+
+async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The end of each partition's log; a topic that was deleted since its offsets were committed is left out."""
+    from kafscale.client.offsets import LATEST
+    from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+
+    ends: dict[TopicPartition, int] = {}
+    for each in partitions:
+        try:
+            ends |= await _offsets_at(client, [each], LATEST)
+        except KafkaError as exc:
+            if exc.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+    return ends
+
+
+async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:
+    from kafscale.client.groups import TopicPartition
+
+    found = [await client.topic(name) for name in sorted(topics)]
+    return [
+        TopicPartition(topic.name, partition)
+        for topic in found
+        for partition in sorted(topic.leaders)
+        if not partitions or partition in partitions
+    ]
+
+
+async def _targets(
+    client: Client, wanted: list[TopicPartition], before: dict[TopicPartition, int], target: Target
+) -> dict[TopicPartition, int]:
+    from kafscale.client.offsets import EARLIEST, LATEST
+
+    earliest = await _offsets_at(client, wanted, EARLIEST)
+    latest = await _offsets_at(client, wanted, LATEST)
+    if target.earliest:
+        return earliest
+    if target.latest:
+        return latest
+    if target.time_ms is not None:
+        return await _offsets_at(client, wanted, target.time_ms)
+    moved = {each: before[each] + target.shift if target.shift is not None else target.offset or 0 for each in wanted}
+    return {each: min(max(offset, earliest[each]), latest[each]) for each, offset in moved.items()}
+
+
+async def _offsets_at(client: Client, wanted: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    from kafscale.client.groups import TopicPartition
+    from kafscale.client.offsets import list_offsets
+
+    by_topic: dict[str, dict[int, int]] = {}
+    for each in wanted:
+        by_topic.setdefault(each.topic, {})[each.partition] = timestamp
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, timestamps in by_topic.items()
+        for partition, offset in (await list_offsets(client, topic, timestamps)).items()
+    }

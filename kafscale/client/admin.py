@@ -1,0 +1,115 @@
+"""Topics and their configs: what the command line and tests ask a broker for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from kafscale.client.client import Client
+from kafscale.client.failures import check
+from kafscale.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from kafscale.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from kafscale.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from kafscale.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kafscale.wire.messages.metadata import MetadataResponseTopic
+
+TIMEOUT_MS = 30_000
+TOPIC_RESOURCE = 2
+BROKER_DEFAULT = -1
+SET, DELETE = 0, 1
+
+
+@attrs.frozen(kw_only=True)
+class NewTopic:
+    """A topic to create; -1 leaves a number to the broker."""
+
+    name: str
+    partition_count: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = attrs.field(factory=dict)
+
+
+async def list_topics(client: Client) -> list[MetadataResponseTopic]:
+    """All topics, by name. Raises KafkaError, BrokerUnavailable."""
+    topics = (await client.metadata()).topics
+    return sorted(topics, key=lambda topic: topic.name or "")
+
+
+async def describe_topics(client: Client, names: Iterable[str]) -> list[MetadataResponseTopic]:
+    """Some topics, in the order of their names as given. Raises KafkaError for the first that does not exist."""
+    topics = (await client.metadata(names)).topics
+    for topic in topics:
+        check(topic.error_code, f"topic '{topic.name}'")
+    return topics
+
+
+async def create_topic(client: Client, new: NewTopic, *, validate_only: bool = False) -> None:
+    """Create one topic. Raises KafkaError, BrokerUnavailable."""
+    topic = CreatableTopic(
+        name=new.name,
+        num_partitions=new.partition_count,
+        replication_factor=new.replication_factor,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in new.configs.items()],
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+    for result in (await client.request(request, CreateTopicsResponse)).topics:
+        check(result.error_code, f"topic '{result.name}'", result.error_message)
+
+
+async def delete_topic(client: Client, name: str) -> None:
+    """Delete one topic. Raises KafkaError, BrokerUnavailable."""
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=TIMEOUT_MS)
+    for result in (await client.request(request, DeleteTopicsResponse)).responses:
+        check(result.error_code, f"topic '{name}'", result.error_message)
+    client.forget(name)
+
+
+async def add_partitions(client: Client, name: str, partition_count: int) -> None:
+    """Raise the number of partitions to `partition_count`. Raises KafkaError, BrokerUnavailable."""
+    topic = CreatePartitionsTopic(name=name, count=partition_count, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
+    for result in (await client.request(request, CreatePartitionsResponse)).results:
+        check(result.error_code, f"topic '{name}'", result.error_message)
+    client.forget(name)
+
+
+async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
+    """All configs of a topic, with their sources. Raises KafkaError, BrokerUnavailable."""
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+    response = await client.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    for result in response.results:
+        check(result.error_code, f"configs of topic '{name}'", result.error_message)
+    return [config for result in response.results for config in result.configs]
+
+
+async def alter_topic_configs(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
+    """Set configs of a topic; None puts one back to its default. Raises KafkaError, BrokerUnavailable."""
+    configs = [
+        AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+        for key, value in changes.items()
+    ]
+    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    for result in (await client.request(request, IncrementalAlterConfigsResponse)).responses:
+        check(result.error_code, f"configs of topic '{name}'", result.error_message)

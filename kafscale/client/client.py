@@ -1,0 +1,149 @@
+"""A client of a cluster: from a bootstrap address to the leader of a partition and the coordinator of a group.
+
+What metadata says is asked for when it is needed and remembered by topic; an error that says it is out of date makes
+the caller `forget` it. A topic that is being created is waited for, as every client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection, connect_to
+from kafscale.client.failures import check, failure
+from kafscale.config import Address
+from kafscale.wire import error_codes
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+RETRY_ATTEMPTS = 30  # together 3 s, in which a topic gets its leader, or a coordinator loads
+RETRY_PAUSE_SECONDS = 0.1  # Kafka: retry.backoff.ms, 100 ms
+_WORTH_WAITING = frozenset(
+    {
+        error_codes.LEADER_NOT_AVAILABLE,
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+
+R = TypeVar("R")
+
+
+@attrs.frozen(kw_only=True)
+class Topic:
+    """A topic as metadata describes it. `leaders` maps each partition to its leader's node id."""
+
+    name: str
+    topic_id: bytes
+    leaders: dict[int, int]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Client:
+    """Made by `connect`. Holds one connection to each broker that it needed, and opens them anew when they break."""
+
+    bootstrap: Address
+    client_id: str
+    _connections: dict[Address, Connection] = attrs.field(factory=dict, init=False)
+    _nodes: dict[int, Address] = attrs.field(factory=dict, init=False)
+    _topics: dict[str, Topic] = attrs.field(factory=dict, init=False)
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        """Ask the bootstrap broker. Raises BrokerUnavailable, KafkaError."""
+        return await (await self.connection_to(self.bootstrap)).request(message, response_class)
+
+    async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
+        """Metadata of some topics, or of all; errors of single topics are left in it."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        response = await self.request(request, MetadataResponse)
+        self._nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+        return response
+
+    async def topic(self, name: str, *, create: bool = False) -> Topic:
+        """A topic that exists, or is created now if `create` is set. Raises KafkaError, BrokerUnavailable."""
+        if name not in self._topics:
+            self._topics[name] = await self._look_up(name, create)
+        return self._topics[name]
+
+    def forget(self, topic: str) -> None:
+        """Look a topic up again when it is needed next: its leader has moved, or it was deleted."""
+        self._topics.pop(topic, None)
+
+    async def leader(self, topic: str, partition: int) -> Connection:
+        """A connection to the leader of a partition. Raises KafkaError, BrokerUnavailable."""
+        found = await self.topic(topic)
+        if partition not in found.leaders:
+            raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition} of topic '{topic}'")
+        return await self.connection_to(self._nodes.get(found.leaders[partition], self.bootstrap))
+
+    async def coordinator(self, group: str) -> Connection:
+        """A connection to the coordinator of a group. Raises KafkaError, BrokerUnavailable."""
+        for _ in range(RETRY_ATTEMPTS):
+            request = FindCoordinatorRequest(key=group, coordinator_keys=[group])
+            response = await self.request(request, FindCoordinatorResponse)
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code not in _WORTH_WAITING:
+                break
+            await trio.sleep(RETRY_PAUSE_SECONDS)
+        check(found.error_code, f"coordinator of group '{group}'", found.error_message)
+        return await self.connection_to(Address(found.host, found.port))
+
+    async def connection_to(self, address: Address) -> Connection:
+        """The connection to a broker, opened when it is needed first. Raises BrokerUnavailable."""
+        connection = self._connections.get(address)
+        if connection is None or connection.is_broken:
+            connection = self._connections[address] = await connect_to(address, self.client_id)
+        return connection
+
+    def adopt(self, connection: Connection) -> None:
+        """Use a connection that is there already, such as one in memory."""
+        self._connections[connection.address] = connection
+
+    async def all_connections(self) -> list[Connection]:
+        """A connection to every broker that the last metadata named. Raises BrokerUnavailable."""
+        return [await self.connection_to(address) for address in self._nodes.values()]
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            await connection.aclose()
+
+    async def _look_up(self, name: str, create: bool) -> Topic:
+        for _ in range(RETRY_ATTEMPTS):
+            found = (await self.metadata([name], create=create)).topics[0]
+            error_code = _first_error(found)
+            waiting = error_code in _WORTH_WAITING or (create and error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            if not waiting:
+                break
+            await trio.sleep(RETRY_PAUSE_SECONDS)
+        check(error_code, f"topic '{name}'")
+        leaders = {each.partition_index: each.leader_id for each in found.partitions}
+        return Topic(name=name, topic_id=found.topic_id, leaders=leaders)
+
+
+@asynccontextmanager
+async def connect(bootstrap: Address, client_id: str = "kafscale") -> AsyncIterator[Client]:
+    """A client whose bootstrap broker has answered. Raises BrokerUnavailable, KafkaError."""
+    client = Client(bootstrap=bootstrap, client_id=client_id)
+    try:
+        await client.connection_to(bootstrap)
+        yield client
+    finally:
+        await client.aclose()
+
+
+def _first_error(topic: MetadataResponseTopic) -> int:
+    if topic.error_code != error_codes.NONE:
+        return topic.error_code
+    waiting = (each.error_code for each in topic.partitions if each.leader_id < 0)
+    return next(waiting, error_codes.NONE)

@@ -1,0 +1,40 @@
+"""Offsets of partitions by time, or at either end of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafscale.client.client import Client
+from kafscale.client.connection import Connection
+from kafscale.client.failures import check
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST = -1
+EARLIEST = -2
+
+
+async def list_offsets(client: Client, topic: str, timestamps: Mapping[int, int]) -> dict[int, int]:
+    """The offset for a timestamp in each partition: the first record not older, else the end of the log.
+
+    Timestamps are milliseconds since 1970, or LATEST or EARLIEST. Raises KafkaError, BrokerUnavailable.
+    """
+    by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
+    for partition, timestamp in timestamps.items():
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        by_leader.setdefault(await client.leader(topic, partition), []).append(wanted)
+    offsets = {}
+    for leader, partitions in by_leader.items():
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=partitions)])
+        response = await leader.request(request, ListOffsetsResponse)
+        for each in (part for found in response.topics for part in found.partitions):
+            check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")
+            offsets[each.partition_index] = each.offset
+    newer_than_all = [partition for partition, offset in offsets.items() if offset < 0]
+    if newer_than_all:
+        offsets |= await list_offsets(client, topic, dict.fromkeys(newer_than_all, LATEST))
+    return offsets

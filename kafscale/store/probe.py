@@ -1,0 +1,87 @@
+"""What a broker asks of its object store before it starts: that it is there, lets us in and decides conditional writes.
+
+Every problem becomes a `StartupError` of one line that says what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+
+import trio
+
+from kafscale.errors import (
+    AccessDenied,
+    NotFound,
+    PreconditionFailed,
+    StartupError,
+    StoreError,
+    StoreUnavailable,
+    WrongRegion,
+)
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import system_key
+
+CLEANUP_TIMEOUT_SECONDS = 5.0
+
+
+async def check_usable(store: ObjectStore) -> None:
+    """List the bucket and probe its conditional writes. Raises StartupError."""
+    with startup_errors():
+        async with aclosing(store.list("")) as pages:
+            async for _ in pages:
+                break
+        await probe_conditional_writes(store)
+
+
+@contextmanager
+def startup_errors() -> Iterator[None]:
+    """Turn a `StoreError` in the block into the StartupError that says what to do."""
+    try:
+        yield
+    except NotFound as exc:
+        raise StartupError(_line("the bucket does not exist", exc, "create it, or pass --s3-create-bucket")) from exc
+    except AccessDenied as exc:
+        raise StartupError(
+            _line("the object store refused the credentials", exc, "check them, and that they may list, read and write")
+        ) from exc
+    except WrongRegion as exc:
+        advice = f"pass --s3-region {exc.region}" if exc.region else "check --s3-region and --s3-endpoint"
+        raise StartupError(_line("the bucket is in another region", exc, advice)) from exc
+    except StoreUnavailable as exc:
+        raise StartupError(
+            _line("the object store can't be reached", exc, "check --s3-endpoint, --s3-ca-file and the network")
+        ) from exc
+    except StoreError as exc:
+        raise StartupError(_line("the object store is of no use", exc, "check the --s3 options")) from exc
+
+
+async def probe_conditional_writes(store: ObjectStore) -> None:
+    """Write, overwrite and delete a probe object. Raises StartupError if a write wins that must lose, StoreError."""
+    key = system_key("probe", uuid.uuid4().hex)
+    try:
+        first = await store.put_if_absent(key, [b"first"])
+        await _must_lose(store.put_if_absent(key, [b"second"]), "If-None-Match")
+        await store.put_if_match(key, [b"third"], first)
+        await _must_lose(store.put_if_match(key, [b"fourth"], first), "If-Match")
+        if bytes((await store.get(key)).data) != b"third":
+            raise StartupError("the object store loses conditional writes that it has accepted; use another store")
+    finally:
+        with trio.CancelScope(deadline=trio.current_time() + CLEANUP_TIMEOUT_SECONDS, shield=True):
+            # A probe that stays behind does no harm, and what went wrong before is what matters.
+            with suppress(StoreError):
+                await store.delete([key])
+
+
+async def _must_lose(write: Awaitable[str], condition: str) -> None:
+    with suppress(PreconditionFailed):
+        await write
+        raise StartupError(
+            f"the object store ignores {condition}, so that two brokers could overwrite each other's data; "
+            "use a store that honours conditional writes (AWS S3, MinIO, Ceph Squid or later, R2)"
+        )
+
+
+def _line(problem: str, exc: StoreError, advice: str) -> str:
+    return f"{problem}: {' '.join(str(exc).split())}; {advice}"

@@ -1,0 +1,318 @@
+"""A stand-in S3 server on trio and h11, over TCP or TLS, for tests: strict, observable and faulty on demand.
+
+It keeps connections alive, checks signatures and checksums (`kafscale.testing.s3_service`), and has knobs for latency,
+link rate and faults, and counters. Objects are in memory. It runs in the tests' own event loop (`open_s3_server`) or,
+for tests that block, in a thread (`s3_server_in_thread`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import math
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import h11
+import trio
+
+from kafscale.store.sigv4 import Credentials
+from kafscale.testing.certificates import Certificate, make_certificate
+from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
+
+RECEIVE_BYTES = 256 * 1024
+
+CREDENTIALS = Credentials(access_key_id="stand-in", secret_access_key="stand-in-secret")
+
+
+@attrs.frozen
+class ErrorReply:
+    """Refuse the call, without effect."""
+
+    status: int = 503
+    code: str = "SlowDown"
+
+
+@attrs.frozen
+class Drop:
+    """Close the connection instead of answering, before the call has its effect or after."""
+
+    after_effect: bool
+
+
+@attrs.frozen
+class Truncate:
+    """Perform the call, answer with the full length, and close after so many bytes of the body."""
+
+    body_bytes: int
+
+
+@attrs.frozen
+class Hang:
+    """Never answer; the connection stays open until the client closes it."""
+
+    after_effect: bool = False
+
+
+Fault = ErrorReply | Drop | Truncate | Hang
+
+
+@attrs.define(kw_only=True)
+class S3Counters:
+    """What the server has seen. Bytes are those of bodies."""
+
+    requests: Counter[str] = attrs.field(factory=Counter)
+    in_flight: int = 0
+    max_in_flight: int = 0
+    connections_opened: int = 0
+    connections_open: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+
+@attrs.define
+class Link:
+    """One direction of a line that all connections share: who sends waits until its bytes have passed."""
+
+    bytes_per_second: float
+    _free_at: float = 0.0
+
+    async def carry(self, count: int) -> None:
+        """Wait for as long as the bytes take, behind those of others."""
+        if math.isinf(self.bytes_per_second):
+            return
+        self._free_at = max(self._free_at, trio.current_time()) + count / self.bytes_per_second
+        await trio.sleep_until(self._free_at)
+
+
+@attrs.define(kw_only=True)
+class S3Server:
+    """The server. Its knobs may be turned while it runs.
+
+    `latency_seconds` is added to every call, and `latency_by_operation` to those of one operation (by S3's names:
+    PutObject). `intercept` may return a fault for a call; faults that were injected are used up one call each.
+    """
+
+    service: S3Service = attrs.field(
+        factory=lambda: S3Service(credentials={CREDENTIALS.access_key_id: CREDENTIALS}),
+    )
+    latency_seconds: float = 0.0
+    latency_by_operation: dict[str, float] = attrs.field(factory=dict)
+    upstream: Link = attrs.field(factory=lambda: Link(math.inf))
+    downstream: Link = attrs.field(factory=lambda: Link(math.inf))
+    intercept: Callable[[S3Call], Fault | None] = lambda call: None
+    counters: S3Counters = attrs.field(factory=S3Counters)
+    port: int = 0
+    certificate: Certificate | None = None
+    _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque)
+    _listeners: Sequence[trio.SocketListener] = ()
+    _connections: set[_ServerConnection] = attrs.field(factory=set)
+
+    @property
+    def endpoint(self) -> str:
+        """Scheme, address and port, as `--s3-endpoint` takes it."""
+        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+
+    def inject(self, fault: Fault, *, operation: str = "", count: int = 1) -> None:
+        """Let the next `count` calls (of that operation, if one is named) meet the fault."""
+        self._faults.extend([(operation, fault)] * count)
+
+    def limit_link(self, bytes_per_second: float) -> None:
+        """Give each direction of the line that all connections share this rate."""
+        self.upstream, self.downstream = Link(bytes_per_second), Link(bytes_per_second)
+
+    def close_idle_connections(self) -> int:
+        """Close those connections that wait for a request, as servers do. Returns how many."""
+        idle = [connection for connection in self._connections if connection.is_idle]
+        for connection in idle:
+            connection.close()
+        return len(idle)
+
+    async def listen(self) -> None:
+        """Bind to 127.0.0.1, on a free port unless `port` names one; from here on, clients may connect."""
+        self._listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024)
+        self.port = self._listeners[0].socket.getsockname()[1]
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await trio.serve_listeners(self._serve, self._listeners)
+
+    async def _serve(self, tcp: trio.SocketStream) -> None:
+        stream: trio.abc.Stream = tcp
+        if self.certificate is not None:
+            context = self.certificate.server_context()
+            stream = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
+        connection = _ServerConnection(self, tcp, stream)
+        self.counters.connections_opened += 1
+        self.counters.connections_open += 1
+        self._connections.add(connection)
+        try:
+            await connection.serve()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, ConnectionLost):
+            pass  # the client went away, or was sent away
+        finally:
+            connection.close()
+            self._connections.remove(connection)
+            self.counters.connections_open -= 1
+
+    def _next_fault(self, call: S3Call) -> Fault | None:
+        fault = self.intercept(call)
+        if fault is not None:
+            return fault
+        for entry in self._faults:
+            if entry[0] in ("", call.operation):
+                self._faults.remove(entry)
+                return entry[1]
+        return None
+
+
+class ConnectionLost(Exception):
+    """The connection ends here: the client closed it, or a fault says so."""
+
+
+@attrs.define(eq=False)
+class _ServerConnection:
+    """One client's connection: requests one after the other, bodies in one buffer."""
+
+    server: S3Server
+    tcp: trio.SocketStream
+    stream: trio.abc.Stream
+    is_idle: bool = True
+
+    def close(self) -> None:
+        self.tcp.socket.close()
+
+    async def serve(self) -> None:
+        while True:
+            http = h11.Connection(h11.SERVER)
+            self.is_idle = True
+            request = await self._receive_request(http)
+            self.is_idle = False
+            headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+            body = await self._receive_body(http, int(headers.get("content-length", "0")))
+            call = S3Call.of(
+                request.method.decode(), request.target.decode(), headers, body=body, domain=self.server.service.domain
+            )
+            await self._answer(http, call)
+            if headers.get("connection", "").lower() == "close":
+                return
+
+    async def _answer(self, http: h11.Connection, call: S3Call) -> None:
+        counters = self.server.counters
+        counters.requests[call.operation] += 1
+        counters.in_flight += 1
+        counters.max_in_flight = max(counters.max_in_flight, counters.in_flight)
+        try:
+            fault = self.server._next_fault(call)
+            answer = await self._perform(call, fault)
+            body_bytes = fault.body_bytes if isinstance(fault, Truncate) else len(answer.body)
+            await self._send(http, call, answer, body_bytes)
+        finally:
+            counters.in_flight -= 1
+        if isinstance(fault, Truncate):
+            raise ConnectionLost
+
+    async def _perform(self, call: S3Call, fault: Fault | None) -> S3Answer:
+        latency = self.server.latency_seconds + self.server.latency_by_operation.get(call.operation, 0.0)
+        if latency:
+            await trio.sleep(latency)
+        if isinstance(fault, ErrorReply):
+            return S3Answer.error(fault.status, fault.code, "a fault was injected")
+        if isinstance(fault, Drop | Hang) and not fault.after_effect:
+            await self._vanish(fault)
+        answer = self.server.service.handle(call)
+        if isinstance(fault, Drop | Hang):
+            await self._vanish(fault)
+        return answer
+
+    async def _vanish(self, fault: Drop | Hang) -> None:
+        if isinstance(fault, Hang) and await self.stream.receive_some():
+            raise AssertionError("the client sent more before it had its reply")
+        raise ConnectionLost
+
+    async def _receive_request(self, http: h11.Connection) -> h11.Request:
+        while True:
+            event = http.next_event()
+            if isinstance(event, h11.Request):
+                return event
+            if event is not h11.NEED_DATA:
+                raise ConnectionLost
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+            self.is_idle = False
+            http.receive_data(bytes(data))
+
+    async def _receive_body(self, http: h11.Connection, length_bytes: int) -> Body:
+        body = bytearray(length_bytes)
+        early, _ = http.trailing_data
+        body[: len(early)] = early
+        position = len(early)
+        await self.server.upstream.carry(position)
+        while position < length_bytes:
+            data = await self.stream.receive_some(min(RECEIVE_BYTES, length_bytes - position))
+            if not data:
+                raise ConnectionLost
+            body[position : position + len(data)] = data
+            position += len(data)
+            await self.server.upstream.carry(len(data))
+        self.server.counters.bytes_received += length_bytes
+        return body
+
+    async def _send(self, http: h11.Connection, call: S3Call, answer: S3Answer, body_bytes: int) -> None:
+        headers = {"date": email.utils.formatdate(self.server.service.clock(), usegmt=True), **answer.headers}
+        headers["server"] = "kafscale-stand-in"
+        if answer.status != 204:
+            headers["content-length"] = str(len(answer.body))
+        fields: list[Any] = list(headers.items())
+        head = http.send(h11.Response(status_code=answer.status, headers=fields))
+        body = memoryview(answer.body)[:body_bytes] if call.method != "HEAD" else memoryview(b"")
+        await self.stream.send_all(head + body[:RECEIVE_BYTES])
+        await self.server.downstream.carry(min(len(body), RECEIVE_BYTES))
+        for start in range(RECEIVE_BYTES, len(body), RECEIVE_BYTES):
+            piece = body[start : start + RECEIVE_BYTES]
+            await self.stream.send_all(piece)
+            await self.server.downstream.carry(len(piece))
+        self.server.counters.bytes_sent += len(body)
+
+
+@contextlib.asynccontextmanager
+async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -> AsyncIterator[S3Server]:
+    """Run a server in the background of the block: `async with open_s3_server() as server`."""
+    server = server or S3Server()
+    with tempfile.TemporaryDirectory() as directory:
+        if tls:
+            server.certificate = make_certificate(Path(directory))
+        async with trio.open_nursery() as nursery:
+            await server.listen()
+            nursery.start_soon(server.run)
+            yield server
+            nursery.cancel_scope.cancel()
+
+
+@contextlib.contextmanager
+def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) -> Iterator[S3Server]:
+    """Run a server in a thread of its own, for tests that block. Turn its knobs before, or between requests."""
+    server = server or S3Server()
+    started, token_and_scope = threading.Event(), []
+
+    async def serve() -> None:
+        async with open_s3_server(server, tls=tls):
+            with trio.CancelScope() as scope:
+                token_and_scope.append((trio.lowlevel.current_trio_token(), scope))
+                started.set()
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(serve,), name="s3-server", daemon=True)
+    thread.start()
+    try:
+        if not started.wait(10):
+            raise RuntimeError("the S3 server did not start")
+        yield server
+    finally:
+        for token, scope in token_and_scope:
+            token.run_sync_soon(scope.cancel)
+        thread.join(10)

@@ -1,0 +1,335 @@
+"""What S3 does, sans-IO and in memory: the part of the stand-in server that knows buckets, signatures and conditions.
+
+Takes a complete request, answers with a complete reply. It is strict where S3 is: a wrong signature, payload hash or
+checksum is refused, and conditional writes are decided at once. Source: the Amazon S3 API reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import calendar
+import email.utils
+import hashlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl, quote, unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+import attrs
+import crc32c
+
+from kafscale.store.sigv4 import UNSIGNED_PAYLOAD, Credentials, Scope, Signable, signature
+
+Body = bytes | bytearray | memoryview
+
+MAX_SKEW_SECONDS = 900
+
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?"
+    r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})"
+)
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+@attrs.frozen(kw_only=True)
+class S3Call:
+    """A request. Header names are in lower case; `operation` is S3's own name for it, as PutObject."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: Body
+    operation: str
+    bucket: str
+    key: str
+    query: Mapping[str, str]
+
+    @classmethod
+    def of(cls, method: str, target: str, headers: Mapping[str, str], *, body: Body, domain: str = "") -> S3Call:
+        """Read bucket and key from the path or, for hosts below `domain`, from the host's name."""
+        path, _, query = target.partition("?")
+        host = headers.get("host", "").partition(":")[0]
+        names = unquote(path).removeprefix("/")
+        if domain and host.endswith(f".{domain}"):
+            bucket, key = host.removesuffix(f".{domain}"), names
+        else:
+            bucket, _, key = names.partition("/")
+        parameters = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
+        return cls(
+            method=method,
+            target=target,
+            headers=headers,
+            body=body,
+            operation=_operation(method, key, parameters),
+            bucket=bucket,
+            key=key,
+            query=parameters,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class S3Answer:
+    """A reply. `content_length_bytes` differs from the body's length for HEAD only."""
+
+    status: int = 200
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: Body = b""
+
+    @classmethod
+    def error(cls, status: int, code: str, message: str = "", **fields: str) -> S3Answer:
+        """An error in S3's XML."""
+        more = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
+        text = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message>{more}</Error>"
+        return cls(status=status, headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
+
+    @classmethod
+    def xml(cls, text: str) -> S3Answer:
+        """A success with an XML body."""
+        return cls(headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
+
+
+_XML_HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+class S3Refusal(Exception):
+    """Ends the handling of a call with this answer."""
+
+    def __init__(self, answer: S3Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+@attrs.frozen(kw_only=True)
+class StoredObject:
+    """An object. The ETag stands for the content, as S3's does; it is a CRC and the length rather than an MD5."""
+
+    data: Body
+    etag: str
+    modified_seconds: float
+
+
+@attrs.define(kw_only=True)
+class S3Service:
+    """The buckets of one region, and who may use them.
+
+    `credentials` maps access key ids to credentials; a call with others is refused. `clock` is the service's, in
+    seconds since the epoch. `domain` is the one below which bucket names are host names, if any.
+    """
+
+    credentials: dict[str, Credentials]
+    region: str = "us-east-1"
+    clock: Callable[[], float] = time.time
+    domain: str = ""
+    honours_conditions: bool = True
+    page_count: int = 1000
+    buckets: dict[str, dict[str, StoredObject]] = attrs.field(factory=dict)
+
+    def handle(self, call: S3Call) -> S3Answer:
+        """Perform the call, if it is signed and sound."""
+        try:
+            self._authenticate(call)
+            _check_body(call)
+            return _OPERATIONS[call.operation](self, call)
+        except S3Refusal as refusal:
+            return refusal.answer
+
+    def create_bucket(self, call: S3Call) -> S3Answer:
+        """CreateBucket: in this region only."""
+        asked = "us-east-1"
+        if call.body:
+            asked = ElementTree.fromstring(bytes(call.body)).findtext("{*}LocationConstraint") or asked
+        if asked != self.region:
+            raise _refuse(400, "IllegalLocationConstraintException", f"this is {self.region}, not {asked}")
+        if call.bucket in self.buckets:
+            raise _refuse(409, "BucketAlreadyOwnedByYou")
+        self.buckets[call.bucket] = {}
+        return S3Answer(headers={"location": f"/{call.bucket}"})
+
+    def head_bucket(self, call: S3Call) -> S3Answer:
+        """HeadBucket."""
+        self._bucket(call)
+        return S3Answer(headers={"x-amz-bucket-region": self.region})
+
+    def get_object(self, call: S3Call) -> S3Answer:
+        """GetObject and HeadObject, whole or in part."""
+        found = self._bucket(call).get(call.key)
+        if found is None:
+            raise _refuse(404, "NoSuchKey", "The specified key does not exist.", Key=call.key)
+        headers = {
+            "etag": found.etag,
+            "last-modified": email.utils.formatdate(found.modified_seconds, usegmt=True),
+            "accept-ranges": "bytes",
+        }
+        size = len(found.data)
+        wanted = _range(call.headers.get("range", ""), size)
+        if wanted is None:
+            return S3Answer(headers=headers, body=found.data)
+        headers["content-range"] = f"bytes {wanted.start}-{wanted.stop - 1}/{size}"
+        return S3Answer(status=206, headers=headers, body=memoryview(found.data)[wanted.start : wanted.stop])
+
+    def put_object(self, call: S3Call) -> S3Answer:
+        """PutObject, under If-None-Match or If-Match."""
+        bucket = self._bucket(call)
+        if self.honours_conditions:
+            _check_conditions(call, bucket.get(call.key))
+        etag = f'"{crc32c.crc32c(call.body):08x}{len(call.body):024x}"'
+        bucket[call.key] = StoredObject(data=call.body, etag=etag, modified_seconds=self.clock())
+        return S3Answer(headers={"etag": etag})
+
+    def delete_object(self, call: S3Call) -> S3Answer:
+        """DeleteObject: there may be none."""
+        self._bucket(call).pop(call.key, None)
+        return S3Answer(status=204)
+
+    def delete_objects(self, call: S3Call) -> S3Answer:
+        """DeleteObjects: up to a thousand at once, only with a checksum."""
+        bucket = self._bucket(call)
+        if not {"content-md5", "x-amz-checksum-crc32c"} & set(call.headers):
+            raise _refuse(400, "InvalidRequest", "Missing required header for this request: Content-MD5")
+        keys = [element.text or "" for element in ElementTree.fromstring(bytes(call.body)).iterfind("{*}Object/{*}Key")]
+        if not 1 <= len(keys) <= 1000:
+            raise _refuse(400, "MalformedXML")
+        for key in keys:
+            bucket.pop(key, None)
+        return S3Answer.xml(f"<DeleteResult {_NAMESPACE}/>")
+
+    def list_objects(self, call: S3Call) -> S3Answer:
+        """ListObjectsV2 without delimiters."""
+        bucket = self._bucket(call)
+        query = call.query
+        prefix = query.get("prefix", "")
+        after = query.get("continuation-token", query.get("start-after", ""))
+        keys = sorted(key for key in bucket if key.startswith(prefix))
+        keys = keys[bisect.bisect_right(keys, after) :]
+        page = keys[: min(self.page_count, int(query.get("max-keys", "1000")))]
+        is_truncated = len(page) < len(keys)
+        rows = "".join(_row(key, bucket[key], query.get("encoding-type") == "url") for key in page)
+        encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
+        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if is_truncated else ""
+        return S3Answer.xml(
+            f"<ListBucketResult {_NAMESPACE}><Name>{call.bucket}</Name><KeyCount>{len(page)}</KeyCount>"
+            f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>{encoding}{token}{rows}</ListBucketResult>"
+        )
+
+    def _bucket(self, call: S3Call) -> dict[str, StoredObject]:
+        bucket = self.buckets.get(call.bucket)
+        if bucket is None:
+            raise _refuse(404, "NoSuchBucket", "The specified bucket does not exist", BucketName=call.bucket)
+        return bucket
+
+    def _authenticate(self, call: S3Call) -> None:
+        match = _AUTHORIZATION.fullmatch(call.headers.get("authorization", ""))
+        if match is None:
+            raise _refuse(403, "AccessDenied", "the request is not signed")
+        access_key_id, date, region, names, given = match.groups()
+        stamp = call.headers.get("x-amz-date", "")
+        credentials = self.credentials.get(access_key_id)
+        if credentials is None:
+            raise _refuse(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist.")
+        if region != self.region:
+            message = f"the region '{region}' is wrong; expecting '{self.region}'"
+            raise _refuse(400, "AuthorizationHeaderMalformed", message, Region=self.region)
+        if abs(_stamp_seconds(stamp) - self.clock()) > MAX_SKEW_SECONDS or not stamp.startswith(date):
+            raise _refuse(403, "RequestTimeTooSkewed", "The difference between the request time and ours is too large.")
+        if credentials.session_token != call.headers.get("x-amz-security-token"):
+            raise _refuse(400, "InvalidToken", "The provided token is malformed or otherwise invalid.")
+        if (credentials.expires_at_seconds or self.clock() + 1) <= self.clock():
+            raise _refuse(400, "ExpiredToken", "The provided token has expired.")
+        signed = {name: call.headers.get(name, "") for name in names.split(";")}
+        unsigned = [name for name in call.headers if name.startswith("x-amz-") and name not in signed]
+        signable = Signable(
+            method=call.method,
+            target=call.target,
+            headers=signed,
+            payload_hash=call.headers.get("x-amz-content-sha256", ""),
+        )
+        expected = signature(signable, Scope(stamp=stamp, region=region), credentials.secret_access_key)
+        if expected != given or unsigned or "host" not in signed:
+            raise _refuse(403, "SignatureDoesNotMatch", f"the signature does not match; not signed: {unsigned}")
+
+
+_OPERATIONS: Mapping[str, Callable[[S3Service, S3Call], S3Answer]] = {
+    "CreateBucket": S3Service.create_bucket,
+    "HeadBucket": S3Service.head_bucket,
+    "GetObject": S3Service.get_object,
+    "HeadObject": S3Service.get_object,
+    "PutObject": S3Service.put_object,
+    "DeleteObject": S3Service.delete_object,
+    "DeleteObjects": S3Service.delete_objects,
+    "ListObjectsV2": S3Service.list_objects,
+    "Unknown": lambda service, call: S3Answer.error(501, "NotImplemented", f"{call.method} {call.target}"),
+}
+
+
+def _operation(method: str, key: str, query: Mapping[str, str]) -> str:
+    if key:
+        names = {"GET": "GetObject", "HEAD": "HeadObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
+        return names.get(method, "Unknown") if not query else "Unknown"
+    if method == "GET" and query.get("list-type") == "2":
+        return "ListObjectsV2"
+    if method == "POST" and "delete" in query:
+        return "DeleteObjects"
+    return {"PUT": "CreateBucket", "HEAD": "HeadBucket"}.get(method, "Unknown")
+
+
+def _refuse(status: int, code: str, message: str = "", **fields: str) -> S3Refusal:
+    return S3Refusal(S3Answer.error(status, code, message, **fields))
+
+
+def _check_body(call: S3Call) -> None:
+    """Refuse a body that is not what its checksums say."""
+    payload_hash = call.headers.get("x-amz-content-sha256")
+    if payload_hash != UNSIGNED_PAYLOAD and payload_hash != hashlib.sha256(call.body).hexdigest():
+        raise _refuse(400, "XAmzContentSHA256Mismatch", "the payload's SHA-256 is another")
+    crc = base64.b64encode(crc32c.crc32c(call.body).to_bytes(4, "big")).decode()
+    if call.headers.get("x-amz-checksum-crc32c", crc) != crc:
+        raise _refuse(400, "BadDigest", "The CRC32C you specified did not match the calculated checksum.")
+    if "content-md5" in call.headers:
+        md5 = base64.b64encode(hashlib.md5(call.body, usedforsecurity=False).digest()).decode()
+        if call.headers["content-md5"] != md5:
+            raise _refuse(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+
+
+def _check_conditions(call: S3Call, found: StoredObject | None) -> None:
+    if call.headers.get("if-none-match") == "*" and found is not None:
+        raise _refuse(412, "PreconditionFailed", Condition="If-None-Match")
+    wanted = call.headers.get("if-match")
+    if wanted is not None and found is None:
+        raise _refuse(404, "NoSuchKey", Key=call.key)
+    if wanted is not None and found is not None and wanted != found.etag:
+        raise _refuse(412, "PreconditionFailed", Condition="If-Match")
+
+
+def _range(header: str, size: int) -> range | None:
+    """The bytes that a Range header asks for; None is all of them. What S3 does not understand it ignores."""
+    match = _RANGE.fullmatch(header)
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        wanted = range(max(0, size - int(last)), size)
+    else:
+        wanted = range(int(first), min(size, int(last) + 1) if last else size)
+    if not wanted:
+        raise _refuse(416, "InvalidRange", "The requested range is not satisfiable", ActualObjectSize=str(size))
+    return wanted
+
+
+def _row(key: str, found: StoredObject, is_encoded: bool) -> str:
+    name = quote(key, safe="/").replace("%20", "+") if is_encoded else escape(key)
+    modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.modified_seconds))
+    return (
+        f"<Contents><Key>{name}</Key><LastModified>{modified}</LastModified>"
+        f"<ETag>{escape(found.etag)}</ETag><Size>{len(found.data)}</Size></Contents>"
+    )
+
+
+def _stamp_seconds(stamp: str) -> int:
+    try:
+        return calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise _refuse(403, "AccessDenied", "x-amz-date is missing or malformed") from None

@@ -1,0 +1,43 @@
+"""Times and settings as options."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kafscale.cli.connecting import parse_setting, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("0", 0),
+        ("1767225600000", 1767225600000),
+        ("2026-01-01", 1767225600000),
+        ("2026-01-01T00:00:00Z", 1767225600000),
+        ("2026-01-01T01:00:00.250+01:00", 1767225600250),
+    ],
+)
+def test_a_time_is_read_as_utc_unless_it_says_otherwise(text: str, time_ms: int) -> None:
+    assert parse_time(text) == time_ms
+
+
+def test_a_duration_is_that_long_ago() -> None:
+    assert 0 <= time.time() * 1000 - 900_000 - parse_time("15m") < 60_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "15", "2026-13-01", "-5"])
+def test_what_is_no_time_says_what_is_allowed(text: str) -> None:
+    if text == "15":
+        assert parse_time(text) == 15
+        return
+    with pytest.raises(ValueError, match="is not a time; allowed: 2026-01-31T12:00:00Z"):
+        parse_time(text)
+
+
+def test_a_setting_is_split_at_the_first_equals_sign() -> None:
+    assert parse_setting("a=b=c") == ("a", "b=c")
+    assert parse_setting("a=") == ("a", "")
+    with pytest.raises(ValueError, match="allowed: NAME=VALUE"):
+        parse_setting("a")

@@ -1,0 +1,44 @@
+"""One process at a time has the data directory."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kafscale.errors import StartupError
+from kafscale.log.data_directory import lock_data_directory
+
+HOLDER = """
+import pathlib, sys
+from kafscale.log.data_directory import lock_data_directory
+with lock_data_directory(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_told_which_one_has_it_until_that_one_is_killed(tmp_path):
+    path = tmp_path / "new" / "data"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StartupError, match=f"data directory {path} is in use by process {holder.pid}; stop"):
+            with lock_data_directory(path):
+                pass
+        holder.kill()
+    with lock_data_directory(path):
+        assert (path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_it_can_be_locked_again_after_it_was_given_back(tmp_path):
+    for _ in range(2):
+        with lock_data_directory(tmp_path):
+            pass
+
+
+def test_a_path_that_can_not_be_used_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartupError, match=r"cannot use the data directory .*/file/data: Not a directory; make it"):
+        with lock_data_directory(tmp_path / "file" / "data"):
+            pass
