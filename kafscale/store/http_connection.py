@@ -113,12 +113,14 @@ class HttpConnection:
         self.phase = Phase.SENDING
         # A fresh parser for each exchange (1 µs), because it is not told of the bodies that go past it.
         self._http = h11.Connection(h11.CLIENT)
-        try:
-            await self._send(request, timeouts.write)
-        except httpx.WriteError as exc:
-            return await self._early_reply(request, timeouts.read, exc)
-        self.phase = Phase.SENT
-        return await self._receive_head(request, timeouts.read)
+        with trio.CancelScope() as scope:
+            try:
+                await self._send(request, scope, timeouts.write)
+            except httpx.WriteError as exc:
+                return await self._early_reply(request, scope, timeouts.read, lost=exc)
+            self.phase = Phase.SENT
+            return await self._receive_head(request, scope, timeouts.read)
+        raise self._timed_out(timeouts)
 
     async def receive_body(self, length_bytes: int, timeout_seconds: float) -> Buffer:
         """That much of the body, in one buffer. Raises httpx.TransportError.
@@ -131,6 +133,8 @@ class HttpConnection:
         position = min(length_bytes, len(self._early))
         view[:position] = self._early[:position]
         self._early = self._early[position:]
+        if position == length_bytes:
+            return buffer  # a small reply, all of which came with its head
         with trio.CancelScope() as scope:
             while position < length_bytes:
                 scope.deadline = trio.current_time() + timeout_seconds
@@ -139,18 +143,25 @@ class HttpConnection:
                     raise httpx.RemoteProtocolError(f"the reply was cut off after {position} of {length_bytes} bytes")
                 position += count
         if scope.cancelled_caught:
-            raise httpx.ReadTimeout(f"nothing received for {timeout_seconds} s")
+            raise httpx.ReadTimeout(f"nothing was received for {timeout_seconds} s")
         return buffer
 
     async def receive_piece(self, timeout_seconds: float) -> bytes:
         """The next piece of a body of unknown length, empty at its end. Raises httpx.TransportError."""
-        event = await self._receive_event(timeout_seconds)
-        if isinstance(event, h11.Data):
-            return bytes(event.data)
-        self._early = memoryview(self._http.trailing_data[0])
-        return b""
+        with trio.CancelScope() as scope:
+            event = await self._receive_event(scope, timeout_seconds)
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            self._early = memoryview(self._http.trailing_data[0])
+            return b""
+        raise httpx.ReadTimeout(f"nothing was received for {timeout_seconds} s")
 
-    async def _send(self, request: httpx.Request, timeout_seconds: float) -> None:
+    def _timed_out(self, timeouts: Timeouts) -> httpx.TimeoutException:
+        if self.phase is Phase.SENDING:
+            return httpx.WriteTimeout(f"nothing could be sent for {timeouts.write} s")
+        return httpx.ReadTimeout(f"nothing was received for {timeouts.read} s")
+
+    async def _send(self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float) -> None:
         parts = _body_parts(request)
         try:
             head = self._http.send(
@@ -159,27 +170,26 @@ class HttpConnection:
         except h11.LocalProtocolError as exc:
             raise httpx.LocalProtocolError(str(exc)) from exc
         try:
-            with trio.CancelScope() as scope:
-                for piece in pieces([head, *parts], SEND_BYTES):
-                    scope.deadline = trio.current_time() + timeout_seconds
-                    await self.stream.send_all(piece)
+            for piece in pieces([head, *parts], SEND_BYTES):
+                scope.deadline = trio.current_time() + timeout_seconds
+                await self.stream.send_all(piece)
         except trio.BrokenResourceError as exc:
             raise httpx.WriteError(str(exc)) from exc
-        if scope.cancelled_caught:
-            raise httpx.WriteTimeout(f"could send nothing for {timeout_seconds} s")
 
-    async def _early_reply(self, request: httpx.Request, timeout_seconds: float, lost: httpx.WriteError) -> Head:
+    async def _early_reply(
+        self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float, *, lost: httpx.WriteError
+    ) -> Head:
         """The reply of a server that answered and closed before it read the whole body; else raises `lost`."""
         try:
-            head = await self._receive_head(request, timeout_seconds)
+            head = await self._receive_head(request, scope, timeout_seconds)
         except httpx.TransportError:
             raise lost from None
         return attrs.evolve(head, keeps_alive=False)
 
-    async def _receive_head(self, request: httpx.Request, timeout_seconds: float) -> Head:
-        event = await self._receive_event(timeout_seconds)
+    async def _receive_head(self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float) -> Head:
+        event = await self._receive_event(scope, timeout_seconds)
         while isinstance(event, h11.InformationalResponse):
-            event = await self._receive_event(timeout_seconds)
+            event = await self._receive_event(scope, timeout_seconds)
         if not isinstance(event, h11.Response):
             raise httpx.RemoteProtocolError("the server closed the connection without a reply")
         headers = list(event.headers)
@@ -203,22 +213,18 @@ class HttpConnection:
             keeps_alive=keeps_alive,
         )
 
-    async def _receive_event(self, timeout_seconds: float) -> h11.Event:
+    async def _receive_event(self, scope: trio.CancelScope, timeout_seconds: float) -> h11.Event:
         try:
-            with trio.CancelScope() as scope:
-                while True:
-                    event = self._http.next_event()
-                    if isinstance(event, h11.Event):
-                        return event
-                    assert event is h11.NEED_DATA, event
-                    scope.deadline = trio.current_time() + timeout_seconds
-                    data = await self._receive_some(RECEIVE_BYTES)
-                    if data:
-                        self.phase = Phase.RECEIVING
-                    self._http.receive_data(data)
+            while not isinstance(event := self._http.next_event(), h11.Event):
+                assert event is h11.NEED_DATA, event
+                scope.deadline = trio.current_time() + timeout_seconds
+                data = await self._receive_some(RECEIVE_BYTES)
+                if data:
+                    self.phase = Phase.RECEIVING
+                self._http.receive_data(data)
+            return event
         except h11.RemoteProtocolError as exc:
             raise httpx.RemoteProtocolError(str(exc)) from exc
-        raise httpx.ReadTimeout(f"nothing received for {timeout_seconds} s")
 
     async def _receive_some(self, max_bytes: int) -> bytes:
         try:

@@ -219,7 +219,7 @@ class S3Store:
                     http_request = await flow.asend(response)
                 except StopAsyncIteration:
                     body = await _read_body(response)
-                    return S3Reply(response.status_code, dict(response.headers), body)
+                    return S3Reply(response.status_code, dict(response.headers.items()), body)
             finally:
                 await response.aclose()
 

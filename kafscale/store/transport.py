@@ -15,6 +15,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import cast
 
 import attrs
@@ -156,6 +157,9 @@ class _Loan:
     is_over: bool = False
 
     async def wait_for_slot(self, timeout_seconds: float) -> None:
+        with suppress(trio.WouldBlock):
+            self.origin.slots.acquire_on_behalf_of_nowait(self)
+            return
         with trio.move_on_after(timeout_seconds):
             await self.origin.slots.acquire_on_behalf_of(self)
             return

@@ -13,7 +13,7 @@ import math
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class S3Server:
     port: int = 0
     certificate: Certificate | None = None
     _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque)
-    _listeners: Sequence[trio.SocketListener] = ()
+    _listeners: list[trio.SocketListener] = attrs.field(factory=list)
     _connections: set[_ServerConnection] = attrs.field(factory=set)
 
     @property
@@ -135,7 +135,7 @@ class S3Server:
 
     async def listen(self) -> None:
         """Bind to 127.0.0.1, on a free port unless `port` names one; from here on, clients may connect."""
-        self._listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024)
+        self._listeners = list(await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024))
         self.port = self._listeners[0].socket.getsockname()[1]
 
     async def run(self) -> None:
