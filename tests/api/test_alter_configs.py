@@ -1,0 +1,167 @@
+"""AlterConfigs and IncrementalAlterConfigs: what they share is tested through both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api import alter_configs, incremental_alter_configs
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics import NewTopic, TopicRegistry
+from kafscale.testing.handlers import ask, some_services
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages import alter_configs as legacy
+from kafscale.wire.messages import incremental_alter_configs as incremental
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+@pytest.fixture
+async def services() -> Any:
+    topics = TopicRegistry(store=MemoryMetadataStore())
+    await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
+    return some_services(topics=topics, node=Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={}))
+
+
+def change(*configs: tuple[str, int, str | None], name: str = "a", kind: int = TOPIC) -> Any:
+    alterable = [incremental.AlterableConfig(name=n, config_operation=op, value=value) for n, op, value in configs]
+    return incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
+
+
+def replacement(*configs: tuple[str, str | None], name: str = "a", kind: int = TOPIC) -> Any:
+    alterable = [legacy.AlterableConfig(name=n, value=value) for n, value in configs]
+    return legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
+
+
+async def alter(services: Any, *resources: Any, version: int | None = None, validate_only: bool = False) -> list[Any]:
+    """Send them by the API that they belong to."""
+    if isinstance(resources[0], legacy.AlterConfigsResource):
+        request: Any = legacy.AlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+        api = alter_configs.API
+    else:
+        request = incremental.IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+        api = incremental_alter_configs.API
+    return (await ask(api, services, request, version=version)).responses
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_incremental_changes_leave_the_rest(services: Any, version: int) -> None:
+    (result,) = await alter(services, change(("segment.ms", SET, "7"), ("retention.ms", DELETE, None)), version=version)
+    assert (result.error_code, result.error_message, result.resource_type, result.resource_name) == (0, None, 2, "a")
+    topic = services.topics.get("a")
+    assert topic.overrides == {"cleanup.policy": "compact", "segment.ms": "7"}
+    assert (topic.config.segment_ms, topic.config.retention_ms) == (7, 604_800_000)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_older_api_replaces_everything(services: Any, version: int) -> None:
+    (result,) = await alter(services, replacement(("segment.ms", "7")), version=version)
+    assert (result.error_code, result.resource_name) == (0, "a")
+    assert services.topics.get("a").overrides == {"segment.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "value", "expected"),
+    [
+        (APPEND, "delete", "compact,delete"),
+        (APPEND, "compact", "compact"),
+        (SUBTRACT, "compact", ""),
+        (SUBTRACT, "x", "compact"),
+    ],
+)
+async def test_lists_grow_and_shrink(services: Any, operation: int, value: str, expected: str) -> None:
+    (result,) = await alter(services, change(("cleanup.policy", operation, value)))
+    assert result.error_code == 0
+    assert services.topics.get("a").overrides["cleanup.policy"] == expected
+
+
+async def test_a_list_grows_from_its_default(services: Any) -> None:
+    await alter(services, change(("cleanup.policy", DELETE, None)))
+    await alter(services, change(("cleanup.policy", APPEND, "compact")))
+    assert services.topics.get("a").overrides["cleanup.policy"] == "delete,compact"
+
+
+async def test_deleting_what_is_not_set_is_no_error(services: Any) -> None:
+    (result,) = await alter(services, change(("segment.ms", DELETE, None), ("no.such.config", DELETE, None)))
+    assert result.error_code == 0
+
+
+async def test_validate_only_changes_nothing(services: Any) -> None:
+    good, bad = change(("retention.ms", SET, "7")), change(("retention.ms", SET, "x"))
+    assert (await alter(services, good, validate_only=True))[0].error_code == 0
+    assert (await alter(services, bad, validate_only=True))[0].error_code == error_codes.INVALID_CONFIG
+    assert services.topics.get("a").config.retention_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("resource", "code", "message"),
+    [
+        (
+            change(("retention.ms", SET, "x")),
+            error_codes.INVALID_CONFIG,
+            "Invalid value x for configuration retention.ms: Not a number of type LONG",
+        ),
+        (replacement(("nope", "1")), error_codes.INVALID_CONFIG, "Unknown topic config name: nope"),
+        (
+            change(("retention.ms", APPEND, "1")),
+            error_codes.INVALID_CONFIG,
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+        (
+            change(("nope", SUBTRACT, "1")),
+            error_codes.INVALID_CONFIG,
+            "Can't SUBTRACT to key nope because its type is not LIST.",
+        ),
+        (
+            change(("retention.ms", SET, None)),
+            error_codes.INVALID_REQUEST,
+            "Null value not supported for : retention.ms",
+        ),
+        (
+            replacement(("retention.ms", None)),
+            error_codes.INVALID_REQUEST,
+            "Null value not supported for : retention.ms",
+        ),
+        (change(("retention.ms", 4, "1")), error_codes.INVALID_REQUEST, "Unknown operations type 4"),
+        (
+            change(("retention.ms", SET, "1"), ("retention.ms", SET, "2")),
+            error_codes.INVALID_REQUEST,
+            "Error due to duplicate config keys",
+        ),
+        (
+            change(("retention.ms", SET, "1"), name="nope"),
+            error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        ),
+        (change(name=""), error_codes.INVALID_REQUEST, "Default topic resources are not allowed."),
+        (change(name=".."), error_codes.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: '..' is not allowed"),
+        (
+            change(("log.retention.ms", SET, "1"), name="1", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Cannot update these configs dynamically: log.retention.ms",
+        ),
+        (
+            change(name="2", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Unexpected broker id, expected 1, but received 2",
+        ),
+        (change(name="1", kind=BROKER_LOGGER), error_codes.INVALID_REQUEST, "Unsupported resource type 8"),
+    ],
+)
+async def test_errors_have_kafkas_code_and_message(services: Any, resource: Any, code: int, message: str) -> None:
+    (result,) = await alter(services, resource)
+    assert (result.error_code, result.error_message) == (code, message)
+    assert services.topics.get("a").overrides == {"retention.ms": "5", "cleanup.policy": "compact"}
+
+
+async def test_a_resource_that_is_there_twice_is_refused_each_time_and_others_are_changed(services: Any) -> None:
+    await services.topics.create([NewTopic(name="b")])
+    twice = change(("retention.ms", SET, "1"))
+    results = await alter(services, twice, change(("retention.ms", SET, "2"), name="b"), twice)
+    assert [result.error_code for result in results] == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
+    assert results[0].error_message == "Each resource must appear at most once."
+    assert services.topics.get("a").config.retention_ms == 5
+    assert services.topics.get("b").config.retention_ms == 2

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.describe_cluster import API
+from kafscale.cluster.node import Endpoint, Node
+from kafscale.testing.handlers import ask, some_services
+from kafscale.wire import error_codes
+from kafscale.wire.messages.describe_cluster import DescribeClusterRequest
+
+NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
+SERVICES = some_services(node=NODE)
+
+
+@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize(("asked", "operations"), [(False, -(2**31)), (True, 8096)])
+async def test_the_cluster(version: int, asked: bool, operations: int) -> None:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=asked)
+    response: Any = await ask(API, SERVICES, request, version=version)
+    assert (response.error_code, response.cluster_id, response.controller_id) == (0, "the-cluster", 7)
+    assert [(broker.broker_id, broker.host, broker.port) for broker in response.brokers] == [(7, "broker", 9999)]
+    assert response.cluster_authorized_operations == operations
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"), [(2, error_codes.MISMATCHED_ENDPOINT_TYPE), (9, error_codes.UNSUPPORTED_ENDPOINT_TYPE)]
+)
+async def test_this_is_no_controller(endpoint_type: int, code: int) -> None:
+    response = await ask(API, SERVICES, DescribeClusterRequest(endpoint_type=endpoint_type))
+    assert (response.error_code, response.brokers) == (code, [])
+    assert response.error_message

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.describe_configs import API
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.config import Limits, Settings
+from kafscale.testing.handlers import ask, some_services
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+
+
+@pytest.fixture
+async def services() -> Any:
+    settings = Settings(broker_id=3, default_partitions_count=6, limits=Limits(max_message_bytes=5000))
+    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
+    await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
+    node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised={})
+    return some_services(settings=settings, topics=topics, node=node)
+
+
+async def describe(
+    services: Any, kind: int, name: str, *, keys: list[str] | None = None, version: int = 4, **request: bool
+) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    response = await ask(API, services, DescribeConfigsRequest(resources=[resource], **request), version=version)
+    (result,) = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def by_name(result: DescribeConfigsResult) -> dict[str, DescribeConfigsResourceResult]:
+    assert (result.error_code, result.error_message) == (0, None)
+    return {config.name: config for config in result.configs}
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_a_topic_in_every_version(services: Any, version: int) -> None:
+    configs = by_name(await describe(services, TOPIC, "a", version=version, include_documentation=True))
+    assert len(configs) == 33
+    retention, segment, message = configs["retention.ms"], configs["segment.ms"], configs["max.message.bytes"]
+    assert (retention.value, retention.config_source) == ("5", TOPIC_SOURCE)
+    assert (segment.value, segment.config_source) == ("604800000", DEFAULT_SOURCE)
+    assert (message.value, message.config_source) == ("5000", BROKER_SOURCE)
+    assert not any(config.read_only or config.is_sensitive or config.synonyms for config in configs.values())
+    long = 5 if version >= 3 else 0
+    assert retention.config_type == long
+    assert (retention.documentation is not None) == (version >= 3)
+
+
+async def test_types_are_kafkas_numbers(services: Any) -> None:
+    configs = by_name(await describe(services, TOPIC, "a"))
+    names = ["preallocate", "compression.type", "segment.bytes", "retention.ms", "min.cleanable.dirty.ratio"]
+    assert [configs[name].config_type for name in [*names, "cleanup.policy"]] == [1, 2, 3, 5, 6, 7]
+
+
+async def test_documentation_only_when_asked_for(services: Any) -> None:
+    configs = by_name(await describe(services, TOPIC, "a"))
+    assert configs["retention.ms"].documentation is None
+
+
+async def test_synonyms_say_where_else_a_value_may_come_from(services: Any) -> None:
+    configs = by_name(await describe(services, TOPIC, "a", include_synonyms=True))
+
+    def synonyms(name: str) -> list[tuple[str, str | None, int]]:
+        return [(synonym.name, synonym.value, synonym.source) for synonym in configs[name].synonyms]
+
+    assert synonyms("retention.ms") == [
+        ("retention.ms", "5", TOPIC_SOURCE),
+        ("log.retention.ms", "604800000", DEFAULT_SOURCE),
+    ]
+    assert synonyms("max.message.bytes") == [
+        ("message.max.bytes", "5000", BROKER_SOURCE),
+        ("message.max.bytes", "1048588", DEFAULT_SOURCE),
+    ]
+    assert synonyms("remote.storage.enable") == []
+
+
+@pytest.mark.parametrize("keys", [["retention.ms", "nope", "segment.ms"]])
+async def test_only_the_configs_that_are_asked_for(services: Any, keys: list[str]) -> None:
+    assert set(by_name(await describe(services, TOPIC, "a", keys=keys))) == {"retention.ms", "segment.ms"}
+
+
+async def test_an_empty_list_of_keys_asks_for_all(services: Any) -> None:
+    assert len(by_name(await describe(services, TOPIC, "a", keys=[]))) == 33
+
+
+async def test_the_broker_has_its_settings_under_kafkas_names(services: Any) -> None:
+    configs = by_name(await describe(services, BROKER, "3", include_synonyms=True, include_documentation=True))
+    told = {name: (config.value, config.config_source) for name, config in configs.items()}
+    assert told["num.partitions"] == ("6", BROKER_SOURCE)
+    assert told["message.max.bytes"] == ("5000", BROKER_SOURCE)
+    assert told["auto.create.topics.enable"] == ("true", DEFAULT_SOURCE)
+    assert told["log.retention.ms"] == ("604800000", DEFAULT_SOURCE)
+    assert told["node.id"] == ("3", BROKER_SOURCE)
+    assert all(config.read_only and config.documentation for config in configs.values())
+    assert [config.name for config in configs.values()] == sorted(configs)
+
+
+async def test_each_broker_config_is_listed_once(services: Any) -> None:
+    result = await describe(services, BROKER, "3")
+    assert len(by_name(result)) == len(result.configs)
+
+
+async def test_a_broker_without_a_name_is_the_dynamic_defaults_of_which_there_are_none(services: Any) -> None:
+    assert by_name(await describe(services, BROKER, "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nope", error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a/b", error_codes.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "4", error_codes.INVALID_REQUEST),
+        (BROKER, "x", error_codes.INVALID_REQUEST),
+        (BROKER_LOGGER, "3", error_codes.INVALID_REQUEST),
+        (99, "", error_codes.INVALID_REQUEST),
+    ],
+)
+async def test_resources_that_can_not_be_described(services: Any, kind: int, name: str, code: int) -> None:
+    result = await describe(services, kind, name)
+    assert (result.error_code, result.configs) == (code, [])
+    assert result.error_message

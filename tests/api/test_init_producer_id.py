@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.init_producer_id import API
+from kafscale.cluster.producers import ProducerIds
+from kafscale.testing.handlers import ask, some_services
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+
+
+@pytest.fixture
+def services() -> Any:
+    return some_services(producer_ids=ProducerIds(MemoryMetadataStore()))
+
+
+def asking(transactional_id: str | None = None, **has: int) -> InitProducerIdRequest:
+    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000, **has)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_each_producer_gets_an_id_of_its_own(services: Any, version: int) -> None:
+    responses = [await ask(API, services, asking(), version=version) for _ in range(3)]
+    assert [(r.error_code, r.producer_id, r.producer_epoch) for r in responses] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+
+
+async def test_a_producer_that_names_its_id_gets_a_new_one(services: Any) -> None:
+    await ask(API, services, asking())
+    response = await ask(API, services, asking(producer_id=0, producer_epoch=4))
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("has", [{"producer_id": 5}, {"producer_epoch": 5}])
+async def test_half_an_identity_is_an_invalid_request(services: Any, has: dict[str, int]) -> None:
+    response = await ask(API, services, asking(**has))
+    assert (response.error_code, response.producer_id) == (error_codes.INVALID_REQUEST, -1)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_a_transactional_id_gets_a_final_error(services: Any, version: int) -> None:
+    response = await ask(API, services, asking("t"), version=version)
+    assert response.error_code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert response.error_code not in error_codes.RETRIABLE
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
+
+
+async def test_an_empty_transactional_id_is_an_invalid_request(services: Any) -> None:
+    assert (await ask(API, services, asking(""))).error_code == error_codes.INVALID_REQUEST
