@@ -27,7 +27,7 @@ async def ask(api: Api, services: Any, request: object, *, version: int | None =
     if version is None:
         version = api.max_version
     assert api.min_version <= version <= api.max_version
-    received = decode(api.request, version, b"".join(encode(request, version)))
+    received: Any = decode(api.request, version, b"".join(encode(request, version)))
     call = Call(api_key=api.key, version=version, correlation_id=1, client_id="test", peer=peer or some_peer())
     response = api.handle(services, call, received)
     if inspect.isawaitable(response):
