@@ -140,6 +140,10 @@ class Metrics:
         """Register samples that are read at scrape time; `kind` is `gauge` or `counter`."""
         self._add(Callback(name, help, labels, samples, kind))
 
+    def adopt_histogram(self, name: str, help: str, histogram: Histogram) -> None:
+        """Expose a histogram that a component has made for itself."""
+        self._add(HistogramFamily(name, help, (), histogram.bounds)).children[()] = histogram
+
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
         """Register one unlabelled value that is read at scrape time."""
         self.callback(name, help, samples=lambda: [((), read())])

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from kafscale.api.fetch_sessions import FetchSessions
 from kafscale.cluster.node import Node
 from kafscale.cluster.producers import ProducerIds
 from kafscale.cluster.topics import TopicRegistry
 from kafscale.config import Settings
+from kafscale.log.log import Log
+from kafscale.log.partition import FetchWaiter
 from kafscale.metrics import Metrics
 
 
@@ -28,3 +31,12 @@ class Services:
     node: Node
     topics: TopicRegistry
     producer_ids: ProducerIds
+    log: Log
+    fetch_sessions: FetchSessions
+    waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
+
+    def drain(self) -> None:
+        """The broker begins to stop: answer everybody who waits."""
+        self.draining.set()
+        for waiter in self.waiting_fetches:
+            waiter.event.set()

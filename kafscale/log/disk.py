@@ -23,9 +23,12 @@ READERS_COUNT = 4  # threads for everything but the write path: batches read bac
 
 
 class Disk(Protocol):
-    """One directory of files. Every method may raise OSError; `location` is for messages."""
+    """One directory of files. Every method may raise OSError."""
 
-    location: str
+    @property
+    def location(self) -> str:
+        """For messages."""
+        ...
 
     async def list(self) -> Mapping[str, int]:
         """The files and their sizes in bytes."""

@@ -67,6 +67,17 @@ class Round:
     _size_bytes: int = attrs.field(default=0, init=False)
     _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
 
+    def succeed(self) -> None:
+        """It is durable: wake who waits."""
+        self.done = True
+        self._finished.set()
+
+    def fail(self, failure: StorageFailed) -> None:
+        """It will never be durable: tell who waits."""
+        self.failed = failure
+        self._entries.clear()
+        self._finished.set()
+
     async def wait(self) -> None:
         """Wait until the round is durable. Raises StorageFailed if it can't become so."""
         await self._finished.wait()
@@ -266,8 +277,7 @@ class Wal:
         while round._entries:
             await self._write_group(round)
         self._syncing = None
-        round.done = True
-        round._finished.set()
+        round.succeed()
 
     async def _write_group(self, round: Round) -> None:
         """Write and sync as many of the round's first entries as the file has room for."""
@@ -326,9 +336,7 @@ class Wal:
             self._closed = StorageFailed("the WAL is closed")
         for round in (self._syncing, self._filling):
             if round is not None and not round.done:
-                round.failed = self._closed
-                round._entries.clear()
-                round._finished.set()
+                round.fail(self._closed)
 
     # Files.
 

@@ -1,7 +1,5 @@
 """The codec over sample classes that between them use every type, tag, version range and nullability."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import linecache

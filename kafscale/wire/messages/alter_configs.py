@@ -1,7 +1,5 @@
 """AlterConfigs (key 33, versions 0 to 2): replace all configs of a resource; the rest fall back to defaults."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

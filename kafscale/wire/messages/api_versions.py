@@ -4,8 +4,6 @@ The reply's header is always version 0, so that a client can read it before it k
 that the broker doesn't know gets a version-0 body with UNSUPPORTED_VERSION and the list (KIP-511).
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -4,8 +4,6 @@ Each is preceded by its version as an int16, which is not part of the class. A m
 version above MAX_VERSION as MAX_VERSION and ignore what follows the message.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

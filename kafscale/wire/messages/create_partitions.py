@@ -3,8 +3,6 @@
 The versions differ in encoding only.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -3,8 +3,6 @@
 Version 5 reports the configs that they got, 7 their ids.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -1,7 +1,5 @@
 """DeleteGroups (key 42, versions 0 to 2): groups to delete with their offsets."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

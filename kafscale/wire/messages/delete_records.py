@@ -1,7 +1,5 @@
 """DeleteRecords (key 21, versions 0 to 2): move the log start offset of partitions up."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

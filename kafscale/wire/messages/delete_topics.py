@@ -1,7 +1,5 @@
 """DeleteTopics (key 20, versions 1 to 6): topics to delete, by name, or from version 6 by name or id."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

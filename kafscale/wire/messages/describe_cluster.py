@@ -1,7 +1,5 @@
 """DescribeCluster (key 60, versions 0 and 1): the cluster's id and brokers (KIP-700)."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

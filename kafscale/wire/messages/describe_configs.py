@@ -1,7 +1,5 @@
 """DescribeConfigs (key 32, versions 1 to 4): the configs of topics and brokers, with their sources."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

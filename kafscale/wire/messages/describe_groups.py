@@ -1,7 +1,5 @@
 """DescribeGroups (key 15, versions 0 to 5): state, protocol and members of groups."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -1,7 +1,5 @@
 """DescribeLogDirs (key 35, versions 1 to 4): the log directories and the size of each partition in them."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

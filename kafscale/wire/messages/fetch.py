@@ -4,8 +4,6 @@ Version 7 added sessions (KIP-227), 12 the flexible encoding and truncation by e
 (KIP-516), 15 moved the replica id into a tagged field, 16 added the leaders' endpoints (KIP-951).
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -3,8 +3,6 @@
 From version 4 on one request asks for several keys (KIP-699), with fields of its own on both sides.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -1,7 +1,5 @@
 """IncrementalAlterConfigs (key 44, versions 0 and 1): change single configs (KIP-339)."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -4,8 +4,6 @@ From version 4 on a new member is first given its id (KIP-394), 5 added static m
 skip the assignment.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

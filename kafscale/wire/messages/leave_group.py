@@ -1,7 +1,5 @@
 """LeaveGroup (key 13, versions 0 to 5): members leave their group: one, or from version 3 on several (KIP-345)."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -3,8 +3,6 @@
 Version 4 added states (KIP-518), 5 types (KIP-848).
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

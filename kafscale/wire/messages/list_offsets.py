@@ -3,8 +3,6 @@
 Special timestamps: -1 latest, -2 earliest, -3 (from version 7) the record with the greatest timestamp (KIP-734).
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -3,8 +3,6 @@
 Version 0 asks for all topics by an empty list; from 1 on that is null, and an empty list asks for none.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

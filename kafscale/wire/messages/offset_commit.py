@@ -1,7 +1,5 @@
 """OffsetCommit (key 8, versions 2 to 8): consumed positions to store for a group."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -1,7 +1,5 @@
 """OffsetDelete (key 47, version 0): committed offsets to forget (KIP-496). Never flexible."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

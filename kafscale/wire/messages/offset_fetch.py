@@ -4,8 +4,6 @@ Versions 1 to 7 ask for one group by `group_id` and `topics`, version 8 for seve
 inside are the same, so one piece of code serves both.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -3,8 +3,6 @@
 A consumer asks after a change of leader, to notice that what it has read was truncated.
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

@@ -4,8 +4,6 @@ Versions 0 to 2 carry message sets of the old format. They are here because clie
 (KAFKA-18659); the handler refuses them. Version 10 added the leader hints (KIP-951).
 """
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

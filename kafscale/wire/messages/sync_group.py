@@ -1,7 +1,5 @@
 """SyncGroup (key 14, versions 0 to 5): the leader's assignment out, a member's own part back."""
 
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
-
 from __future__ import annotations
 
 import attrs

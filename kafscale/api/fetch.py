@@ -1,0 +1,202 @@
+"""Fetch (key 1), versions 4 to 16.
+
+     7  fetch sessions (KIP-227)                   12  flexible encoding
+     9  the consumer's leader epoch is checked     13  topics by id (KIP-516)
+    11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
+
+Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
+by what becomes durable; nobody polls.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.fetch_sessions import FetchContext, FetchedPartition, TopicName
+from kafscale.api.leader_epochs import check_leader_epoch
+from kafscale.api.services import Services
+from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
+from kafscale.log.partition import FetchWaiter, Partition
+from kafscale.log.tail import Slices
+from kafscale.wire import error_codes
+from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+logger = logging.getLogger(__name__)
+
+READ_COMMITTED = 1
+FIRST_VERSION_BY_TOPIC_ID = 13
+
+
+@attrs.define(eq=False)
+class FetchReply:
+    """A response whose records are still in the chunk pool, and what must be released once it has been sent."""
+
+    response: FetchResponse
+    slices: list[Slices] = attrs.field(factory=list)
+
+    def release(self) -> None:
+        for each in self.slices:
+            each.release()
+        self.slices.clear()
+
+
+@attrs.define(eq=False)
+class _Pass:
+    """One look at all partitions of a fetch."""
+
+    results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
+    slices: list[Slices] = attrs.field(factory=list)
+    size_bytes: int = 0
+    failed: bool = False
+
+    def release(self) -> None:
+        for each in self.slices:
+            each.release()
+
+
+async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
+    """Read, and wait if there is too little. The caller owes `FetchReply.release()`."""
+    try:
+        context = services.fetch_sessions.resolve(request)
+    except KafkaError as exc:
+        return FetchReply(FetchResponse(error_code=exc.code))
+    look = await _read_until_enough(services, request, context)
+    return FetchReply(_response(context, look), look.slices)
+
+
+async def _read_until_enough(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
+    deadline = trio.current_time() + request.max_wait_ms / 1000
+    with _Watch(services, context) as watch:
+        while True:
+            watch.begin(request.min_bytes)
+            look = await _read_all(services, request, context)
+            if look.failed or look.size_bytes >= request.min_bytes or services.draining.is_set():
+                return look
+            watch.waiter.missing_bytes -= look.size_bytes
+            with trio.move_on_at(deadline) as timeout:
+                await watch.waiter.event.wait()
+            if timeout.cancelled_caught:
+                return look
+            look.release()
+
+
+@attrs.define(eq=False)
+class _Watch:
+    """Registers a fetch with its partitions and with the broker's stop, for as long as it runs."""
+
+    services: Services
+    context: FetchContext
+    waiter: FetchWaiter = attrs.field(factory=lambda: FetchWaiter(0), init=False)
+    _partitions: list[Partition] = attrs.field(factory=list, init=False)
+
+    def __enter__(self) -> _Watch:
+        found = (_find(self.services, each) for each in self.context.partitions)
+        self._partitions = [partition for partition in found if partition is not None]
+        for partition in self._partitions:
+            partition.waiters.add(self.waiter)
+        self.services.waiting_fetches.add(self.waiter)
+        return self
+
+    def begin(self, min_bytes: int) -> None:
+        """Before each look: what becomes readable from here on is not missed."""
+        self.waiter.missing_bytes = min_bytes
+        self.waiter.event = trio.Event()
+
+    def __exit__(self, *_: object) -> None:
+        for partition in self._partitions:
+            partition.waiters.discard(self.waiter)
+        self.services.waiting_fetches.discard(self.waiter)
+
+
+def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
+    topic, index = fetched.topic, fetched.wanted.partition
+    if topic.name:
+        return services.log.partition_named(topic.name, index)
+    return services.log.partition(topic.topic_id, index)
+
+
+async def _read_all(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
+    look = _Pass()
+    left_bytes = min(request.max_bytes, services.settings.limits.fetch_max_bytes)
+    try:
+        for fetched in context.partitions:
+            data = PartitionData(partition_index=fetched.wanted.partition)
+            if request.isolation_level != READ_COMMITTED:
+                data.aborted_transactions = None
+            look.results.append((fetched, data))
+            try:
+                partition = _check(services, fetched, data)
+                max_bytes = min(fetched.wanted.partition_max_bytes, left_bytes)
+                if look.size_bytes == 0 or max_bytes > 0:
+                    slices = await _read(services, partition, fetched.wanted.fetch_offset, max_bytes)
+                    size = sum(map(len, slices.buffers))
+                    if look.size_bytes and size > max_bytes:
+                        slices.release()  # only the first batch of a response may be larger than asked for
+                        continue
+                    look.slices.append(slices)
+                    data.records = slices.buffers
+                    look.size_bytes += size
+                    left_bytes -= size
+            except KafkaError as exc:
+                data.error_code = exc.code
+                look.failed = True
+    except BaseException:
+        look.release()
+        raise
+    return look
+
+
+def _check(services: Services, fetched: FetchedPartition, data: PartitionData) -> Partition:
+    """The partition, if this fetch of it is in order; fills in its offsets. Raises KafkaError."""
+    partition = _find(services, fetched)
+    wanted = fetched.wanted
+    if partition is None:
+        unknown_id = not fetched.topic.name and services.topics.by_id(fetched.topic.topic_id) is None
+        raise KafkaError(error_codes.UNKNOWN_TOPIC_ID if unknown_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    check_leader_epoch(partition, wanted.current_leader_epoch)
+    if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
+        raise KafkaError(error_codes.OFFSET_OUT_OF_RANGE)
+    data.high_watermark = partition.high_watermark
+    data.last_stable_offset = partition.last_stable_offset
+    data.log_start_offset = partition.log_start_offset
+    return partition
+
+
+async def _read(services: Services, partition: Partition, offset: int, max_bytes: int) -> Slices:
+    if offset >= partition.high_watermark:
+        return Slices()
+    slices = services.log.reader.read_nowait(partition, offset, max_bytes)
+    if slices is not None:
+        return slices
+    try:
+        return await services.log.reader.read(partition, offset, max_bytes)
+    except (NotFound, DamagedObject, StoreError) as exc:
+        logger.error("fetch of %s at offset %d failed: %s", partition, offset, exc)
+        raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
+
+
+def _response(context: FetchContext, look: _Pass) -> FetchResponse:
+    """Group the results by topic, and remember what a session has been told."""
+    response = FetchResponse(session_id=context.session_id)
+    topics: dict[TopicName, FetchableTopicResponse] = {}
+    for fetched, data in look.results:
+        if context.incremental and not fetched.is_news(data):
+            continue
+        topic = topics.get(fetched.topic)
+        if topic is None:
+            topic = FetchableTopicResponse(topic=fetched.topic.name, topic_id=fetched.topic.topic_id)
+            topics[fetched.topic] = topic
+            response.responses.append(topic)
+        topic.partitions.append(data)
+        if context.session is not None:
+            fetched.told(data)
+            if data.records:
+                context.session.served_first(fetched)
+    return response
+
+
+API = Api(1, "Fetch", 4, 16, FetchRequest, FetchResponse, handle)

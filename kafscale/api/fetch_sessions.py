@@ -1,0 +1,150 @@
+"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches and what it was told last.
+
+A consumer of many partitions then sends only what changed, and gets only what changed. A session that can't be kept
+(`--max-fetch-sessions`, none idle for long enough) is simply not opened: the consumer goes on with full fetches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+import attrs
+import trio
+
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICTABLE_AFTER_SECONDS = 120.0  # as Kafka: a session idle for this long makes room for a new one
+MAX_EPOCH = 2**31 - 1
+
+
+@attrs.frozen
+class TopicName:
+    """How a request names a topic: by name up to version 12, by id from 13 on; the other is empty."""
+
+    name: str
+    topic_id: bytes
+
+
+@attrs.define(eq=False)
+class FetchedPartition:
+    """One partition of a fetch: what is asked for, and in a session what the consumer was told last."""
+
+    topic: TopicName
+    wanted: FetchPartition
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Whether an incremental response must hold this."""
+        return bool(
+            data.error_code
+            or data.records
+            or data.high_watermark != self.told_high_watermark
+            or data.log_start_offset != self.told_log_start_offset
+        )
+
+    def told(self, data: PartitionData) -> None:
+        # after an error the consumer must hear of this partition again, whatever its offsets are by then
+        self.told_high_watermark = -1 if data.error_code else data.high_watermark
+        self.told_log_start_offset = -1 if data.error_code else data.log_start_offset
+
+
+PartitionKey = tuple[TopicName, int]
+
+
+@attrs.define(eq=False)
+class FetchSession:
+    """The partitions of one consumer, in the order in which they are served."""
+
+    session_id: int
+    epoch: int
+    last_used: float
+    partitions: OrderedDict[PartitionKey, FetchedPartition] = attrs.field(factory=OrderedDict)
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over what an incremental request adds, changes and forgets."""
+        for fetched in requested(request):
+            known = self.partitions.get((fetched.topic, fetched.wanted.partition))
+            if known is None:
+                self.partitions[fetched.topic, fetched.wanted.partition] = fetched
+            else:
+                known.wanted = fetched.wanted
+        for topic in request.forgotten_topics_data:
+            for partition in topic.partitions:
+                self.partitions.pop((TopicName(topic.topic, topic.topic_id), partition), None)
+
+    def served_first(self, fetched: FetchedPartition) -> None:
+        """This partition returned records: next time the others come first."""
+        self.partitions.move_to_end((fetched.topic, fetched.wanted.partition))
+
+
+@attrs.frozen(eq=False)
+class FetchContext:
+    """What one request fetches. `session` is None for a full fetch without one; `incremental` leaves out old news."""
+
+    partitions: Iterable[FetchedPartition]
+    session: FetchSession | None
+    incremental: bool
+
+    @property
+    def session_id(self) -> int:
+        return NO_SESSION if self.session is None else self.session.session_id
+
+
+def requested(request: FetchRequest) -> Iterator[FetchedPartition]:
+    """The partitions that the request itself lists."""
+    for topic in request.topics:
+        name = TopicName(topic.topic, topic.topic_id)
+        for partition in topic.partitions:
+            yield FetchedPartition(name, partition)
+
+
+@attrs.define(eq=False)
+class FetchSessions:
+    """All sessions of this broker, the least recently used first."""
+
+    max_count: int
+    sessions: OrderedDict[int, FetchSession] = attrs.field(factory=OrderedDict, init=False)
+    evicted_count: int = attrs.field(default=0, init=False)
+
+    def resolve(self, request: FetchRequest) -> FetchContext:
+        """What this request means. Raises KafkaError for an unknown session or a wrong epoch."""
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            self.sessions.pop(request.session_id, None)
+            session = self._open(request) if request.session_epoch == INITIAL_EPOCH else None
+            if session is None:
+                return FetchContext(list(requested(request)), None, incremental=False)
+            return FetchContext(list(session.partitions.values()), session, incremental=False)
+        session = self.sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(FETCH_SESSION_ID_NOT_FOUND)
+        if request.session_epoch != session.epoch:
+            raise KafkaError(INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
+        session.last_used = trio.current_time()
+        self.sessions.move_to_end(session.session_id)
+        session.update(request)
+        return FetchContext(list(session.partitions.values()), session, incremental=True)
+
+    def _open(self, request: FetchRequest) -> FetchSession | None:
+        now = trio.current_time()
+        if len(self.sessions) >= self.max_count:
+            oldest = next(iter(self.sessions.values()), None)
+            if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_SECONDS:
+                return None
+            del self.sessions[oldest.session_id]
+            self.evicted_count += 1
+        session_id = random.randrange(1, MAX_EPOCH)
+        while session_id in self.sessions:
+            session_id = random.randrange(1, MAX_EPOCH)
+        session = FetchSession(session_id, 1, now)
+        session.update(request)
+        self.sessions[session_id] = session
+        return session

@@ -1,0 +1,283 @@
+"""Produce (key 0), versions 0 to 11; 0 to 2 are advertised, as Kafka 4 does, and end the connection when used.
+
+    3  record batches (magic 2) and transactional ids      8  record errors and messages in the response
+    5  log start offset in the response                    9  flexible encoding
+    7  zstd                                               10  leader hints (KIP-951); 11 as 10
+
+The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
+soon as it is read, so that many are in flight to the disk at once.
+
+    begin      decode, validate and copy into chunks. Nothing is decided yet.                         no await
+    complete   only if begin could not finish: check large compressed batches in a thread, and
+               wait for the pool. Later requests of this connection wait; nobody else's do.           awaits
+    order      check sequences, assign offsets, hand to the journal. The order of these calls is
+               the order of the log.                                                                  no await
+
+The reply is sent when every round of the journal that it needs is durable.
+"""
+
+from __future__ import annotations
+
+import time
+
+import attrs
+import trio
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.errors import InvalidRecord, KafkaError, ProtocolError, StorageFailed
+from kafscale.log.chunks import Lease
+from kafscale.log.log_config import LogConfig
+from kafscale.log.partition import Partition, Placed
+from kafscale.log.tail import ALONE
+from kafscale.log.wal import Round
+from kafscale.wire import error_codes
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kafscale.wire.records import (
+    BatchHeader,
+    has_keyless_record,
+    set_log_append_time,
+    validate,
+    validate_compressed,
+)
+
+CHECKED_IN_THREAD_BYTES = 64 << 10  # unpacking less takes under a millisecond
+OLDEST_VERSION_SERVED = 3
+ACKS_NONE = 0
+VALID_ACKS = (-1, 0, 1)
+
+
+@attrs.define(eq=False)
+class _Candidate:
+    """One partition's batch on its way into the log."""
+
+    partition: Partition
+    header: BatchHeader
+    data: memoryview
+    response: PartitionProduceResponse
+    placed: Placed | None = None
+
+
+@attrs.define(eq=False)
+class PendingProduce:
+    """A Produce request between its arrival and its reply."""
+
+    services: Services
+    acks: int
+    response: ProduceResponse
+    frame_lease: Lease | None
+    candidates: list[_Candidate] = attrs.field(factory=list)
+    unchecked: list[_Candidate] = attrs.field(factory=list)
+    rounds: list[Round] = attrs.field(factory=list)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether `complete` must be awaited before `order`."""
+        return bool(self.unchecked) or any(candidate.placed is None for candidate in self.candidates)
+
+    async def complete(self) -> None:
+        """Check what is large and compressed, and wait until the pool has room for all of it."""
+        for candidate in self.unchecked:
+            try:
+                await trio.to_thread.run_sync(
+                    _check_records, candidate, self.services.settings.limits.max_decompressed_bytes
+                )
+            except KafkaError as exc:
+                _refuse(candidate.response, exc)
+                self.candidates.remove(candidate)
+        self.unchecked.clear()
+        for candidate in self.candidates:
+            while candidate.placed is None and not self.place(candidate):
+                lease = await self.services.log.pool.acquire(len(candidate.data))
+                lease.view[:] = candidate.data
+                candidate.placed = Placed(lease.view, lease, ALONE)
+
+    def place(self, candidate: _Candidate) -> bool:
+        """Find memory for the batch that lasts until it is in the bucket; a large frame has been received into some."""
+        if self.frame_lease is not None:
+            self.frame_lease.retain()
+            candidate.placed = Placed(candidate.data, self.frame_lease, ALONE)
+        else:
+            candidate.placed = candidate.partition.place_nowait(candidate.data)
+        return candidate.placed is not None
+
+    def order(self) -> None:
+        """Append every batch that passed, in the order of the request."""
+        now_ms = time.time_ns() // 1_000_000
+        for candidate in self.candidates:
+            try:
+                self._append(candidate, now_ms)
+            except KafkaError as exc:
+                _refuse(candidate.response, exc)
+        self.candidates.clear()
+        if self.acks == ACKS_NONE:
+            self._end_if_refused()
+
+    def _append(self, candidate: _Candidate, now_ms: int) -> None:
+        partition, header, placed, response = (
+            candidate.partition,
+            candidate.header,
+            candidate.placed,
+            candidate.response,
+        )
+        assert placed is not None
+        response.log_start_offset = partition.log_start_offset
+        try:
+            if partition.closed:
+                raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            earlier = partition.producers.check(header) if header.producer_id >= 0 else None
+        except KafkaError:
+            placed.lease.release()
+            raise
+        if earlier is not None:
+            placed.lease.release()
+            response.base_offset = earlier.base_offset
+            if earlier.last_offset >= partition.high_watermark:
+                self._wait_for(partition)
+            return
+        if partition.config.log_append_time:
+            set_log_append_time(placed.data, now_ms)
+            header = attrs.evolve(header, max_timestamp_ms=now_ms)
+            response.log_append_time_ms = now_ms
+        response.base_offset = partition.append(header, placed, now_ms).base_offset
+        self._wait_for(partition)
+
+    def _wait_for(self, partition: Partition) -> None:
+        newest = partition.latest_round
+        assert newest is not None
+        if not self.rounds or self.rounds[-1] is not newest:
+            self.rounds.append(newest)
+
+    def _end_if_refused(self) -> None:
+        """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
+        for topic in self.response.responses:
+            for partition in topic.partition_responses:
+                if partition.error_code:
+                    name = error_codes.name(partition.error_code)
+                    raise ProtocolError(f"produce with acks=0 to {topic.name}-{partition.index} was refused: {name}")
+
+    @property
+    def ready(self) -> bool:
+        """Whether the reply may be sent without waiting."""
+        return all(each.done for each in self.rounds)
+
+    async def wait(self) -> None:
+        """Until everything is durable. A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable)."""
+        for each in self.rounds:
+            if not each.done:
+                try:
+                    await each.wait()
+                except StorageFailed:
+                    self._refuse_all()
+                    return
+
+    def _refuse_all(self) -> None:
+        for topic in self.response.responses:
+            for partition in topic.partition_responses:
+                partition.error_code = partition.error_code or error_codes.KAFKA_STORAGE_ERROR
+                partition.base_offset = -1
+
+    def abandon(self) -> None:
+        """The connection has gone before `order`: give back what was placed."""
+        for candidate in self.candidates:
+            if candidate.placed is not None:
+                candidate.placed.lease.release()
+        self.candidates.clear()
+
+
+def begin(services: Services, call: Call, request: ProduceRequest, frame_lease: Lease | None) -> PendingProduce:
+    """Validate and place every batch. `frame_lease` holds the frame if it was received into the pool.
+
+    Raises ProtocolError for what ends the connection.
+    """
+    if call.version < OLDEST_VERSION_SERVED:
+        raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
+    pending = PendingProduce(services, request.acks, ProduceResponse(), frame_lease)
+    for topic in request.topic_data:
+        topic_response = TopicProduceResponse(name=topic.name)
+        pending.response.responses.append(topic_response)
+        for data in topic.partition_data:
+            response = PartitionProduceResponse(index=data.index)
+            topic_response.partition_responses.append(response)
+            try:
+                if request.acks not in VALID_ACKS:
+                    raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1")
+                _begin_partition(pending, topic.name, data, response)
+            except KafkaError as exc:
+                _refuse(response, exc)
+    if not pending.unchecked:
+        for candidate in pending.candidates:
+            if not pending.place(candidate):
+                break
+    return pending
+
+
+def _begin_partition(
+    pending: PendingProduce, topic: str, data: PartitionProduceData, response: PartitionProduceResponse
+) -> None:
+    services = pending.services
+    partition = services.log.partition_named(topic, data.index)
+    if partition is None:
+        raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if not data.records:
+        raise InvalidRecord("the request has no record batch for this partition")
+    if len(data.records) > partition.config.max_message_bytes:
+        raise KafkaError(
+            error_codes.MESSAGE_TOO_LARGE,
+            f"a batch of {len(data.records)} bytes; max.message.bytes is {partition.config.max_message_bytes}",
+        )
+    header = validate(data.records)
+    _check_header(header, partition.config)
+    candidate = _Candidate(partition, header, data.records, response)
+    if header.codec and len(data.records) > CHECKED_IN_THREAD_BYTES:
+        pending.unchecked.append(candidate)
+    else:
+        _check_records(candidate, services.settings.limits.max_decompressed_bytes)
+    pending.candidates.append(candidate)
+
+
+def _check_header(header: BatchHeader, config: LogConfig) -> None:
+    """What a well-formed batch may still not be. Raises KafkaError."""
+    if header.is_control:
+        raise InvalidRecord("clients may not write control batches")
+    if header.is_transactional:
+        raise KafkaError(error_codes.INVALID_TXN_STATE, "transactions are not supported")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidRecord(f"producer {header.producer_id} sent no epoch or no sequence number")
+    if not config.log_append_time:
+        now_ms = time.time_ns() // 1_000_000
+        if header.max_timestamp_ms > now_ms + config.message_timestamp_after_max_ms:
+            raise KafkaError(
+                error_codes.INVALID_TIMESTAMP,
+                f"timestamp {header.max_timestamp_ms} is too far ahead (message.timestamp.after.max.ms)",
+            )
+        if 0 <= header.base_timestamp_ms < now_ms - config.message_timestamp_before_max_ms:
+            raise KafkaError(
+                error_codes.INVALID_TIMESTAMP,
+                f"timestamp {header.base_timestamp_ms} is too old (message.timestamp.before.max.ms)",
+            )
+
+
+def _check_records(candidate: _Candidate, max_decompressed_bytes: int) -> None:
+    """Check what is inside of a compressed batch, and that a compacted topic gets keys. Raises KafkaError."""
+    if candidate.header.codec:
+        validate_compressed(candidate.data, candidate.header, max_decompressed_bytes)
+    if candidate.partition.config.compact and has_keyless_record(
+        candidate.data, max_decompressed_bytes=max_decompressed_bytes
+    ):
+        raise InvalidRecord("a compacted topic accepts no record without a key")
+
+
+def _refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
+    response.error_code = exc.code
+    response.error_message = exc.message
+    response.base_offset = -1
+
+
+API = Api(0, "Produce", 0, 11, ProduceRequest, ProduceResponse, begin)

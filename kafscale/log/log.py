@@ -1,0 +1,226 @@
+"""The log: all partitions of this broker, and what they share.
+
+    chunk pool    memory of everything that is not in the bucket yet
+    WAL           one for all partitions; None under `segment` durability
+    flusher       takes tails to the bucket
+    reader        memory tail, else one ranged GET
+
+`restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
+WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, StoreError
+from kafscale.log.chunks import ChunkPool
+from kafscale.log.flusher import Flusher
+from kafscale.log.log_config import LogConfig
+from kafscale.log.partition import Partition, Traffic
+from kafscale.log.reader import LogReader
+from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
+from kafscale.log.tail import TailBatch
+from kafscale.log.wal import Wal
+from kafscale.log.wal_format import WalEntry
+from kafscale.metrics import CounterFamily, Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import topic_prefix
+from kafscale.wire.records import parse_header
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_EVERY_SECONDS = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class TopicSpec:
+    """What the log must know of a topic to hold its partitions."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    config: LogConfig
+    log_start_offsets: Mapping[int, int]
+
+
+@attrs.frozen(eq=False)
+class TrafficMetrics:
+    """What went in and out, by topic."""
+
+    bytes_in: CounterFamily
+    records_in: CounterFamily
+    bytes_out: CounterFamily
+    records_out: CounterFamily
+
+    @classmethod
+    def register(cls, metrics: Metrics) -> TrafficMetrics:
+        return cls(
+            metrics.counter("kafscale_topic_bytes_in_total", "Bytes of record batches appended.", "topic"),
+            metrics.counter("kafscale_topic_records_in_total", "Records appended.", "topic"),
+            metrics.counter("kafscale_topic_bytes_out_total", "Bytes of record batches fetched.", "topic"),
+            metrics.counter("kafscale_topic_records_out_total", "Records fetched.", "topic"),
+        )
+
+    def of_topic(self, name: str) -> Traffic:
+        return Traffic(
+            self.bytes_in.of(name), self.records_in.of(name), self.bytes_out.of(name), self.records_out.of(name)
+        )
+
+    def forget_topic(self, name: str) -> None:
+        for family in (self.bytes_in, self.records_in, self.bytes_out, self.records_out):
+            family.remove(name)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Log:
+    """All partitions. Topics come and go by `open_topic`, `close_topic` and `delete_objects`."""
+
+    store: ObjectStore
+    namespace: str
+    leader_epoch: int
+    segment_bytes: int
+    pool: ChunkPool
+    wal: Wal | None
+    flusher: Flusher
+    reader: LogReader
+    traffic: TrafficMetrics
+    partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
+    by_name: dict[str, list[Partition]] = attrs.field(factory=dict, init=False)
+
+    def partition(self, topic_id: bytes, index: int) -> Partition | None:
+        return self.partitions.get((topic_id, index))
+
+    def partition_named(self, topic: str, index: int) -> Partition | None:
+        """By the name of the topic, as older clients produce and fetch."""
+        partitions = self.by_name.get(topic)
+        return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
+
+    # ---- topics -----------------------------------------------------------------------------------------------
+
+    def open_topic(self, spec: TopicSpec) -> None:
+        """Create the partitions of a topic that are not there yet; those that are get its configuration."""
+        partitions = self.by_name.setdefault(spec.name, [])
+        for partition in partitions:
+            partition.config = spec.config
+        for index in range(len(partitions), spec.partition_count):
+            partition = Partition(
+                topic=spec.name,
+                topic_id=spec.topic_id,
+                index=index,
+                leader_epoch=self.leader_epoch,
+                config=spec.config,
+                namespace=self.namespace,
+                segment_bytes=self.segment_bytes,
+                pool=self.pool,
+                wal=self.wal,
+                on_dirty=self.flusher.mark,
+                traffic=self.traffic.of_topic(spec.name),
+            )
+            partition.log_start_offset = spec.log_start_offsets.get(index, 0)
+            partitions.append(partition)
+            self.partitions[spec.topic_id, index] = partition
+
+    def close_topic(self, name: str) -> Sequence[Partition]:
+        """Forget a topic's partitions; waiting fetches and produces of them are answered."""
+        partitions = self.by_name.pop(name, [])
+        for partition in partitions:
+            del self.partitions[partition.topic_id, partition.index]
+            self.flusher.forget(partition)
+            partition.close()
+        self.traffic.forget_topic(name)
+        return partitions
+
+    async def delete_objects(self, name: str, topic_id: bytes) -> None:
+        """Delete everything that a topic has in the bucket. What can't be deleted now is logged, and stays."""
+        deleted = 0
+        try:
+            async for page in self.store.list(topic_prefix(name, topic_id, namespace=self.namespace)):
+                await self.store.delete([info.key for info in page])
+                deleted += len(page)
+        except StoreError as exc:
+            logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
+        else:
+            logger.info("deleted topic %s and its %d objects", name, deleted)
+
+    # ---- start ------------------------------------------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
+        progress = _Progress("listing the bucket: %d objects")
+        listed = await list_segments(self.store, self.namespace, progress.report)
+        known = {partition_id: found for partition_id, found in listed.items() if partition_id in self.partitions}
+        _report_unknown(listed, known)
+        progress = _Progress(f"reading footers: %d of {len(known)} partitions")
+        restored = await restore_partitions(self.store, known, progress.report)
+        for partition_id, contents in restored.items():
+            self.partitions[partition_id].restore(contents.segments, contents.last_footer)
+
+    async def replay(self) -> None:
+        """Bring back what the WAL has and the bucket has not. Raises DamagedObject."""
+        if self.wal is not None:
+            progress = _Progress("replaying the write-ahead log: %d entries")
+            await self.wal.replay(self._replay_entry, on_progress=lambda done: progress.report(done.entry_count))
+        for partition in self.partitions.values():
+            if partition.next_offset < partition.log_start_offset:
+                partition.skip_to(partition.log_start_offset)
+
+    def _replay_entry(self, entry: WalEntry) -> bool:
+        """Put an entry back into its partition's tail; False if it is in the bucket, or its topic is deleted."""
+        partition = self.partitions.get((entry.topic_id, entry.partition))
+        if partition is None or entry.base_offset < partition.next_offset:
+            return False
+        if partition.next_offset < entry.base_offset <= partition.log_start_offset:
+            partition.skip_to(entry.base_offset)
+        if entry.base_offset > partition.next_offset:
+            raise DamagedObject(
+                f"{partition}: the write-ahead log goes on at offset {entry.base_offset}, and the bucket ends before "
+                f"{partition.next_offset}; objects are missing from the bucket"
+            )
+        partition.replay(entry, parse_header(memoryview(entry.data)))
+        return True
+
+    # ---- while running ----------------------------------------------------------------------------------------
+
+    def on_durable(self, entries: Iterable[WalEntry]) -> None:
+        """These entries are synced to disk, in this order: high watermarks move."""
+        for batch in entries:
+            assert isinstance(batch, TailBatch)
+            partition = batch.owner
+            if partition.closed:
+                partition.release(batch)
+            else:
+                partition.on_durable(batch.last_offset + 1, batch.size_bytes)
+
+    def on_wal_failed(self) -> None:
+        """The WAL will write no more: nobody may see what was ordered and is not durable."""
+        for partition in self.partitions.values():
+            partition.take_back_unacknowledged()
+
+    def tail_bytes(self) -> int:
+        """Bytes that are in no segment yet."""
+        return sum(partition.tail.size_bytes for partition in self.partitions.values())
+
+
+def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Mapping[PartitionId, object]) -> None:
+    unknown = {segments[0].key.topic for partition_id, segments in listed.items() if partition_id not in known}
+    if unknown:
+        names = ", ".join(sorted(unknown)[:10])
+        logger.warning("the bucket holds segments of %d deleted or unknown topics: %s", len(unknown), names)
+
+
+@attrs.define(eq=False)
+class _Progress:
+    """Says how far a long step has come, once a second."""
+
+    message: str
+    _next_at: float = attrs.field(factory=lambda: trio.current_time() + PROGRESS_EVERY_SECONDS, init=False)
+
+    def report(self, count: int) -> None:
+        if trio.current_time() >= self._next_at:
+            logger.info(self.message, count)
+            self._next_at = trio.current_time() + PROGRESS_EVERY_SECONDS

@@ -1,0 +1,105 @@
+"""The list of a partition's segments, and the one rule by which overlaps are resolved for every reader.
+
+A flush writes generation 0. Merged and compacted objects are higher generations, and the newest complete one wins over
+what it covers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import attrs
+
+from kafscale.store.paths import SegmentKey
+
+_base_offset = attrgetter("base_offset")
+
+MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
+
+
+@attrs.frozen(kw_only=True)
+class Segment:
+    """One segment in the bucket: the key of its `.kfs`, its last offset (inclusive), and sizes in bytes.
+
+    `size_bytes` counts the record batches, and footer and header too as long as the footer has not been read.
+    `max_timestamp_ms` is -1 if no record has a timestamp, and MAX_TIMESTAMP_UNKNOWN before the footer is read.
+    """
+
+    key: SegmentKey
+    last_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.key.base_offset
+
+    @property
+    def generation(self) -> int:
+        return self.key.generation
+
+    @property
+    def kfs_key(self) -> str:
+        return self.key.key
+
+    @property
+    def index_key(self) -> str:
+        return self.key.of_kind("index").key
+
+
+def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
+    """What to read, in order of offset: a segment that a newer generation covers is left out.
+
+    Two that overlap without one covering the other are both kept; whoever reads stops at the next one's base offset.
+    """
+    kept: list[Segment] = []
+    for segment in sorted(segments, key=lambda s: (-s.generation, s.base_offset)):
+        if not _covered(segment, kept):
+            insort(kept, segment, key=_base_offset)
+    return kept
+
+
+def _covered(segment: Segment, kept: Sequence[Segment]) -> bool:
+    """Whether segments of newer generations hold every offset of this one."""
+    offset = segment.base_offset
+    index = max(0, bisect_right(kept, offset, key=_base_offset) - 1)
+    while index < len(kept) and kept[index].base_offset <= offset:
+        offset = max(offset, kept[index].last_offset + 1)
+        if offset > segment.last_offset:
+            return True
+        index += 1
+    return False
+
+
+@attrs.define(eq=False)
+class Manifest:
+    """The segments of one partition that are read, in order of offset."""
+
+    segments: list[Segment] = attrs.field(factory=list)
+    size_bytes: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size_bytes = sum(segment.size_bytes for segment in self.segments)
+
+    def add(self, segment: Segment) -> None:
+        """A flush has put another segment behind the last one."""
+        assert not self.segments or segment.base_offset > self.segments[-1].last_offset
+        self.segments.append(segment)
+        self.size_bytes += segment.size_bytes
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`, or the first one after it (offsets may have been compacted away)."""
+        index = bisect_right(self.segments, offset, key=_base_offset) - 1
+        if index >= 0 and self.segments[index].last_offset >= offset:
+            return self.segments[index]
+        return self.segments[index + 1] if index + 1 < len(self.segments) else None
+
+    def take_below(self, offset: int) -> Sequence[Segment]:
+        """Remove and return the segments that end before `offset`."""
+        count = sum(1 for segment in self.segments if segment.last_offset < offset)
+        taken = self.segments[:count]
+        del self.segments[:count]
+        self.size_bytes -= sum(segment.size_bytes for segment in taken)
+        return taken

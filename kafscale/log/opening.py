@@ -1,0 +1,51 @@
+"""From the settings to a log: builds its parts and ties them together."""
+
+from __future__ import annotations
+
+from kafscale.config import Durability, Settings
+from kafscale.log.chunks import ChunkPool
+from kafscale.log.disk import Disk
+from kafscale.log.flusher import Flusher
+from kafscale.log.footers import Footers
+from kafscale.log.log import Log, TrafficMetrics
+from kafscale.log.reader import LogReader
+from kafscale.log.upload import Uploader
+from kafscale.log.wal import Wal
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+
+
+def open_log(settings: Settings, store: ObjectStore, disk: Disk, leader_epoch: int, metrics: Metrics) -> Log:
+    """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`."""
+    pool = ChunkPool(settings.chunk_pool_bytes)
+    wal = None
+    if settings.durability is Durability.WAL:
+        wal = Wal(
+            disk=disk,
+            on_durable=lambda entries: log.on_durable(entries),  # noqa: PLW0108 (the log is made below)
+            segment_bytes=settings.wal_segment_bytes,
+            sync_interval_seconds=settings.wal_sync_interval_seconds,
+        )
+    footers = Footers(store, settings.limits.footer_cache_bytes)
+    reader = LogReader(store, footers, wal)
+    flusher = Flusher(
+        uploader=Uploader(store=store, footers=footers, reader=reader),
+        pool=pool,
+        interval_seconds=settings.flush_interval_seconds,
+        immediate=settings.durability is Durability.SEGMENT,
+        duration_seconds=metrics.histogram("kafscale_flush_seconds", "From the start of a flush to its commit.").of(),
+        failed_count=metrics.counter("kafscale_flush_failures_total", "Flushes that are tried again.").of(),
+    )
+    pool.on_pressure = flusher.relieve
+    log = Log(
+        store=store,
+        namespace=settings.namespace,
+        leader_epoch=leader_epoch,
+        segment_bytes=settings.segment_bytes,
+        pool=pool,
+        wal=wal,
+        flusher=flusher,
+        reader=reader,
+        traffic=TrafficMetrics.register(metrics),
+    )
+    return log

@@ -1,0 +1,441 @@
+"""One partition's state: offsets, the memory tail, producers, waiting fetches. Every change here is synchronous.
+
+    log_start_offset ≤ ... segments in the bucket ... ≤ flushed_offset ≤ ... tail ... ≤ high_watermark ≤ next_offset
+
+The way of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` gives it its
+offsets and hands it to the journal, `on_durable` moves the high watermark and wakes who waits for it, and a flush takes
+it from the tail into a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`.
+
+The journal decides when a batch is durable: the write-ahead log (`wal`), or the flush itself (`segment`), where
+`PendingFlush` stands in for the log and a batch is acknowledged by `commit_flush`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import StorageFailed
+from kafscale.log.chunks import ChunkPool, Lease
+from kafscale.log.log_config import LogConfig
+from kafscale.log.manifest import Manifest, Segment
+from kafscale.log.producers import Producer, ProducerStates
+from kafscale.log.segment import EpochStart, Footer
+from kafscale.log.tail import ALONE, Tail, TailBatch
+from kafscale.log.wal import Round
+from kafscale.log.wal_format import WalEntry, WalFile
+from kafscale.metrics import Counter
+from kafscale.wire.records import BatchHeader, set_base_offset
+
+CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
+
+
+class Journal(Protocol):
+    """What makes a batch durable."""
+
+    def append(self, entry: WalEntry) -> Round: ...
+
+
+class WriteAheadLog(Journal, Protocol):
+    """The journal that keeps a batch until it is released."""
+
+    def release(self, file: WalFile, count: int = 1) -> None: ...
+
+
+@attrs.define(eq=False)
+class PendingFlush:
+    """The journal of `--durability segment`: a batch becomes durable when the flush that takes it commits."""
+
+    _round: Round = attrs.field(factory=Round, init=False)
+    _taken: deque[tuple[int, Round]] = attrs.field(factory=deque, init=False)
+
+    def append(self, entry: WalEntry) -> Round:
+        return self._round
+
+    def flush_began(self, end_offset: int) -> None:
+        """A flush takes all there is, before `end_offset`; what comes now waits for the next one."""
+        self._taken.append((end_offset, self._round))
+        self._round = Round()
+
+    def flush_committed(self, high_watermark: int) -> None:
+        """Acknowledge whatever lies below the high watermark."""
+        while self._taken and self._taken[0][0] <= high_watermark:
+            self._taken.popleft()[1].succeed()
+
+    def fail(self, exc: StorageFailed) -> None:
+        """Nothing that waits will become durable."""
+        for _, taken in self._taken:
+            taken.fail(exc)
+        self._taken.clear()
+        self._round.fail(exc)
+        self._round = Round()
+
+
+@attrs.define(eq=False)
+class Traffic:
+    """What went into and out of a topic."""
+
+    bytes_in: Counter = attrs.field(factory=Counter)
+    records_in: Counter = attrs.field(factory=Counter)
+    bytes_out: Counter = attrs.field(factory=Counter)
+    records_out: Counter = attrs.field(factory=Counter)
+
+
+@attrs.define(eq=False)
+class FetchWaiter:
+    """A fetch that waits until `missing_bytes` more have become readable in any of its partitions."""
+
+    missing_bytes: int
+    event: trio.Event = attrs.field(factory=trio.Event)
+
+    def became_readable(self, size_bytes: int) -> None:
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes <= 0:
+            self.event.set()
+
+
+@attrs.frozen
+class EpochEnd:
+    """A leader epoch, and the offset behind its last record."""
+
+    epoch: int
+    end_offset: int
+
+
+@attrs.frozen(eq=False)
+class Placed:
+    """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch."""
+
+    data: memoryview
+    lease: Lease
+    start: int
+
+
+@attrs.frozen(eq=False)
+class FlushPlan:
+    """What one flush uploads: batches of offsets `base_offset` to `end_offset` (exclusive), and its footer."""
+
+    batches: Sequence[TailBatch]
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    producers: Sequence[Producer]
+    epochs: Sequence[EpochStart]
+    leader_epoch: int
+
+
+@attrs.define(eq=False, kw_only=True)
+class Partition:
+    """One partition; `wal` is None under `segment` durability.
+
+    `on_dirty` is called when the empty tail got something to flush, and when it has grown to a segment's size.
+    """
+
+    topic: str
+    topic_id: bytes
+    index: int
+    namespace: str
+    leader_epoch: int
+    config: LogConfig
+    segment_bytes: int
+    pool: ChunkPool
+    wal: WriteAheadLog | None
+    manifest: Manifest = attrs.field(factory=Manifest)
+    on_dirty: Callable[[Partition], None]
+    traffic: Traffic = attrs.field(factory=Traffic)
+    clock: Callable[[], float] = trio.current_time
+
+    log_start_offset: int = attrs.field(default=0, init=False)
+    next_offset: int = attrs.field(default=0, init=False)
+    high_watermark: int = attrs.field(default=0, init=False)
+    flushed_offset: int = attrs.field(default=0, init=False)
+    pending: PendingFlush | None = attrs.field(init=False)
+    journal: Journal = attrs.field(init=False)
+    tail: Tail = attrs.field(factory=Tail, init=False)
+    producers: ProducerStates = attrs.field(factory=ProducerStates, init=False)
+    epochs: list[EpochStart] = attrs.field(factory=list, init=False)
+    latest_round: Round | None = attrs.field(default=None, init=False)
+    waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
+    dirty_since: float | None = attrs.field(default=None, init=False)
+    closed: bool = attrs.field(default=False, init=False)
+    _chunk: Lease | None = attrs.field(default=None, init=False)
+    _chunk_used_bytes: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pending = PendingFlush() if self.wal is None else None
+        self.journal = self.wal or self.pending  # type: ignore[assignment]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What `read_committed` may read: the high watermark, as there are no transactions."""
+        return self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of record batches, in the bucket and in the tail."""
+        return self.manifest.size_bytes + self.tail.size_bytes
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    # ---- produce ----------------------------------------------------------------------------------------------
+
+    def place_nowait(self, data: memoryview) -> Placed | None:
+        """Copy a batch behind the one before it in this partition's chunk; None if the pool is exhausted."""
+        size = len(data)
+        chunk, used = self._chunk, self._chunk_used_bytes
+        if chunk is None or used + size > len(chunk.view):
+            chunk = self._lease_chunk(size)
+            if chunk is None:
+                return None
+            used = 0
+        end = used + size
+        place = chunk.view[used:end]
+        place[:] = data
+        self._chunk_used_bytes = end
+        chunk.retain()
+        return Placed(place, chunk, used)
+
+    def _lease_chunk(self, size: int) -> Lease | None:
+        """A chunk twice as large as the one before, so that a busy partition has few; the smallest one if idle."""
+        previous = 0 if self._chunk is None else len(self._chunk.view)
+        wanted = max(size, min(2 * previous, CHUNK_GROWTH_MAX_BYTES), self.pool.chunk_bytes)
+        chunk = self.pool.acquire_nowait(wanted) or self.pool.acquire_nowait(max(size, self.pool.chunk_bytes))
+        if chunk is not None:
+            self._leave_chunk()
+            self._chunk = chunk
+        return chunk
+
+    def _leave_chunk(self) -> None:
+        if self._chunk is not None:
+            self._chunk.release()
+            self._chunk = None
+
+    def append(self, header: BatchHeader, placed: Placed, now_ms: int) -> TailBatch:
+        """Give a validated batch the next offsets, in place, and hand it to the journal. Takes over `placed`.
+
+        Raises StorageFailed if the journal takes nothing any more; then nothing has changed.
+        """
+        base_offset = self.next_offset
+        data = placed.data
+        set_base_offset(data, base_offset, self.leader_epoch)
+        batch = TailBatch(
+            topic_id=self.topic_id,
+            partition=self.index,
+            leader_epoch=self.leader_epoch,
+            base_offset=base_offset,
+            data=data,
+            owner=self,
+            last_offset=base_offset + header.last_offset_delta,
+            max_timestamp_ms=header.max_timestamp_ms,
+            size_bytes=len(data),
+            lease=placed.lease,
+            start=placed.start,
+        )
+        self.latest_round = self.journal.append(batch)
+        self.next_offset = batch.last_offset + 1
+        if header.producer_id >= 0:
+            self.producers.record(header, base_offset, now_ms, durable_before=self.high_watermark)
+        if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
+            self.epochs.append(EpochStart(self.leader_epoch, base_offset))
+        self.traffic.bytes_in.value += batch.size_bytes
+        self.traffic.records_in.value += header.record_count
+        self._add_to_tail(batch)
+        return batch
+
+    def _add_to_tail(self, batch: TailBatch) -> None:
+        before = self.tail.size_bytes
+        self.tail.append(batch)
+        if before == 0:
+            self.dirty_since = self.clock()
+            self.on_dirty(self)
+        elif before < self.segment_bytes <= self.tail.size_bytes:
+            self.on_dirty(self)
+
+    def replay(self, entry: WalEntry, header: BatchHeader) -> TailBatch:
+        """Take back a batch that the WAL had made durable before a restart; its bytes stay in the WAL's file."""
+        assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
+        if header.producer_id >= 0:
+            self.producers.record(header, entry.base_offset, header.max_timestamp_ms, durable_before=entry.base_offset)
+        if not self.epochs or self.epochs[-1].epoch != entry.leader_epoch:
+            self.epochs.append(EpochStart(entry.leader_epoch, entry.base_offset))
+        batch = TailBatch(
+            topic_id=self.topic_id,
+            partition=self.index,
+            leader_epoch=entry.leader_epoch,
+            base_offset=entry.base_offset,
+            data=b"",
+            owner=self,
+            last_offset=entry.base_offset + header.last_offset_delta,
+            max_timestamp_ms=header.max_timestamp_ms,
+            size_bytes=len(entry.data),
+            lease=None,
+            start=ALONE,
+        )
+        batch.file, batch.position = entry.file, entry.position
+        self.next_offset = self.high_watermark = batch.last_offset + 1
+        self._add_to_tail(batch)
+        return batch
+
+    def on_durable(self, end_offset: int, size_bytes: int) -> None:
+        """Everything before `end_offset` is durable: consumers may see it."""
+        if end_offset <= self.high_watermark:
+            return
+        self.high_watermark = end_offset
+        for waiter in self.waiters:
+            waiter.became_readable(size_bytes)
+
+    def take_back_unacknowledged(self) -> None:
+        """The journal failed: forget what was ordered and never became durable."""
+        for batch in self.tail.drop_from(self.high_watermark):
+            self.release(batch)
+        self.producers.take_back(self.high_watermark)
+        self.next_offset = self.high_watermark
+        self.epochs = [start for start in self.epochs if start.start_offset < self.high_watermark]
+
+    # ---- fetch ------------------------------------------------------------------------------------------------
+
+    def wake_waiters(self) -> None:
+        """Let every waiting fetch look again, as after a deletion."""
+        for waiter in self.waiters:
+            waiter.event.set()
+
+    def select_tail(self, offset: int, max_bytes: int) -> Sequence[TailBatch]:
+        """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail."""
+        if offset < self.flushed_offset:
+            return ()
+        return self.tail.select(offset, self.high_watermark, max_bytes)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch under which the record at `offset` was written; the current one past the end."""
+        if offset >= self.next_offset:
+            return self.leader_epoch
+        epochs = [start.epoch for start in self.epochs if start.start_offset <= offset]
+        return epochs[-1] if epochs else self.leader_epoch
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279)."""
+        if epoch == self.leader_epoch:
+            return EpochEnd(epoch, self.high_watermark)
+        not_above = [start for start in self.epochs if start.epoch <= epoch]
+        above = [start for start in self.epochs if start.epoch > epoch]
+        if not not_above or epoch > self.leader_epoch:
+            return None
+        return EpochEnd(not_above[-1].epoch, above[0].start_offset if above else self.high_watermark)
+
+    # ---- flush ------------------------------------------------------------------------------------------------
+
+    def prepare_flush(self) -> FlushPlan | None:
+        """Choose what to upload next: what is durable already (`wal`), or all of it (`segment`); None if nothing is."""
+        end_offset = self.high_watermark if self.pending is None else self.next_offset
+        batches = self.tail.select(self.flushed_offset, end_offset, self.segment_bytes)
+        if not batches:
+            return None
+        end_offset = batches[-1].last_offset + 1
+        if self.pending is not None and end_offset == self.next_offset:
+            self.pending.flush_began(end_offset)
+        return self._plan(batches)
+
+    def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
+        end_offset = batches[-1].last_offset + 1
+        return FlushPlan(
+            batches=batches,
+            base_offset=batches[0].base_offset,
+            end_offset=end_offset,
+            size_bytes=sum(batch.size_bytes for batch in batches),
+            producers=self.producers.snapshot(end_offset),
+            epochs=[start for start in self.epochs if start.start_offset < end_offset],
+            leader_epoch=self.leader_epoch,
+        )
+
+    def plan_until(self, last_offset: int) -> FlushPlan | None:
+        """A plan for the batches that a segment in the bucket holds already; None if it ends inside a batch."""
+        batches = self.tail.batches[: self.tail.find(last_offset) + 1]
+        return self._plan(batches) if batches and batches[-1].last_offset == last_offset else None
+
+    def commit_flush(self, plan: FlushPlan, segment: Segment) -> None:
+        """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits."""
+        assert not self.closed
+        self.manifest.add(segment)
+        self.flushed_offset = plan.end_offset
+        for batch in self.tail.drop_first(len(plan.batches)):
+            self.release(batch)
+        self.on_durable(plan.end_offset, plan.size_bytes)
+        if self.pending is not None:
+            self.pending.flush_committed(self.high_watermark)
+        if self.tail.batches:
+            self.dirty_since = self.clock()
+            self.on_dirty(self)
+        else:
+            self.dirty_since = None
+            self._leave_chunk()
+
+    def adopt(self, segment: Segment, footer: Footer) -> None:
+        """Take over a segment that this broker wrote before it was killed, in place of what is not acknowledged.
+
+        Only under `segment` durability: an upload can reach the bucket after the restart has listed it.
+        """
+        assert self.pending is not None
+        self.take_back_unacknowledged()
+        self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
+        self.restore([*self.manifest.segments, segment], footer)
+        self.wake_waiters()
+
+    def restore(self, segments: Sequence[Segment], last_footer: Footer | None) -> None:
+        """Begin with what the bucket holds; `last_footer` is that of the last segment."""
+        self.manifest = Manifest(list(segments))
+        if last_footer is not None:
+            self.producers.restore(last_footer.producers)
+            self.epochs = list(last_footer.epochs)
+            self.next_offset = last_footer.last_offset + 1
+        self.flushed_offset = self.high_watermark = self.next_offset
+
+    def skip_to(self, offset: int) -> None:
+        """What lies below the log start may be gone from the bucket; offsets never go back."""
+        assert offset <= self.log_start_offset
+        assert not self.tail.batches
+        self.next_offset = self.flushed_offset = self.high_watermark = max(offset, self.next_offset)
+
+    def release(self, batch: TailBatch) -> None:
+        """A batch has left the tail: its chunk and its WAL file are no longer held by it."""
+        if batch.lease is not None:
+            batch.lease.release()
+        if batch.file is not None and self.wal is not None:
+            self.wal.release(batch.file)
+
+    def spill(self) -> int:
+        """Give up the chunks of all batches that the WAL can give back; returns how many bytes that were."""
+        spilled = 0
+        for batch in self.tail.batches:
+            if batch.last_offset >= self.high_watermark:
+                break
+            if batch.lease is not None and batch.file is not None:
+                batch.spill()
+                spilled += batch.size_bytes
+        self._leave_chunk()
+        return spilled
+
+    # ---- deletion ---------------------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> None:
+        """Move the log start; what lies below is gone for readers at once (KIP-107)."""
+        self.log_start_offset = max(self.log_start_offset, before_offset)
+        self.wake_waiters()
+
+    def close(self) -> None:
+        """Forget everything in memory: the topic was deleted, or is handed over.
+
+        Batches that the WAL has not written yet keep their chunks until it has: whoever gets `on_durable` for a closed
+        partition releases the batch.
+        """
+        self.closed = True
+        for batch in self.tail.drop_first(self.tail.find(self.high_watermark)):
+            self.release(batch)
+        self._leave_chunk()
+        if self.pending is not None:
+            self.pending.fail(StorageFailed(f"partition {self} was closed"))
+        self.wake_waiters()

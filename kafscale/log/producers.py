@@ -1,0 +1,125 @@
+"""Idempotent producers of one partition: what has been ordered, and what may come next (KIP-98, KIP-360).
+
+A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
+before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
+is recognised; older ones are forgotten only once they are durable, so that a failed write can be taken back.
+
+Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kafscale.wire.records import BatchHeader
+
+REMEMBERED_BATCH_COUNT = 5  # as Kafka: the most requests that an idempotent producer may have in flight
+SEQUENCE_COUNT = 1 << 31
+
+
+@attrs.define(eq=True)
+class ProducedBatch:
+    """A batch that was ordered: its sequence numbers and the offsets it got."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@attrs.define(eq=True)
+class Producer:
+    """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of."""
+
+    producer_id: int
+    epoch: int
+    batches: deque[ProducedBatch]
+    last_timestamp_ms: int
+
+
+@attrs.define(eq=False)
+class ProducerStates:
+    """All producers that wrote to one partition and have not expired."""
+
+    producers: dict[int, Producer] = attrs.field(factory=dict, init=False)
+
+    def check(self, header: BatchHeader) -> ProducedBatch | None:
+        """Whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch) or OUT_OF_ORDER_SEQUENCE_NUMBER (a gap). A producer
+        that is not known, or no longer, may begin anywhere; a new epoch of a known one begins at 0.
+        """
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return None
+        sequence = header.base_sequence
+        if header.producer_epoch != producer.epoch:
+            if header.producer_epoch < producer.epoch:
+                raise KafkaError(
+                    INVALID_PRODUCER_EPOCH,
+                    f"producer {header.producer_id} has epoch {producer.epoch}, this batch has {header.producer_epoch}",
+                )
+            if sequence != 0:
+                raise _out_of_order(header, expected=0)
+            return None
+        if not producer.batches:
+            return None
+        last_sequence = header.last_sequence
+        for batch in producer.batches:
+            if batch.base_sequence == sequence and batch.last_sequence == last_sequence:
+                return batch
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
+        if sequence != expected:
+            raise _out_of_order(header, expected)
+        return None
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, durable_before: int) -> None:
+        """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = Producer(header.producer_id, header.producer_epoch, deque(), now_ms)
+            self.producers[header.producer_id] = producer
+        batches = producer.batches
+        last_offset = base_offset + header.last_offset_delta
+        batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset))
+        producer.last_timestamp_ms = now_ms
+        while len(batches) > REMEMBERED_BATCH_COUNT and batches[0].last_offset < durable_before:
+            batches.popleft()
+
+    def take_back(self, from_offset: int) -> None:
+        """Forget every batch at or after an offset: its write failed."""
+        for producer in self.producers.values():
+            while producer.batches and producer.batches[-1].last_offset >= from_offset:
+                producer.batches.pop()
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
+        expired = [p.producer_id for p in self.producers.values() if p.last_timestamp_ms < before_ms]
+        for producer_id in expired:
+            del self.producers[producer_id]
+
+    def snapshot(self, before_offset: int) -> Sequence[Producer]:
+        """A copy of the state as it was before `before_offset` (exclusive), for a segment's footer."""
+        copies = []
+        for producer in self.producers.values():
+            batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
+            if batches:
+                latest = deque(batches[-REMEMBERED_BATCH_COUNT:])
+                copies.append(Producer(producer.producer_id, producer.epoch, latest, producer.last_timestamp_ms))
+        return copies
+
+    def restore(self, producers: Iterable[Producer]) -> None:
+        """Begin with the state of a snapshot."""
+        self.producers = {producer.producer_id: producer for producer in producers}
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:
+    return KafkaError(
+        OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was due",
+    )

@@ -1,0 +1,302 @@
+"""The segment format, version 2: encode, decode, verify. Sans-IO. Everything is big-endian.
+
+    .kfs   = header | record batches | footer | trailer
+    .index = footer | trailer                                  (the same bytes as at the end of the .kfs)
+
+    header   32 bytes   "KAFS" | u16 version = 2 | u16 flags = 0 | i64 base offset | i32 batch count
+                        | i64 created ms | u32 0                (the layout of version 1, so one look tells them apart)
+    footer   sections   u16 kind | u16 version | u32 length | u32 CRC-32C of the payload | payload
+    trailer  32 bytes   u32 footer length | u32 CRC-32C of footer and of the trailer without this field
+                        | i64 last offset | i64 record count | u16 version = 2 | u16 0 | "KFE2"
+
+Sections: identity (1), index (2), producers (3), leader epochs (4). A reader skips kinds that it does not know, so
+later versions can add some (aborted transactions, say). The index has a row per batch, or per ~size/1024 bytes where
+there are more than 1,024, so that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
+
+The footer makes a `.kfs` self-contained: its `.index` can be lost, and is rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from sys import byteorder
+from typing import Protocol
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.errors import DamagedObject
+from kafscale.log.producers import ProducedBatch, Producer
+from kafscale.store.base import Buffer
+
+VERSION = 2
+HEADER = struct.Struct(">4sHHqiqI")
+HEADER_MAGIC = b"KAFS"
+SECTION = struct.Struct(">HHII")
+TRAILER = struct.Struct(">IIqqHH4s")
+TRAILER_MAGIC = b"KFE2"
+FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
+
+IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION = 1, 2, 3, 4
+IDENTITY = struct.Struct(">16siqiiqiqqI")
+PRODUCER = struct.Struct(">qhqB")
+PRODUCED_BATCH = struct.Struct(">iiqq")
+EPOCH = struct.Struct(">iq")
+
+INDEX_ROWS_MAX_COUNT = 1024
+
+
+class Span(Protocol):
+    """What the index needs to know of a batch."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def max_timestamp_ms(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+@attrs.frozen
+class EpochStart:
+    """The first offset that was written under a leader epoch (KIP-101)."""
+
+    epoch: int
+    start_offset: int
+
+
+@attrs.frozen(kw_only=True)
+class Identity:
+    """Which segment this is, and what it holds.
+
+    `leader_epoch` is that of the broker that wrote the object; `body_crc` is the CRC-32C over all batches.
+    """
+
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    generation: int
+    leader_epoch: int
+    created_ms: int
+    batch_count: int
+    body_bytes: int
+    max_timestamp_ms: int
+    body_crc: int
+
+
+@attrs.frozen
+class Index:
+    """Rows in order of offset: a run of batches each. Positions count from the start of the `.kfs`."""
+
+    base_offsets: array[int]
+    positions: array[int]
+    max_timestamps_ms: array[int]
+
+
+@attrs.frozen(kw_only=True)
+class Footer:
+    """A decoded footer. `producers` is the state after the segment's last batch."""
+
+    identity: Identity
+    last_offset: int
+    record_count: int
+    index: Index
+    producers: Sequence[Producer]
+    epochs: Sequence[EpochStart]
+
+    @property
+    def end_position(self) -> int:
+        """Where the batches end, from the start of the `.kfs`."""
+        return HEADER.size + self.identity.body_bytes
+
+    def row_of(self, offset: int) -> int:
+        """Index of the row whose batches hold `offset`, which is not below the base offset."""
+        return max(0, bisect_right(self.index.base_offsets, offset) - 1)
+
+    def row_start(self, row: int) -> int:
+        """Position of a row's first byte; of the end of the batches for the row after the last."""
+        positions = self.index.positions
+        return positions[row] if row < len(positions) else self.end_position
+
+    def rows_within(self, row: int, max_bytes: int) -> int:
+        """The row after the last one that a read of about `max_bytes` from `row` on should take; at least one row."""
+        limit = self.index.positions[row] + max_bytes
+        return max(row + 1, bisect_right(self.index.positions, limit) - (limit < self.end_position))
+
+
+def build_footer(
+    identity: Identity, spans: Sequence[Span], *, producers: Sequence[Producer], epochs: Sequence[EpochStart]
+) -> Footer:
+    """The footer of a segment that holds these batches, in this order."""
+    return Footer(
+        identity=identity,
+        last_offset=spans[-1].last_offset,
+        record_count=sum(span.last_offset - span.base_offset + 1 for span in spans),
+        index=_build_index(spans, identity.body_bytes),
+        producers=producers,
+        epochs=epochs,
+    )
+
+
+def _build_index(spans: Sequence[Span], body_bytes: int) -> Index:
+    granularity = 0 if len(spans) <= INDEX_ROWS_MAX_COUNT else body_bytes // INDEX_ROWS_MAX_COUNT
+    base_offsets, positions, max_timestamps_ms = array("q"), array("q"), array("q")
+    position = HEADER.size
+    row_start = -1 - granularity
+    for span in spans:
+        if position - row_start > granularity:
+            base_offsets.append(span.base_offset)
+            positions.append(position)
+            max_timestamps_ms.append(span.max_timestamp_ms)
+            row_start = position
+        elif span.max_timestamp_ms > max_timestamps_ms[-1]:
+            max_timestamps_ms[-1] = span.max_timestamp_ms
+        position += span.size_bytes
+    return Index(base_offsets, positions, max_timestamps_ms)
+
+
+def encode_header(footer: Footer) -> bytes:
+    """The first 32 bytes of the `.kfs`."""
+    identity = footer.identity
+    return HEADER.pack(HEADER_MAGIC, VERSION, 0, identity.base_offset, identity.batch_count, identity.created_ms, 0)
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """Footer and trailer: the end of the `.kfs`, and the whole `.index`."""
+    identity = footer.identity
+    sections = (
+        (IDENTITY_SECTION, IDENTITY.pack(*attrs.astuple(identity))),
+        (INDEX_SECTION, _encode_index(footer.index)),
+        (PRODUCERS_SECTION, b"".join(map(_encode_producer, footer.producers))),
+        (EPOCHS_SECTION, b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in footer.epochs)),
+    )
+    encoded = b"".join(SECTION.pack(kind, 1, len(payload), crc32c(payload)) + payload for kind, payload in sections)
+    crc = _trailer_crc(encoded, footer.last_offset, footer.record_count)
+    return encoded + TRAILER.pack(len(encoded), crc, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
+
+
+def _trailer_crc(encoded: Buffer, last_offset: int, record_count: int) -> int:
+    fields = TRAILER.pack(len(encoded), 0, last_offset, record_count, VERSION, 0, TRAILER_MAGIC)
+    return crc32c(fields, crc32c(encoded))
+
+
+def _encode_index(index: Index) -> bytes:
+    columns = (index.base_offsets, index.positions, index.max_timestamps_ms)
+    return b"".join(map(_big_endian, columns))
+
+
+def _big_endian(column: array[int]) -> bytes:
+    if byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _encode_producer(producer: Producer) -> bytes:
+    head = PRODUCER.pack(producer.producer_id, producer.epoch, producer.last_timestamp_ms, len(producer.batches))
+    return head + b"".join(PRODUCED_BATCH.pack(*attrs.astuple(batch)) for batch in producer.batches)
+
+
+def footer_bytes_needed(tail: Buffer, name: str) -> int:
+    """How many of an object's last bytes hold its footer and trailer. Raises DamagedObject."""
+    if len(tail) < TRAILER.size:
+        raise DamagedObject(f"{name}: {len(tail)} bytes are too few for a trailer; it is cut off or not a segment")
+    length, _, _, _, version, _, magic = TRAILER.unpack(memoryview(tail)[-TRAILER.size :])
+    if magic != TRAILER_MAGIC or version != VERSION or length > FOOTER_MAX_BYTES:
+        raise DamagedObject(f"{name}: no version {VERSION} trailer at the end; it is cut off or not a segment")
+    return int(length) + TRAILER.size
+
+
+def decode_footer(tail: Buffer, name: str) -> Footer:
+    """Decode an `.index`, or the end of a `.kfs` that is at least `footer_bytes_needed`. Raises DamagedObject."""
+    needed = footer_bytes_needed(tail, name)
+    if len(tail) < needed:
+        raise DamagedObject(f"{name}: the footer has {needed} bytes and only {len(tail)} are there")
+    view = memoryview(tail)[len(tail) - needed :]
+    encoded = view[: -TRAILER.size]
+    _, crc, last_offset, record_count, _, _, _ = TRAILER.unpack(view[-TRAILER.size :])
+    if _trailer_crc(encoded, last_offset, record_count) != crc:
+        raise DamagedObject(f"{name}: the footer's CRC-32C is wrong")
+    try:
+        sections = _split_sections(encoded, name)
+        return Footer(
+            identity=_decode_identity(sections[IDENTITY_SECTION]),
+            last_offset=last_offset,
+            record_count=record_count,
+            index=_decode_index(sections[INDEX_SECTION]),
+            producers=_decode_producers(sections[PRODUCERS_SECTION]),
+            epochs=[EpochStart(*row) for row in EPOCH.iter_unpack(sections[EPOCHS_SECTION])],
+        )
+    except (struct.error, KeyError, ValueError) as exc:
+        raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
+
+
+def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
+    sections = {}
+    position = 0
+    while position < len(encoded):
+        kind, _, length, crc = SECTION.unpack_from(encoded, position)
+        payload = encoded[position + SECTION.size : position + SECTION.size + length]
+        if len(payload) != length or crc32c(payload) != crc:
+            raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
+        sections[kind] = payload
+        position += SECTION.size + length
+    return sections
+
+
+def _decode_identity(payload: memoryview) -> Identity:
+    names = [field.name for field in attrs.fields(Identity)]
+    return Identity(**dict(zip(names, IDENTITY.unpack(payload), strict=True)))
+
+
+def _decode_index(payload: memoryview) -> Index:
+    columns = []
+    size = len(payload) // 3
+    for start in (0, size, 2 * size):
+        column = array("q")
+        column.frombytes(payload[start : start + size])
+        if byteorder == "little":
+            column.byteswap()
+        columns.append(column)
+    if not columns[0] or len(payload) % 3:
+        raise ValueError("the index is empty or has uneven columns")
+    return Index(*columns)
+
+
+def _decode_producers(payload: memoryview) -> Sequence[Producer]:
+    producers = []
+    position = 0
+    while position < len(payload):
+        producer_id, epoch, last_timestamp_ms, count = PRODUCER.unpack_from(payload, position)
+        position += PRODUCER.size
+        end = position + count * PRODUCED_BATCH.size
+        batches = deque(ProducedBatch(*row) for row in PRODUCED_BATCH.iter_unpack(payload[position:end]))
+        producers.append(Producer(producer_id, epoch, batches, last_timestamp_ms))
+        position = end
+    return producers
+
+
+def body_crc(buffers: Iterable[Buffer]) -> int:
+    """CRC-32C over the batches as they are stored."""
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    return crc
+
+
+def check_index_order(footer: Footer, name: str) -> None:
+    """Offsets and positions of a footer must grow and stay inside the segment. Raises DamagedObject."""
+    for column in (footer.index.base_offsets, footer.index.positions):
+        if any(after <= before for before, after in pairwise(column)):
+            raise DamagedObject(f"{name}: the index is not in order")
+    if footer.index.positions[0] != HEADER.size or footer.index.positions[-1] >= footer.end_position:
+        raise DamagedObject(f"{name}: the index points outside of the segment")
+    if footer.index.base_offsets[0] != footer.identity.base_offset:
+        raise DamagedObject(f"{name}: the index does not begin at the base offset")

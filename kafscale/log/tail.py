@@ -1,0 +1,130 @@
+"""The memory tail of a partition: record batches that are ordered and not yet in the bucket.
+
+A batch's bytes are in a chunk of the pool, from which WAL, fetch and upload send them without a copy. A batch that is
+durable in the WAL may give up its chunk when the pool runs short (`spill`); it is then read from the WAL file. After a
+restart every replayed batch begins like that, so replay needs no chunk at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import attrs
+
+from kafscale.log.chunks import Lease
+from kafscale.log.wal_format import WalEntry
+from kafscale.store.base import Buffer
+
+if TYPE_CHECKING:
+    from kafscale.log.partition import Partition
+
+_last_offset = attrgetter("last_offset")
+
+ALONE = -1  # `start` of a batch that was received into a lease of its frame
+
+
+@attrs.define(eq=False, kw_only=True)
+class TailBatch(WalEntry):
+    """One record batch: its WAL entry, and where its bytes are.
+
+    `lease` and `start` locate the bytes in the pool, `start` being ALONE if no other batch follows in the same lease.
+    After a spill `lease` is None and `data` empty, and `file` and `position` (of WalEntry) locate them in the WAL.
+    """
+
+    owner: Partition
+    last_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    lease: Lease | None
+    start: int
+
+    def spill(self) -> None:
+        """Give up the chunk; the WAL has the bytes."""
+        assert self.file is not None
+        assert self.lease is not None
+        self.data = b""
+        self.lease.release()
+        self.lease = None
+
+
+@attrs.define(eq=False)
+class Tail:
+    """Consecutive batches in order of offset, and their size."""
+
+    batches: list[TailBatch] = attrs.field(factory=list, init=False)
+    size_bytes: int = attrs.field(default=0, init=False)
+
+    def append(self, batch: TailBatch) -> None:
+        self.batches.append(batch)
+        self.size_bytes += batch.size_bytes
+
+    def find(self, offset: int) -> int:
+        """Index of the batch that holds `offset`, or of the first one after it."""
+        return bisect_left(self.batches, offset, key=_last_offset)
+
+    def select(self, offset: int, end_offset: int, max_bytes: int) -> Sequence[TailBatch]:
+        """Batches from the one that holds `offset`, all below `end_offset`, at most `max_bytes` but at least one."""
+        selected: list[TailBatch] = []
+        size = 0
+        for index in range(self.find(offset), len(self.batches)):
+            batch = self.batches[index]
+            size += batch.size_bytes
+            if batch.last_offset >= end_offset or (selected and size > max_bytes):
+                break
+            selected.append(batch)
+        return selected
+
+    def drop_first(self, count: int) -> Sequence[TailBatch]:
+        """Remove the oldest `count` batches and return them; their chunks are still held."""
+        dropped = self.batches[:count]
+        del self.batches[:count]
+        self.size_bytes -= sum(batch.size_bytes for batch in dropped)
+        return dropped
+
+    def drop_from(self, offset: int) -> Sequence[TailBatch]:
+        """Remove every batch that begins at `offset` or later: their write failed, or the offsets are not ours."""
+        index = self.find(offset)
+        dropped = self.batches[index:]
+        del self.batches[index:]
+        self.size_bytes -= sum(batch.size_bytes for batch in dropped)
+        return dropped
+
+
+@attrs.define(eq=False)
+class Slices:
+    """Buffers on their way to a socket, and the chunks that must not be reused before they have left."""
+
+    buffers: list[Buffer] = attrs.field(factory=list)
+    leases: list[Lease] = attrs.field(factory=list)
+
+    def release(self) -> None:
+        """The bytes have been sent, or are not wanted any more."""
+        for lease in self.leases:
+            lease.release()
+        self.leases.clear()
+        self.buffers.clear()
+
+
+def coalesce(batches: Iterable[TailBatch]) -> Slices:
+    """The bytes of batches that are in the pool; neighbours in one chunk become one buffer.
+
+    A partition fills its chunks in order, so a thousand small batches become a few dozen buffers.
+    """
+    slices = Slices()
+    start = end = 0
+    for batch in batches:
+        lease = batch.lease
+        assert lease is not None
+        if batch.start == end and slices.leases and lease is slices.leases[-1]:
+            end += batch.size_bytes
+            slices.buffers[-1] = lease.view[start:end]
+        else:
+            start = batch.start
+            end = start + batch.size_bytes
+            lease.retain()
+            slices.leases.append(lease)
+            slices.buffers.append(batch.data)
+    return slices

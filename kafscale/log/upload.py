@@ -1,0 +1,178 @@
+"""One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock: appends and fetches of
+the partition go on meanwhile.
+
+Both objects are written with If-None-Match. The key is made of topic id, base offset and generation, so where two
+writers believe they own the same offsets only one can win, and the loser finds out here (`_resolve`):
+
+    what is at the key                     what it means                                    what is done
+    our own content                        our PUT, whose reply was lost                    nothing: it is committed
+    our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
+    a newer epoch                          another broker has taken over                    Fenced: the broker stops
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from kafscale.errors import Fenced, PreconditionFailed
+from kafscale.log.footers import Footers, read_footer, read_index
+from kafscale.log.manifest import Segment
+from kafscale.log.partition import FlushPlan, Partition
+from kafscale.log.reader import LogReader
+from kafscale.log.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import SegmentKey
+
+logger = logging.getLogger(__name__)
+
+CRC_IN_THREAD_BYTES = 8 << 20  # below this CRC-32C takes less than a thread hop is worth
+SPILLED_FLUSHES_MAX_COUNT = 2  # flushes that read their batches back from the WAL hold them outside of the pool
+
+
+@attrs.define(eq=False, kw_only=True)
+class Uploader:
+    """Takes flush plans to the bucket."""
+
+    store: ObjectStore
+    footers: Footers
+    reader: LogReader
+    _spilled: trio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._spilled = trio.CapacityLimiter(SPILLED_FLUSHES_MAX_COUNT)
+
+    async def flush(self, partition: Partition, plan: FlushPlan) -> None:
+        """Upload the plan and commit it. Raises StoreError, Fenced."""
+        if any(batch.lease is None for batch in plan.batches):
+            async with self._spilled:
+                await self._flush(partition, plan)
+        else:
+            await self._flush(partition, plan)
+
+    async def _flush(self, partition: Partition, plan: FlushPlan) -> None:
+        slices = await self.reader.read_batches(plan.batches)
+        try:
+            footer = await _make_footer(partition, plan, slices.buffers)
+            key = _segment_key(partition, footer.identity)
+            stored = await self._upload(key, footer, slices.buffers)
+            if stored is footer:
+                self._commit(partition, plan, key, footer)
+            else:
+                await self._adopt(partition, key, stored)
+        finally:
+            slices.release()
+
+    async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
+        """Both objects at once. Returns the footer of what is at the key now: ours, or that of an earlier attempt."""
+        encoded = encode_footer(footer)
+        stored = footer
+
+        async def put_kfs() -> None:
+            nonlocal stored
+            try:
+                await self.store.put_if_absent(key.key, [encode_header(footer), *body, encoded])
+            except PreconditionFailed:
+                stored = await self._resolve(key, footer)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(put_kfs)
+                nursery.start_soon(self._put_index, key, footer)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        if stored is not footer:
+            await self._put_index(key, stored)
+        return stored
+
+    async def _put_index(self, key: SegmentKey, footer: Footer) -> None:
+        """Write the `.index`. One that is left over from an attempt whose `.kfs` never arrived is replaced."""
+        index_key = key.of_kind("index").key
+        encoded = encode_footer(footer)
+        try:
+            await self.store.put_if_absent(index_key, [encoded])
+        except PreconditionFailed:
+            if await read_index(self.store, key) != footer:
+                await self.store.put(index_key, [encoded])
+
+    async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
+        """Somebody has written this `.kfs` before. Returns its footer if that was this broker."""
+        stored = await read_footer(self.store, key)
+        if stored.identity.leader_epoch > ours.identity.leader_epoch:
+            raise Fenced(
+                f"{key.key} was written by a broker with epoch {stored.identity.leader_epoch}, "
+                f"this one has {ours.identity.leader_epoch}: it has been superseded"
+            )
+        same = (stored.identity.body_crc, stored.last_offset) == (ours.identity.body_crc, ours.last_offset)
+        return ours if same else stored
+
+    def _commit(self, partition: Partition, plan: FlushPlan, key: SegmentKey, footer: Footer) -> None:
+        if not partition.closed:
+            segment = segment_of(key, footer)
+            self.footers.put(segment, footer)
+            partition.commit_flush(plan, segment)
+
+    async def _adopt(self, partition: Partition, key: SegmentKey, stored: Footer) -> None:
+        """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
+        logger.warning("%s: adopting %s, which an earlier attempt had written", partition, key.key)
+        written = partition.plan_until(stored.last_offset)
+        if written is not None and await self._content_crc(written) == stored.identity.body_crc:
+            self._commit(partition, written, key, stored)
+        elif partition.pending is not None:
+            partition.adopt(segment_of(key, stored), stored)
+        else:
+            raise Fenced(f"{key.key} holds other records than the write-ahead log: another broker has written it")
+
+    async def _content_crc(self, plan: FlushPlan) -> int:
+        slices = await self.reader.read_batches(plan.batches)
+        try:
+            return await _crc(slices.buffers, plan.size_bytes)
+        finally:
+            slices.release()
+
+
+def segment_of(key: SegmentKey, footer: Footer) -> Segment:
+    """What the manifest keeps of a segment."""
+    return Segment(
+        key=key,
+        last_offset=footer.last_offset,
+        size_bytes=footer.identity.body_bytes,
+        max_timestamp_ms=footer.identity.max_timestamp_ms,
+    )
+
+
+async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buffer]) -> Footer:
+    identity = Identity(
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=plan.base_offset,
+        generation=0,
+        leader_epoch=plan.leader_epoch,
+        created_ms=time.time_ns() // 1_000_000,
+        batch_count=len(plan.batches),
+        body_bytes=plan.size_bytes,
+        max_timestamp_ms=max(batch.max_timestamp_ms for batch in plan.batches),
+        body_crc=await _crc(body, plan.size_bytes),
+    )
+    return build_footer(identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
+
+
+def _segment_key(partition: Partition, identity: Identity) -> SegmentKey:
+    return SegmentKey(
+        namespace=partition.namespace,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=identity.base_offset,
+        generation=identity.generation,
+    )
+
+
+async def _crc(buffers: Sequence[Buffer], size_bytes: int) -> int:
+    if size_bytes >= CRC_IN_THREAD_BYTES:
+        return await trio.to_thread.run_sync(body_crc, buffers)
+    return body_crc(buffers)

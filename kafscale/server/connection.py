@@ -1,0 +1,275 @@
+"""One client connection: a reader task and a writer task, and a queue of requests between them.
+
+    reader   receives, cuts frames, and takes every Produce into the log at once (`kafscale.api.produce`);
+             puts requests into the queue in the order of their arrival
+    writer   answers them in that order: waits until a Produce is durable, runs any other request at its turn,
+             and sends what is ready in one go
+
+A request in progress never mutes the connection. The reader stops only while one of `PauseReason` holds.
+A connection that breaks the protocol, or whose peer goes away, ends by itself; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from time import perf_counter
+
+import attrs
+import trio
+
+from kafscale.api.calls import Peer
+from kafscale.api.produce import PendingProduce
+from kafscale.config import Limits
+from kafscale.errors import ProtocolError
+from kafscale.log.chunks import ChunkPool, Lease
+from kafscale.metrics import Counter
+from kafscale.server.dispatch import Dispatcher, Reply, Request
+from kafscale.server.transport import Transport
+from kafscale.store.base import Buffer
+from kafscale.wire.frames import FrameReader, LargeFrame
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 64 << 10  # one read; holds sixty frames of 1 KiB, and larger reads are seldom filled
+LARGE_FRAME_BYTES = 16 << 10  # a Produce above this is received straight into the chunk pool
+PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
+EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
+
+
+class PauseReason(enum.StrEnum):
+    """Why a connection is not read from."""
+
+    IN_FLIGHT_REQUESTS = "in_flight_requests"
+    IN_FLIGHT_BYTES = "in_flight_bytes"
+    POOL = "pool"
+    VALIDATION = "validation"  # a large compressed batch is checked in a thread
+
+
+@attrs.define(eq=False, kw_only=True)
+class ConnectionMetrics:
+    """Shared by all connections."""
+
+    bytes_in: Counter = attrs.field(factory=Counter)
+    bytes_out: Counter = attrs.field(factory=Counter)
+    pauses: dict[PauseReason, Counter] = attrs.field(factory=lambda: {reason: Counter() for reason in PauseReason})
+    ended_by_error_count: Counter = attrs.field(factory=Counter)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Connection:
+    """Serves one client until it goes away, errs, or the broker drains."""
+
+    transport: Transport
+    peer: Peer
+    dispatcher: Dispatcher
+    pool: ChunkPool
+    limits: Limits
+    metrics: ConnectionMetrics
+    paused: set[PauseReason] = attrs.field(factory=set, init=False)
+    last_active: float = attrs.field(factory=trio.current_time, init=False)
+    _frames: FrameReader = attrs.field(init=False)
+    _queue: deque[Request] = attrs.field(factory=deque, init=False)
+    _queued_bytes: int = attrs.field(default=0, init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _room: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _ended: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being received or answered."""
+        return not self._queue and not self._frames.buffered_bytes
+
+    def drain(self) -> None:
+        """Read no more; answer what has been read, then end."""
+        self._reading.cancel()
+
+    async def run(self) -> None:
+        """Serve the connection, and close it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                refused = await self._read_until_end()
+                self._ended = True
+                self._work.set()
+                if not self._reading.cancel_called:  # a drain has the broker's own deadline
+                    nursery.cancel_scope.deadline = trio.current_time() + EOF_GRACE_SECONDS
+            if refused is not None:
+                raise refused
+        except* ProtocolError as group:
+            self.metrics.ended_by_error_count.value += 1
+            logger.warning("closing the connection of %s: %s", self.peer.host, _first(group))
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            logger.debug("%s went away", self.peer.host)
+        except* Exception:
+            self.metrics.ended_by_error_count.value += 1
+            logger.exception("closing the connection of %s after a bug in the broker", self.peer.host)
+        finally:
+            self._abandon()
+            await trio.aclose_forcefully(self.transport)  # type: ignore[arg-type]
+
+    def _abandon(self) -> None:
+        for request in self._queue:
+            request.release()
+        self._queue.clear()
+
+    # ---- reader -----------------------------------------------------------------------------------------------
+
+    async def _read_until_end(self) -> ProtocolError | None:
+        """Read until there is no more to read, or something that ends the connection: earlier requests are answered."""
+        with self._reading:
+            try:
+                await self._read()
+            except ProtocolError as exc:
+                return exc
+        return None
+
+    async def _read(self) -> None:
+        while data := await self.transport.receive(RECEIVE_BYTES):
+            received_at = perf_counter()
+            self.last_active = trio.current_time()
+            self.metrics.bytes_in.value += len(data)
+            self._frames.receive_data(data)
+            while frames := self._frames.next_frames():
+                for frame in frames:
+                    if len(self._queue) >= self.limits.max_in_flight_requests_count:
+                        await self._wait_for_room()
+                    await self._take(frame, received_at, None)
+            large = self._frames.take_large_frame()
+            if large is not None and not await self._receive_large(large):
+                break
+            self._work.set()
+            if self._over_limits():
+                await self._wait_for_room()
+
+    async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
+        """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread."""
+        request = self.dispatcher.accept(frame, self.peer, received_at, lease)
+        if request.pending is not None:
+            if request.pending.incomplete:
+                await self._complete(request.pending)
+            request.pending.order()
+        self._queued_bytes += len(request.body)
+        self._queue.append(request)
+
+    async def _complete(self, pending: PendingProduce) -> None:
+        self._work.set()
+        reason = PauseReason.VALIDATION if pending.unchecked else PauseReason.POOL
+        self._pause(reason)
+        try:
+            await pending.complete()
+        except BaseException:
+            pending.abandon()
+            raise
+        finally:
+            self.paused.discard(reason)
+
+    async def _receive_large(self, large: LargeFrame) -> bool:
+        """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
+        self._work.set()
+        lease = None
+        if large.received[:2] == PRODUCE_PREFIX:
+            lease = self.pool.acquire_nowait(large.size_bytes) or await self._acquire(large.size_bytes)
+        frame = memoryview(bytearray(large.size_bytes)) if lease is None else lease.view
+        try:
+            filled = len(large.received)
+            frame[:filled] = large.received
+            while filled < len(frame):
+                count = await self.transport.receive_into(frame[filled:])
+                if not count:
+                    return False
+                filled += count
+                self.metrics.bytes_in.value += count
+            if len(self._queue) >= self.limits.max_in_flight_requests_count:
+                await self._wait_for_room()
+            await self._take(frame, perf_counter(), lease)
+            lease = None
+            return True
+        finally:
+            if lease is not None:
+                lease.release()
+
+    async def _acquire(self, size_bytes: int) -> Lease:
+        if size_bytes > self.pool.size_bytes:
+            raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
+        self._pause(PauseReason.POOL)
+        try:
+            return await self.pool.acquire(size_bytes)
+        finally:
+            self.paused.discard(PauseReason.POOL)
+
+    def _over_limits(self) -> bool:
+        return (
+            len(self._queue) >= self.limits.max_in_flight_requests_count
+            or self._queued_bytes >= self.limits.max_in_flight_bytes
+        )
+
+    async def _wait_for_room(self) -> None:
+        """Until fewer requests, and fewer bytes, are in flight."""
+        self._work.set()
+        while self._over_limits():
+            if len(self._queue) >= self.limits.max_in_flight_requests_count:
+                self._pause(PauseReason.IN_FLIGHT_REQUESTS)
+            if self._queued_bytes >= self.limits.max_in_flight_bytes:
+                self._pause(PauseReason.IN_FLIGHT_BYTES)
+            self._room = trio.Event()
+            await self._room.wait()
+            self.paused -= {PauseReason.IN_FLIGHT_REQUESTS, PauseReason.IN_FLIGHT_BYTES}
+
+    def _pause(self, reason: PauseReason) -> None:
+        if reason not in self.paused:
+            self.paused.add(reason)
+            self.metrics.pauses[reason].value += 1
+
+    # ---- writer -----------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Answer the queue in order until the reader has ended and nothing is left."""
+        outgoing: list[tuple[Request, Reply]] = []
+        try:
+            while True:
+                while self._queue:
+                    request = self._queue[0]
+                    if outgoing and self.dispatcher.may_wait(request):
+                        await self._send(outgoing)
+                    outgoing.append((request, await self.dispatcher.answer(request)))
+                    request.release()
+                    self._queue.popleft()
+                    self._queued_bytes -= len(request.body)
+                if outgoing:
+                    await self._send(outgoing)  # meanwhile the reader may have queued more
+                    continue
+                if self._ended:
+                    return
+                self._work = trio.Event()
+                await self._work.wait()
+        finally:
+            for _, reply in outgoing:
+                reply.release()
+
+    async def _send(self, outgoing: list[tuple[Request, Reply]]) -> None:
+        """Send the replies, in order and in one go, and release what they hold."""
+        buffers: list[Buffer] = [buffer for _, reply in outgoing for buffer in reply.buffers]
+        if buffers:
+            await self.transport.send(buffers)
+            self.metrics.bytes_out.value += sum(map(len, buffers))
+        now = perf_counter()
+        for request, reply in outgoing:
+            self.dispatcher.sent(request, now)
+            reply.release()
+        outgoing.clear()
+        self.last_active = trio.current_time()
+        self._room.set()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception inside of a group of groups."""
+    exc: BaseException = group
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc
