@@ -14,7 +14,7 @@ from kafscale.config import BOOTSTRAP_VARIABLE, Address, parse_duration
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
-class Parsed(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
+class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic in newer versions only
     """An option's type from a function that reads text and raises ValueError with a message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:

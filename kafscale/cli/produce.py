@@ -1,0 +1,110 @@
+"""`kafscale produce`: each line of stdin becomes a record.
+
+What is there is sent at once, so it serves a person who types as well as a pipe: a read gives as many lines as have
+come, and they go out together, in order.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING
+
+import attrs
+import click
+
+from kafscale.cli.connecting import SETTING, bootstrap_option, run_with_client
+from kafscale.config import Address
+
+if TYPE_CHECKING:
+    from kafscale.client import Client
+    from kafscale.wire.records import Record
+
+READ_BYTES = 256 << 10
+ACKS = {"0": 0, "1": 1, "all": -1}
+
+
+@attrs.frozen(kw_only=True)
+class LineForm:
+    """How a line becomes a record."""
+
+    as_json: bool
+    key_separator: str | None
+    headers: tuple[tuple[str, str], ...]
+
+    def record(self, line: bytes) -> Record:
+        """Read one line. Raises ConfigError."""
+        from kafscale.cli.records import record_of_json, record_of_line, unescape
+
+        headers = [(name, value.encode()) for name, value in self.headers]
+        if self.as_json:
+            return record_of_json(line, headers)
+        separator = None if self.key_separator is None else unescape(self.key_separator).encode()
+        return record_of_line(line, separator, headers)
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.option("--key-separator", metavar="TEXT", help=r"Lines are KEY, this and VALUE; \t is a tab.")
+@click.option("--header", "headers", type=SETTING, multiple=True, help="A header for every record; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are as `kafscale consume --json` writes them.")
+@click.option("--partition", type=click.IntRange(0), help="Write to this partition, whatever the keys.")
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Acknowledgement.")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compress batches.",
+)
+@bootstrap_option
+def command(
+    topic: str,
+    bootstrap: Address,
+    *,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    **form: object,
+) -> None:
+    """Write the lines of stdin to TOPIC, which the broker may create.
+
+    Records with a key go to the partition that Kafka's own clients would choose.
+    """
+    line_form = LineForm(**form)  # type: ignore[arg-type]
+
+    async def use(client: Client) -> None:
+        from kafscale.client import Producer
+        from kafscale.wire.compression import NAMES
+
+        codec = next(number for number, name in NAMES.items() if name == compression)
+        producer = Producer(client=client, topic=topic, acks=ACKS[acks], codec=codec)
+        reader = LineReader(sys.stdin.buffer)
+        while lines := await reader.read():
+            await producer.send([line_form.record(line) for line in lines], partition=partition)
+
+    run_with_client(bootstrap, use)
+
+
+@attrs.define(eq=False)
+class LineReader:
+    """Lines of a stream as they come."""
+
+    stream: IO[bytes]
+    _rest: bytes = b""
+
+    async def read(self) -> list[bytes]:
+        """At least one line, without its end; none at the end of the stream, whose last line need not have one."""
+        import trio
+
+        while data := await trio.to_thread.run_sync(  # type: ignore[call-arg,unused-ignore] # where old stubs are installed
+            _read_what_is_there, self.stream, abandon_on_cancel=True
+        ):
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if lines:
+                return [line.removesuffix(b"\r") for line in lines]
+        last, self._rest = self._rest, b""
+        return [last] if last else []
+
+
+def _read_what_is_there(stream: IO[bytes]) -> bytes:
+    return stream.read1(READ_BYTES)  # type: ignore[attr-defined,no-any-return] # every binary stdin is buffered

@@ -1,0 +1,142 @@
+"""Records as text: lines that `produce` reads and lines that `consume` writes.
+
+A JSON line is an object with `key`, `value` and `headers` (a list of pairs, since Kafka lets a name repeat); bytes that
+are not UTF-8 are under `key_base64`, `value_base64`, or a pair's third element. `consume` adds topic, partition, offset
+and timestamp, which `produce` ignores but for the timestamp: what one writes the other reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kafscale.errors import ConfigError
+from kafscale.wire.records import Record
+
+Header = tuple[str, bytes | None]
+Formatter = Callable[[int, Record], bytes]
+
+_ESCAPES = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
+_FORMAT = re.compile(rb"%([kvhpotT%])")
+FORMAT_HELP = "%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T time, %% a percent sign"
+
+
+def unescape(text: str) -> str:
+    r"""Read \n, \t, \0 and \\ in an option as the characters that they stand for."""
+    return re.sub(r"\\([nt0\\])", lambda match: _ESCAPES[match[1]], text)
+
+
+def record_of_line(line: bytes, separator: bytes | None, headers: Sequence[Header]) -> Record:
+    """A plain line: the value, or key and value around the first separator. Raises ConfigError without one."""
+    key, value = None, line
+    if separator is not None:
+        key, found, value = line.partition(separator)
+        if not found:
+            shown = line[:60].decode(errors="replace")
+            raise ConfigError(
+                f"--key-separator: line '{shown}' has no '{separator.decode()}'; allowed: KEY and VALUE around it"
+            )
+    return Record(key=key, value=value, timestamp_ms=_now_ms(), headers=headers)
+
+
+def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
+    """A JSON line. Raises ConfigError if it is none."""
+    try:
+        fields = json.loads(line)
+        own = [_header(pair) for pair in fields.get("headers", [])]
+        key, value = _bytes_field(fields, "key"), _bytes_field(fields, "value")
+        timestamp_ms = int(fields.get("timestamp", _now_ms()))
+    except (ValueError, TypeError, AttributeError, LookupError) as exc:
+        shown = line[:60].decode(errors="replace")
+        raise ConfigError(
+            f"--json: line '{shown}' is not a record; allowed: as `kafscale consume --json` writes"
+        ) from exc
+    return Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[*own, *headers])
+
+
+def json_formatter(topic: str) -> Formatter:
+    """One JSON object a line."""
+
+    def render(partition: int, record: Record) -> bytes:
+        fields: dict[str, Any] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            **_text_field("key", record.key),
+            **_text_field("value", record.value),
+            "headers": [_pair(name, value) for name, value in record.headers],
+        }
+        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+    return render
+
+
+def text_formatter(topic: str, template: str) -> Formatter:
+    """A template with the letters of FORMAT_HELP; a null key or value is empty."""
+    encoded = template.encode()
+
+    def render(partition: int, record: Record) -> bytes:
+        def field(match: re.Match[bytes]) -> bytes:
+            return _FIELDS[match[1]](topic, partition, record)
+
+        return _FORMAT.sub(field, encoded)
+
+    return render
+
+
+_FIELDS: dict[bytes, Callable[[str, int, Record], bytes]] = {
+    b"k": lambda topic, partition, record: record.key or b"",
+    b"v": lambda topic, partition, record: record.value or b"",
+    b"h": lambda topic, partition, record: b",".join(b"%b=%b" % (n.encode(), v or b"") for n, v in record.headers),
+    b"p": lambda topic, partition, record: b"%d" % partition,
+    b"o": lambda topic, partition, record: b"%d" % record.offset,
+    b"t": lambda topic, partition, record: topic.encode(),
+    b"T": lambda topic, partition, record: _iso_time(record.timestamp_ms).encode(),
+    b"%": lambda topic, partition, record: b"%",
+}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _iso_time(timestamp_ms: int) -> str:
+    if not 0 <= timestamp_ms < 253_402_300_800_000:  # what a producer sends need not be a year of four digits
+        return str(timestamp_ms)
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _pair(name: str, value: bytes | None) -> list[str | None]:
+    found = _text_field("value", value)
+    return [name, found["value"]] if "value" in found else [name, None, found["value_base64"]]
+
+
+def _bytes_field(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+    text: str | None = fields.get(name)
+    return None if text is None else text.encode()
+
+
+def _header(pair: Sequence[Any]) -> Header:
+    name, text, *encoded = pair
+    if not isinstance(name, str):
+        raise TypeError("a header's name is text")
+    if encoded:
+        return name, base64.b64decode(encoded[0], validate=True)
+    return name, None if text is None else text.encode()

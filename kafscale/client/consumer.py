@@ -1,0 +1,118 @@
+"""Reading partitions from positions on, without a group: what a tool or a test needs.
+
+Each poll is one Fetch to each leader, without a session. A position moves past whole batches, so offsets that a
+compacted batch no longer has are stepped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from kafscale.client.client import Client
+from kafscale.client.connection import Connection, Reply
+from kafscale.client.failures import check
+from kafscale.errors import CorruptBatch
+from kafscale.wire import error_codes
+from kafscale.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from kafscale.wire.records import HEADER_BYTES, LENGTH_END, Record, iterate_records, parse_header
+
+MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
+MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB
+READ_COMMITTED = 1
+
+_STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH, error_codes.UNKNOWN_TOPIC_ID})
+
+
+@attrs.define
+class Consumed:
+    """A record and the partition that it came from."""
+
+    partition: int
+    record: Record
+
+
+@attrs.define(eq=False, kw_only=True)
+class Consumer:
+    """Reads one topic. `positions` is the next offset to read by partition; `ends` the last seen high watermarks."""
+
+    client: Client
+    topic: str
+    positions: dict[int, int]
+    ends: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
+        """Records from the positions on, which move past them; empty if nothing came in time.
+
+        Raises KafkaError (OFFSET_OUT_OF_RANGE for a position that the log does not have), BrokerUnavailable.
+        """
+        replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
+        consumed: list[Consumed] = []
+        for reply in replies:
+            response = await reply.wait()
+            check(response.error_code, f"topic '{self.topic}'")
+            for answer in _partitions(response.responses):
+                consumed += self._take(answer)
+        return consumed
+
+    async def _leaders(self) -> dict[Connection, list[int]]:
+        leaders: dict[Connection, list[int]] = {}
+        for partition in self.positions:
+            leaders.setdefault(await self.client.leader(self.topic, partition), []).append(partition)
+        return leaders
+
+    async def _ask(self, leader: Connection, indexes: list[int], max_wait_ms: int) -> Reply[FetchResponse]:
+        partitions = [
+            FetchPartition(partition=each, fetch_offset=self.positions[each], partition_max_bytes=MAX_PARTITION_BYTES)
+            for each in indexes
+        ]
+        topic_id = (await self.client.topic(self.topic)).topic_id
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=MAX_FETCH_BYTES,
+            isolation_level=READ_COMMITTED,
+            topics=[FetchTopic(topic=self.topic, topic_id=topic_id, partitions=partitions)],
+        )
+        return await leader.send(request, FetchResponse)
+
+    def _take(self, answer: PartitionData) -> list[Consumed]:
+        partition = answer.partition_index
+        if answer.error_code in _STALE:
+            self.client.forget(self.topic)
+            return []
+        check(answer.error_code, f"offset {self.positions[partition]} of partition {partition} of topic '{self.topic}'")
+        self.ends[partition] = answer.high_watermark
+        consumed = []
+        for batch in _whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # decoded: one buffer
+            header = parse_header(batch)
+            if not header.is_control:
+                position = self.positions[partition]
+                consumed += [Consumed(partition, each) for each in iterate_records(batch) if each.offset >= position]
+            self.positions[partition] = header.next_offset
+        return consumed
+
+
+def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]:
+    for topic in topics:
+        yield from topic.partitions
+
+
+def _whole_batches(records: memoryview) -> Iterator[memoryview]:
+    """Like `batches`, but a batch that is cut off at the end is no error: brokers other than this one may send one."""
+    while len(records) >= HEADER_BYTES:
+        end = LENGTH_END + int.from_bytes(records[8:12], "big", signed=True)
+        if end < HEADER_BYTES:
+            raise CorruptBatch(f"a fetched batch has a length of {end} bytes")
+        if end > len(records):
+            return
+        yield records[:end]
+        records = records[end:]

@@ -1,0 +1,133 @@
+"""Records to batches to partitions.
+
+A record with a key goes where Kafka's own clients send it (murmur2 of the key), so that producers can be mixed; the
+records of one call that have none go to one partition together, and those of the next call to the next. Errors that say
+that the leader has moved are retried; a lost connection is not, because the records may have been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import trio
+
+from kafscale.client.client import RETRY_ATTEMPTS, RETRY_PAUSE_SECONDS, Client
+from kafscale.client.connection import Connection
+from kafscale.client.failures import check
+from kafscale.wire import codec as wire_codec
+from kafscale.wire import compression, error_codes
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.records import Record, build_batch
+
+MAX_BATCH_BYTES = 900_000  # before compression; Kafka: batch.size, 16 KiB, but max.message.bytes allows 1 MiB
+RECORD_OVERHEAD_BYTES = 32  # lengths and deltas of one record, at most
+TIMEOUT_MS = 30_000
+ALL = -1
+
+_STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE})
+
+
+@attrs.define(eq=False, kw_only=True)
+class Producer:
+    """Writes to one topic. `acks` is 0 (no answer), 1 or ALL; `codec` is from `kafscale.wire.compression`."""
+
+    client: Client
+    topic: str
+    acks: int = ALL
+    codec: int = compression.NONE
+    _next_keyless: int = attrs.field(default=0, init=False)
+
+    async def send(self, records: Sequence[Record], *, partition: int | None = None) -> None:
+        """Write records and wait until they are acknowledged.
+
+        Records that go to one partition keep their order. Raises KafkaError, BrokerUnavailable.
+        """
+        found = await self.client.topic(self.topic, create=True)
+        for index, chosen in self._by_partition(records, len(found.leaders), partition).items():
+            for batch in split(chosen):
+                await self.send_batch(index, build_batch(batch, codec=self.codec))
+
+    async def send_batch(self, partition: int, batch: bytearray) -> int:
+        """Write one encoded batch and return its first offset, -1 with acks=0. Raises KafkaError, BrokerUnavailable."""
+        data = PartitionProduceData(index=partition, records=memoryview(batch))
+        topic_data = [TopicProduceData(name=self.topic, partition_data=[data])]
+        request = ProduceRequest(acks=self.acks, timeout_ms=TIMEOUT_MS, topic_data=topic_data)
+        for _ in range(RETRY_ATTEMPTS):
+            leader = await self.client.leader(self.topic, partition)
+            if self.acks == 0:
+                await _post(leader, request)
+                return -1
+            answer = _only(await leader.request(request, ProduceResponse))
+            if answer.error_code not in _STALE:
+                break
+            self.client.forget(self.topic)
+            await trio.sleep(RETRY_PAUSE_SECONDS)
+        check(answer.error_code, f"partition {partition} of topic '{self.topic}'", answer.error_message)
+        return answer.base_offset
+
+    def _by_partition(
+        self, records: Sequence[Record], partition_count: int, partition: int | None
+    ) -> dict[int, list[Record]]:
+        keyless = self._next_keyless % partition_count
+        chosen: dict[int, list[Record]] = {}
+        for record in records:
+            if partition is not None:
+                index = partition
+            elif record.key is None:
+                index = keyless
+                self._next_keyless = keyless + 1
+            else:
+                index = partition_of(record.key, partition_count)
+            chosen.setdefault(index, []).append(record)
+        return chosen
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """The partition that Kafka's default partitioner gives a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 (Austin Appleby, 32 bits) with the seed that Kafka uses; unsigned."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    whole = len(data) & ~3
+    h = 0x9747B28C ^ len(data)
+    for position in range(0, whole, 4):
+        k = int.from_bytes(data[position : position + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if len(data) > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def split(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Cut records into batches of at most MAX_BATCH_BYTES before compression; a larger record is alone."""
+    batch: list[Record] = []
+    batch_bytes = 0
+    for record in records:
+        size_bytes = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+        size_bytes += sum(len(name) * 4 + len(value or b"") + 10 for name, value in record.headers)
+        if batch and batch_bytes + size_bytes > MAX_BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(record)
+        batch_bytes += size_bytes
+    if batch:
+        yield batch
+
+
+def _only(response: ProduceResponse) -> PartitionProduceResponse:
+    return response.responses[0].partition_responses[0]
+
+
+async def _post(leader: Connection, request: ProduceRequest) -> None:
+    call = leader.call(ProduceRequest, ProduceResponse)
+    await leader.send_encoded(call, wire_codec.encode(request, call.version), has_reply=False)

@@ -1,0 +1,115 @@
+"""`kafscale produce` and `kafscale consume`: what goes in comes out."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from kafscale.cli.produce import LineReader
+from kafscale.client.producer import partition_of
+
+
+async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
+    feed("one\ntwo\r\n\nlast without end")
+    await kafscale("produce", "t")
+    assert await kafscale("consume", "t", "--from-beginning") == "one\ntwo\n\nlast without end\n"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_and_more_than_one_batch(kafscale: Any, feed: Any, compression: str) -> None:
+    lines = [f"{number} " + "x" * 1000 for number in range(2000)]
+    feed("\n".join(lines) + "\n")
+    await kafscale("produce", "t", "--compression", compression)
+    assert len(kafscale.cluster.topics["t"].logs[0].batches) > 1
+    assert (await kafscale("consume", "t", "--from-beginning")).splitlines() == lines
+
+
+async def test_keys_choose_partitions_as_kafkas_clients_do(kafscale: Any, feed: Any) -> None:
+    await kafscale("topics", "create", "t", "--partitions", "4")
+    feed("a:1\nb:2\nc:3\na:4:5\n")
+    await kafscale("produce", "t", "--key-separator", ":", "--header", "h=1", "--header", "h=2")
+    text = await kafscale("consume", "t", "--from-beginning", "--format", r"%p %k %v %h %t%%\n")
+    expected = {f"{partition_of(key, 4)} {key.decode()} {value} h=1,h=2 t%" for key, value in
+                [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"a", "4:5")]}  # fmt: skip
+    assert set(text.splitlines()) == expected
+    of_a = str(partition_of(b"a", 4))
+    keyed = await kafscale("consume", "t", "--from-beginning", "--partition", of_a, "--key-separator", r"\t")
+    assert [line for line in keyed.splitlines() if line.startswith("a")] == ["a\t1", "a\t4:5"]
+
+
+async def test_json_goes_out_and_in_again_unchanged(kafscale: Any, feed: Any) -> None:
+    records: list[dict[str, Any]] = [
+        {"key": "k", "value": None, "headers": [["a", "1"], ["a", None]], "timestamp": 1_000},
+        {"key": None, "value_base64": "/w==", "headers": [["b", None, "/w=="]], "timestamp": 2_000},
+        {"key": "", "value": "é", "headers": [], "timestamp": 3_000},
+    ]
+    feed("".join(json.dumps(record) + "\n" for record in records))
+    await kafscale("produce", "first", "--json")
+    first = await kafscale("consume", "first", "--from-beginning", "--json")
+    feed(first)
+    await kafscale("produce", "second", "--json")
+    second = await kafscale("consume", "second", "--from-beginning", "--json")
+    assert first.replace('"topic": "first"', '"topic": "second"') == second
+    where = {"topic", "partition", "offset"}
+    shown = [
+        {name: value for name, value in json.loads(line).items() if name not in where} for line in first.splitlines()
+    ]
+    assert shown == records
+
+
+async def test_consuming_begins_and_ends_where_it_is_told_to(kafscale: Any, feed: Any) -> None:
+    feed("".join(f'{{"value": "{number}", "timestamp": {1000 + number}}}\n' for number in range(10)))
+    await kafscale("produce", "t", "--json")
+    assert await kafscale("consume", "t", "--offset", "8") == "8\n9\n"
+    assert await kafscale("consume", "t", "--last", "1") == "9\n"
+    assert await kafscale("consume", "t", "--last", "99", "--max-messages", "2") == "0\n1\n"
+    assert await kafscale("consume", "t", "--time", "1007", "--raw") == "789"
+    assert await kafscale("consume", "t", "--time", "9999") == ""
+    assert await kafscale("consume", "t", "--from-beginning", "--follow", "--max-messages", "10") == "".join(
+        f"{number}\n" for number in range(10)
+    )
+
+
+async def test_an_offset_that_the_log_does_not_have_is_an_error(kafscale: Any, feed: Any) -> None:
+    feed("x\n")
+    await kafscale("produce", "t")
+    kafscale.cluster.topics["t"].logs[0].start_offset = 1
+    line = await kafscale("consume", "t", "--offset", "0", code=1)
+    assert line == "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE\n"
+
+
+async def test_acks_0_is_written_without_an_answer(kafscale: Any, feed: Any) -> None:
+    feed("x\n")
+    await kafscale("produce", "t", "--acks", "0")
+    assert await kafscale("consume", "t", "--from-beginning") == "x\n"
+
+
+async def test_wrong_input_is_one_line(kafscale: Any, feed: Any) -> None:
+    feed("no key\n")
+    assert "line 'no key' has no ':'; allowed: KEY and VALUE" in await kafscale(
+        "produce", "t", "--key-separator", ":", code=2
+    )
+    for wrong in ("{", "[]", '{"key": 1}', '{"headers": [1]}', '{"value_base64": "?"}', '{"timestamp": "x"}'):
+        feed(wrong + "\n")
+        assert "is not a record; allowed: as `kafscale consume --json`" in await kafscale(
+            "produce", "t", "--json", code=2
+        )
+    assert "allowed: one of --from-beginning" in await kafscale("consume", "t", "--last", "1", "--offset", "2", code=2)
+    assert "topic 'none': UNKNOWN" in await kafscale("consume", "none", "--partition", "0", code=1)
+
+
+class Trickle(io.BytesIO):
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(3)
+
+
+async def test_lines_are_put_together_whatever_a_read_gives() -> None:
+    reader = LineReader(Trickle(b"ab\ncdefgh\n\nij"))
+    lines = []
+    while some := await reader.read():
+        lines += some
+    assert lines == [b"ab", b"cdefgh", b"", b"ij"]
+    assert await reader.read() == []
