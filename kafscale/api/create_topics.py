@@ -31,8 +31,6 @@ from kafscale.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-CLUSTER_METADATA = "__cluster_metadata"
-
 
 async def handle(services: Services, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     outcomes: dict[str, Outcome] = {}
@@ -40,20 +38,14 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
     counts = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
         try:
-            _check_name(topic.name, counts[topic.name])
+            if counts[topic.name] > 1:
+                raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
             wanted.append(_new_topic(services, topic))
         except KafkaError as exc:
             outcomes[topic.name] = exc
     results = await services.topics.create(wanted, validate_only=request.validate_only)
     outcomes.update((new.name, outcome) for new, outcome in zip(wanted, results, strict=True))
     return CreateTopicsResponse(topics=[_result(services, name, outcomes[name]) for name in counts])
-
-
-def _check_name(name: str, count: int) -> None:
-    if count > 1:
-        raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
-    if name == CLUSTER_METADATA:
-        raise KafkaError(INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:

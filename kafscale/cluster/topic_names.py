@@ -8,6 +8,7 @@ from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
 
 NAME_MAX_LENGTH = 249  # 255 for a directory's name, less "-", a partition and the suffix of a deleted log
+CLUSTER_METADATA_NAME = "__cluster_metadata"  # KRaft's own log, which is no topic
 INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]*")

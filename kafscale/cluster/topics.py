@@ -16,16 +16,17 @@ import attrs
 import trio
 
 from kafscale.cluster.converter import decode, encode
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
 from kafscale.cluster.node import random_uuid
 from kafscale.cluster.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.topic_index import Topic, TopicDraft, TopicIndex
-from kafscale.cluster.topic_names import check_topic_name
+from kafscale.cluster.topic_names import CLUSTER_METADATA_NAME, check_topic_name
 from kafscale.config import ReplicationFactorPolicy, Settings
-from kafscale.errors import KafkaError
+from kafscale.errors import KafkaError, StartupError
 from kafscale.wire.error_codes import (
     INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR,
+    INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
     POLICY_VIOLATION,
     TOPIC_ALREADY_EXISTS,
@@ -124,31 +125,24 @@ class TopicRegistry:
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def load(self) -> None:
-        """Read everything from the metadata store. Calls no callback: the caller opens what `all` gives."""
+        """Read everything from the metadata store. Calls no callback: the caller opens what `all` gives.
+
+        Raises StartupError if a topic has a config that is not accepted: to ignore it could delete data.
+        """
         for entry in await self.store.list("topics/"):
-            stored = decode(_Stored, entry.value)
-            self._index.put(
-                Topic(
-                    name=entry.key.removeprefix("topics/"),
-                    topic_id=stored.topic_id,
-                    partition_count=stored.partition_count,
-                    replication_factor=stored.replication_factor,
-                    overrides=stored.overrides,
-                    config=log_config(stored.overrides, self.policy.defaults),
-                )
-            )
+            self._index.put(_loaded(entry, self.policy.defaults))
         await self._load_log_start_offsets()
 
     async def _load_log_start_offsets(self) -> None:
         orphans = []
         for entry in await self.store.list("log-start-offsets/"):
-            _, topic_id, partition = entry.key.split("/")
-            if bytes.fromhex(topic_id) in self._index.by_id:
-                self._log_start_offsets.setdefault(bytes.fromhex(topic_id), {})[int(partition)] = decode(
-                    int, entry.value
-                )
-            else:
+            _, hex_id, partition = entry.key.split("/")
+            topic_id = bytes.fromhex(hex_id)
+            if topic_id not in self._index.by_id:
                 orphans.append(entry.key)
+                continue
+            offsets = self._log_start_offsets.setdefault(topic_id, {})
+            offsets[int(partition)] = decode(int, entry.value)
         if orphans:
             await self.store.commit(Transaction(deletes=orphans))
 
@@ -227,6 +221,8 @@ class TopicRegistry:
 
     def _plan_creation(self, draft: TopicDraft, new: NewTopic) -> Topic:
         check_topic_name(new.name)
+        if new.name == CLUSTER_METADATA_NAME:
+            raise KafkaError(INVALID_REQUEST, f"Creation of internal topic {new.name} is prohibited.")
         if draft.get(new.name) is not None:
             raise KafkaError(TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
         if (other := draft.colliding_name(new.name)) is not None:
@@ -320,6 +316,25 @@ def _existing(draft: TopicDraft, name: str) -> Topic:
     if topic is None:
         raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     return topic
+
+
+def _loaded(entry: Entry, defaults: BrokerDefaults) -> Topic:
+    name, stored = entry.key.removeprefix("topics/"), decode(_Stored, entry.value)
+    try:
+        config = log_config(stored.overrides, defaults)
+    except KafkaError as exc:
+        raise StartupError(
+            f"topic {name} has a config that this version of KafScale refuses: {exc}; "
+            "start the version that accepted it and change the config"
+        ) from exc
+    return Topic(
+        name=name,
+        topic_id=stored.topic_id,
+        partition_count=stored.partition_count,
+        replication_factor=stored.replication_factor,
+        overrides=stored.overrides,
+        config=config,
+    )
 
 
 def _transaction(draft: TopicDraft) -> Transaction:

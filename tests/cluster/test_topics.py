@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.topics import (
     MorePartitions,
@@ -18,7 +20,7 @@ from kafscale.cluster.topics import (
     TopicRegistry,
 )
 from kafscale.config import ReplicationFactorPolicy, Settings
-from kafscale.errors import KafkaError, StorageFailed
+from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 
@@ -79,6 +81,16 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert reloaded.partition_count == 11
         assert reloaded.log_start_offsets(kept.topic_id) == {6: 1234}
         assert await store.list(f"log-start-offsets/{gone.topic_id.hex()}") == []
+
+
+async def test_a_stored_config_that_is_not_accepted_any_more_stops_the_start(store: MemoryMetadataStore) -> None:
+    """Kafka drops a config that it does not know; a forgotten retention.ms=-1 would delete the topic's data."""
+    value = b'{"topic_id": "%s", "partition_count": 1, "overrides": {"retention.eons": "-1"}}' % base64.b85encode(
+        bytes(16)
+    )
+    await store.commit(Transaction(puts={"topics/orders": value}))
+    with pytest.raises(StartupError, match=r"topic orders has a config .* retention\.eons"):
+        await TopicRegistry(store=store).load()
 
 
 async def test_a_topic_that_is_created_again_has_another_id(topics: TopicRegistry) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,35 @@ async def test_what_was_committed_is_there_after_reopening(path: Path) -> None:
     async with SqliteMetadataStore.open(path) as store:
         assert (await store.get("a")).revision == revision
         assert await store.commit(Transaction(puts={"a": b"2"})) == revision + 1
+
+
+async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+    script = """
+import sys, trio
+from pathlib import Path
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+
+async def main():
+    async with SqliteMetadataStore.open(Path(sys.argv[1])) as store:
+        for number in range(1_000_000):
+            await store.commit(Transaction(puts={f"n/{number}": b""}))
+            print(number, flush=True)
+
+trio.run(main)
+"""
+    process = await trio.lowlevel.open_process([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+    acknowledged = b""
+    while acknowledged.count(b"\n") < 100:
+        acknowledged += await process.stdout.receive_some()
+    process.kill()
+    while more := await process.stdout.receive_some():
+        acknowledged += more
+    await process.wait()
+    async with SqliteMetadataStore.open(path) as store:
+        stored = {entry.key for entry in await store.list("n/")}
+    assert {f"n/{number.decode()}" for number in acknowledged.split()} <= stored
+    assert len(stored) <= len(acknowledged.split()) + 1
 
 
 async def test_commits_are_synced(path: Path) -> None:
