@@ -14,14 +14,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 import trio
 
 from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
 from kafscale.cluster.topics import Topic, TopicRegistry
-from kafscale.config import Settings
+from kafscale.log.log import Log
 from kafscale.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -39,29 +39,7 @@ class _Volume:
     usable_bytes: int
 
 
-class _Partition(Protocol):
-    @property
-    def size_bytes(self) -> int: ...
-
-
-class _Log(Protocol):
-    def partition(self, topic_id: bytes, index: int) -> _Partition | None: ...
-
-
-class _Services(Protocol):
-    """The components that are used here."""
-
-    @property
-    def topics(self) -> TopicRegistry: ...
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def log(self) -> _Log: ...
-
-
-async def handle(services: _Services, call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def handle(services: Services, call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     topics = [_sizes(services.log, topic, indexes) for topic, indexes in _asked(services.topics, request)]
     volume = await trio.to_thread.run_sync(_volume, services.settings.data_dir)
     result = DescribeLogDirsResult(
@@ -83,7 +61,7 @@ def _asked(topics: TopicRegistry, request: DescribeLogDirsRequest) -> list[tuple
     return [(topic, sorted(indexes)) for name, indexes in asked.items() if (topic := topics.get(name)) is not None]
 
 
-def _sizes(log: _Log, topic: Topic, indexes: Iterable[int]) -> DescribeLogDirsTopic:
+def _sizes(log: Log, topic: Topic, indexes: Iterable[int]) -> DescribeLogDirsTopic:
     """Without the partitions that do not exist, as in Kafka."""
     found = [
         DescribeLogDirsPartition(partition_index=index, partition_size=partition.size_bytes)

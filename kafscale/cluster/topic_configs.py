@@ -164,7 +164,9 @@ _TABLE = (
         default="3600000",
         least=0,
         broker_name="log.message.timestamp.after.max.ms",
-        documentation="How far a record's CreateTime may be ahead of the broker's clock.",
+        documentation="How far a record's CreateTime may be ahead of the broker's clock. A batch further off is "
+        "refused with INVALID_TIMESTAMP.",
+        acts=True,
     ),
     ConfigDefinition(
         name="message.timestamp.before.max.ms",
@@ -172,7 +174,9 @@ _TABLE = (
         default=str(INT64_MAX),
         least=0,
         broker_name="log.message.timestamp.before.max.ms",
-        documentation="How far a record's CreateTime may be behind the broker's clock.",
+        documentation="How far a record's CreateTime may be behind the broker's clock. A batch further off is "
+        "refused with INVALID_TIMESTAMP.",
+        acts=True,
     ),
     ConfigDefinition(
         name="message.timestamp.type",
