@@ -26,7 +26,7 @@ class Row:
 @click.command("config")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--reference", is_flag=True, help="Print the reference page of all options, as Markdown.")
-@settings_flags
+@settings_flags()
 def command(as_json: bool, reference: bool, config_file: str | None, **flags: Any) -> None:
     """Show each option's effective value and where it comes from.
 

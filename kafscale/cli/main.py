@@ -20,7 +20,7 @@ import click
 import kafscale
 from kafscale.errors import ConfigError, KafScaleError
 
-COMMANDS = ("serve", "config", "topics", "groups", "produce", "consume")
+COMMANDS = ("serve", "config", "topics", "groups", "produce", "consume", "inspect")
 
 
 class LazyGroup(click.Group):
@@ -66,9 +66,9 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of our output has gone, as `head` does; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except Exception as exc:
+    except BaseException as exc:
+        if all(isinstance(leaf, click.Abort | KeyboardInterrupt) for leaf in _leaves(exc)):
+            return 130
         expected = expected_error(exc)
         if expected is None:
             raise

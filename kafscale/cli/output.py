@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -32,6 +33,13 @@ def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstanc
 def show_json(value: Any) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """A timestamp to read; as it is if it has no year of four digits."""
+    if not 0 <= timestamp_ms < 253_402_300_800_000:
+        return str(timestamp_ms)
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _cell(value: object) -> str:

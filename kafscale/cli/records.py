@@ -12,9 +12,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
 from kafscale.wire.records import Record
 
@@ -97,19 +97,13 @@ _FIELDS: dict[bytes, Callable[[str, int, Record], bytes]] = {
     b"p": lambda topic, partition, record: b"%d" % partition,
     b"o": lambda topic, partition, record: b"%d" % record.offset,
     b"t": lambda topic, partition, record: topic.encode(),
-    b"T": lambda topic, partition, record: _iso_time(record.timestamp_ms).encode(),
+    b"T": lambda topic, partition, record: iso_time(record.timestamp_ms).encode(),
     b"%": lambda topic, partition, record: b"%",
 }
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _iso_time(timestamp_ms: int) -> str:
-    if not 0 <= timestamp_ms < 253_402_300_800_000:  # what a producer sends need not be a year of four digits
-        return str(timestamp_ms)
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text_field(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from importlib import import_module
 from typing import Any
 
@@ -15,16 +15,21 @@ from kafscale.config import CONFIG_VARIABLE, Option, Settings, load, options
 Function = Callable[..., Any]
 
 
-def settings_flags(function: Function) -> Function:
-    """Give a command `--config` and a flag for every option of the settings.
+def settings_flags(*, only: Container[str] | None = None) -> Callable[[Function], Function]:
+    """Give a command `--config` and a flag for every option of the settings, or for those with these attributes.
 
     All values stay text here: one parser, in `kafscale.config`, reads flags, environment and file alike.
     """
-    defaults = Settings()
-    for each in reversed(options()):
-        function = _flag(each, each.format(defaults.value(each)))(function)
-    help_text = f"TOML file of options, named as their flags without the dashes.  [{CONFIG_VARIABLE}]"
-    return click.option("--config", "config_file", metavar="FILE", help=help_text)(function)
+
+    def decorate(function: Function) -> Function:
+        defaults = Settings()
+        for each in reversed(options()):
+            if only is None or each.attribute in only:
+                function = _flag(each, each.format(defaults.value(each)))(function)
+        help_text = f"TOML file of options, named as their flags without the dashes.  [{CONFIG_VARIABLE}]"
+        return click.option("--config", "config_file", metavar="FILE", help=help_text)(function)
+
+    return decorate
 
 
 def _flag(each: Option, default: str) -> Callable[[Function], Function]:
@@ -39,7 +44,7 @@ def _flag(each: Option, default: str) -> Callable[[Function], Function]:
 
 
 @click.command("serve")
-@settings_flags
+@settings_flags()
 def command(config_file: str | None, **flags: Any) -> None:
     """Run the broker.
 

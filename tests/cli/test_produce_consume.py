@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+import trio
 
 from kafscale.cli.produce import LineReader
 from kafscale.client.producer import partition_of
+from kafscale.wire.messages.produce import ProduceRequest
 
 
 async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
@@ -113,3 +118,24 @@ async def test_lines_are_put_together_whatever_a_read_gives() -> None:
         lines += some
     assert lines == [b"ab", b"cdefgh", b"", b"ij"]
     assert await reader.read() == []
+
+
+async def test_an_interrupted_command_ends_without_a_traceback(kafscale: Any) -> None:
+    produced = trio.Event()
+    handlers = dict(kafscale.cluster.broker.handlers)
+
+    def note(request: ProduceRequest) -> Any:
+        produced.set()
+        return handlers[ProduceRequest](request)
+
+    kafscale.cluster.broker.handlers = {**handlers, ProduceRequest: note}
+    command = [sys.executable, "-m", "kafscale", "produce", "t", "--bootstrap", str(kafscale.address)]
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    async with process.stdin, process.stderr:
+        await process.stdin.send_all(b"a line\n")
+        await produced.wait()
+        process.send_signal(signal.SIGINT)
+        written = b"".join([data async for data in process.stderr])
+        assert (await process.wait(), written) == (130, b"")

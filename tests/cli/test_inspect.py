@@ -1,0 +1,178 @@
+"""`kafscale inspect`: what is whole is shown, and every damaged bit is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.cli.inspection import inspect
+from kafscale.cli.main import run
+from kafscale.errors import DamagedObject
+from kafscale.log import segment, wal_format
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.compression import ZSTD
+from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+
+TOPIC_ID = bytes(range(16))
+KEY = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=3, base_offset=100)
+
+
+def batch(base_offset: int, count: int, codec: int = 0) -> bytes:
+    records = [Record(value=b"v" * 50, timestamp_ms=1_000 + number) for number in range(count)]
+    return bytes(build_batch(records, base_offset=base_offset, codec=codec, producer=ProducerStamp(7, 0, 0)))
+
+
+def objects() -> tuple[bytes, bytes]:
+    """A `.kfs` of two batches, one of them compressed, and its `.index`."""
+    parts = [batch(100, 3), batch(103, 2, ZSTD)]
+    spans = [parse_header(memoryview(part)) for part in parts]
+    identity = segment.Identity(
+        topic_id=TOPIC_ID,
+        partition=3,
+        base_offset=100,
+        generation=0,
+        leader_epoch=1,
+        created_ms=1_700_000_000_000,
+        batch_count=2,
+        body_bytes=sum(map(len, parts)),
+        max_timestamp_ms=1_002,
+        body_crc=segment.body_crc(parts),
+    )
+    footer = segment.build_footer(identity, spans, producers=[], epochs=[segment.EpochStart(1, 100)])
+    index = segment.encode_footer(footer)
+    return b"".join([segment.encode_header(footer), *parts, index]), index
+
+
+KFS, INDEX = objects()
+
+
+def wal_file(*, started: bool = True) -> bytes:
+    header = wal_format.FileHeader(number=1, sequence=5, salt=99, created_ms=1_700_000_000_000, started=started)
+    written = wal_format.encode_file_header(header)
+    for sequence, base_offset in ((5, 0), (6, 1), (7, 2)):
+        entry = wal_format.WalEntry(TOPIC_ID, 3, 1, base_offset, batch(base_offset, 1))
+        entry.sequence = sequence
+        written += b"".join(wal_format.encode([entry], durable_sequence=sequence - 1, salt=99))
+    return written + bytes(100)
+
+
+WAL = wal_file()
+ENTRY_BYTES = (len(WAL) - 100 - wal_format.FILE_HEADER_BYTES) // 3
+
+
+def flipped(data: bytes, position: int, bit: int = 0) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :]
+
+
+def facts(data: bytes, name: str = "x") -> dict[str, object]:
+    return {fact.name: fact.value for fact in inspect(data, name).facts}
+
+
+def test_a_whole_segment_and_its_index_are_shown_alike() -> None:
+    found = inspect(KFS, KEY.key)
+    assert (found.kind, found.damage) == ("segment", [])
+    assert [(row.base_offset, row.records, row.codec) for row in found.rows] == [(100, 3, "none"), (103, 2, "zstd")]
+    shown = facts(KFS)
+    assert (shown["base offset"], shown["last offset"], shown["records"]) == (100, 104, 5)
+    assert shown.pop("format version") == 2
+    assert facts(INDEX) == shown
+    assert inspect(INDEX, KEY.of_kind("index").key).damage == []
+
+
+@given(st.integers(0, len(KFS) - 1), st.integers(0, 7))
+def test_every_flipped_bit_of_a_segment_is_found(position: int, bit: int) -> None:
+    try:
+        assert inspect(flipped(KFS, position, bit), KEY.key).damage
+    except DamagedObject:
+        assert position < 4
+
+
+@given(st.integers(0, len(INDEX) - 1), st.integers(0, 7))
+def test_every_flipped_bit_of_an_index_is_found(position: int, bit: int) -> None:
+    try:
+        assert inspect(flipped(INDEX, position, bit), "x.index").damage
+    except DamagedObject:
+        assert position >= len(INDEX) - 4
+
+
+@given(st.integers(0, len(KFS) - 1))
+def test_a_segment_that_is_cut_off_is_never_whole(size: int) -> None:
+    try:
+        assert inspect(KFS[:size], KEY.key).damage
+    except DamagedObject:
+        assert size < segment.HEADER.size
+
+
+def test_a_segment_under_another_key_is_damage() -> None:
+    other = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=4, base_offset=100)
+    assert "what it says of itself" in inspect(KFS, other.key).damage[0]
+    assert "what it says of itself" in inspect(KFS, f"/data/bucket/{other.key}").damage[0]
+
+
+def test_an_unknown_version_is_said_and_nothing_else_is_tried() -> None:
+    assert inspect(KFS[:5] + b"\1" + KFS[6:], "x").damage == ["format version 1 is not known, only 2"]
+
+
+def test_a_wal_file_is_shown_by_entry() -> None:
+    found = inspect(WAL, "wal-1.log")
+    assert (found.kind, found.damage) == ("WAL file", [])
+    assert [(row.base_offset, row.partition) for row in found.rows] == [(0, 3), (1, 3), (2, 3)]
+    shown = facts(WAL)
+    assert (shown["entries"], shown["tail"], shown["bytes in use"]) == (3, "clean", len(WAL) - 100)
+
+
+@pytest.mark.parametrize("entry", [0, 1])
+def test_damage_before_an_acknowledged_entry_is_told_from_a_torn_tail(entry: int) -> None:
+    position = wal_format.FILE_HEADER_BYTES + entry * ENTRY_BYTES + ENTRY_BYTES - 1
+    assert inspect(flipped(WAL, position), "wal").damage == [f"entry {5 + entry} was acknowledged and is damaged"]
+
+
+def test_a_torn_tail_is_no_damage() -> None:
+    torn = flipped(WAL, wal_format.FILE_HEADER_BYTES + 3 * ENTRY_BYTES - 1)
+    assert inspect(torn, "wal").damage == []
+    assert str(facts(torn)["tail"]).startswith("torn")
+
+
+def test_a_damaged_wal_header_is_damage() -> None:
+    assert inspect(flipped(WAL, 12), "wal").damage == ["the file's header is damaged"]
+
+
+def test_files_are_printed_and_damage_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "segment.kfs"
+    path.write_bytes(KFS)
+    assert run(["inspect", str(path), "--batches"]) == 0
+    text = capsys.readouterr().out
+    assert "whole: every checksum is right; batches: 2" in text
+    assert "zstd" in text
+    path.write_bytes(flipped(KFS, 50))
+    assert run(["inspect", str(path), "--json"]) == 1
+    written = capsys.readouterr()
+    assert json.loads(written.out)["whole"] is False
+    assert written.err.startswith(f"kafscale: {path}: the batches' CRC-32C is ")
+    assert written.err.count("\n") == 1
+
+
+def test_a_key_is_read_from_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / KEY.key
+    path.parent.mkdir(parents=True)
+    path.write_bytes(KFS)
+    assert run(["inspect", KEY.key, "--store", f"file:{tmp_path}", "--json", "--batches"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["whole"], len(shown["rows"])) == ("segment", True, 2)
+
+
+@pytest.mark.parametrize("store", ["file:none", "memory:"])
+def test_what_is_neither_file_nor_key_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", "no/such.kfs", "--store", store]) == 1
+    assert capsys.readouterr().err == f"kafscale: no/such.kfs: neither a file nor a key in {store}\n"
+
+
+def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    assert run(["inspect", str(path)]) == 1
+    assert "neither a segment, nor an index, nor a file of the WAL" in capsys.readouterr().err
