@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import email.utils
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -38,6 +38,8 @@ _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "ConditionalRequestConflict": Conflict,
     "OperationAborted": Conflict,
     "InvalidRange": RangeNotSatisfiable,
+    "SlowDown": SlowDown,
+    "AccessDenied": AccessDenied,
     "ExpiredToken": AccessDenied,
     "InvalidToken": AccessDenied,
     "TokenRefreshRequired": AccessDenied,
@@ -99,7 +101,7 @@ class ErrorBody:
             root = ElementTree.fromstring(bytes(body))
         except ElementTree.ParseError:
             return cls()
-        fields = {_local_name(element): element.text or "" for element in root.iter()}
+        fields = {element.tag.rpartition("}")[2]: element.text or "" for element in root.iter()}
         return cls(
             code=fields.get("Code", ""),
             message=fields.get("Message", ""),
@@ -153,6 +155,7 @@ def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
     """A page of rows; `prefix` is the bucket's, and is cut off from the keys."""
     check(request, reply)
     root = _xml(request, reply)
+    # Some stores leave the namespace out; "{*}" would find both, in twice the time.
     namespace = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
     rows = [
@@ -176,10 +179,11 @@ def check_deletion(request: S3Request, reply: S3Reply) -> None:
     check(request, reply)
     if request.method != "POST":
         return
-    for code, message in _deletion_errors(_xml(request, reply)):
+    for refused in _xml(request, reply).iterfind("{*}Error"):
+        code, key, message = (refused.findtext(f"{{*}}{name}", "") for name in ("Code", "Key", "Message"))
         if code != "NoSuchKey":
-            error = _ERROR_BY_CODE.get(code, AccessDenied if code == "AccessDenied" else StoreUnavailable)
-            raise error(f"{request.operation} {request.subject}: {code}: {message}")
+            error = _ERROR_BY_CODE.get(code, StoreUnavailable)
+            raise error(f"{request.operation} {request.subject}/{key}: {code}: {message}")
 
 
 def check_created(request: S3Request, reply: S3Reply) -> None:
@@ -222,17 +226,6 @@ def _xml(request: S3Request, reply: S3Reply) -> ElementTree.Element:
         return ElementTree.fromstring(bytes(reply.body))
     except ElementTree.ParseError as exc:
         raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not XML: {exc}") from exc
-
-
-def _deletion_errors(root: ElementTree.Element) -> Iterator[Sequence[str]]:
-    for element in root:
-        if _local_name(element) == "Error":
-            fields = {_local_name(child): child.text or "" for child in element}
-            yield fields.get("Code", ""), fields.get("Message", "")
-
-
-def _local_name(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]
 
 
 def _key(text: str, is_encoded: bool) -> str:

@@ -143,7 +143,7 @@ async def test_old_credentials_serve_while_a_refresh_fails(caplog):
 
 
 class Store:
-    """An S3 at a time of its own, in seconds since the epoch, that accepts one key (None is any), and notes what it saw."""
+    """An S3 at a time of its own, in seconds since the epoch, that accepts one key (or any) and notes what it saw."""
 
     def __init__(self, now=START, accepts=None):
         self.now, self.accepts, self.seen = now, accepts, []
