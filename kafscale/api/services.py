@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.cluster.groups import GroupCoordinator
 from kafscale.cluster.node import Node
 from kafscale.cluster.producers import ProducerIds
 from kafscale.cluster.topics import TopicRegistry
@@ -31,6 +32,7 @@ class Services:
     node: Node
     topics: TopicRegistry
     producer_ids: ProducerIds
+    groups: GroupCoordinator
     log: Log
     fetch_sessions: FetchSessions
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)

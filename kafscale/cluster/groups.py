@@ -33,7 +33,6 @@ from kafscale.cluster.group_records import (
 from kafscale.cluster.group_settings import (
     ASSIGNMENT_MAX_BYTES,
     GROUP_ID_MAX_COUNT,
-    GROUPS_MAX_COUNT,
     MEMBER_METADATA_MAX_BYTES,
     GroupSettings,
 )
@@ -157,7 +156,7 @@ class GroupCoordinator:
         if group_id not in self._entries:
             if join.member_id:
                 return error_codes.UNKNOWN_MEMBER_ID
-            if len(self._entries) >= GROUPS_MAX_COUNT:
+            if self._is_full:
                 return error_codes.POLICY_VIOLATION
         return error_codes.NONE
 
@@ -218,7 +217,9 @@ class GroupCoordinator:
             return error_codes.INVALID_GROUP_ID
         if identity.generation_id >= 0:
             return error_codes.ILLEGAL_GENERATION
-        return error_codes.POLICY_VIOLATION if len(self._entries) >= GROUPS_MAX_COUNT else error_codes.NONE
+        return (
+            error_codes.POLICY_VIOLATION if len(self._entries) >= self._settings.max_group_count else error_codes.NONE
+        )
 
     def _committed(
         self,
@@ -368,6 +369,10 @@ class GroupCoordinator:
             if now_ms >= expires_ms and at not in pending and not group.is_subscribed_to(at.topic):
                 expired.add(at)
         return expired
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._entries) >= self._settings.max_group_count
 
     def _entry(self, group_id: str) -> _Entry:
         entry = self._entries.get(group_id)

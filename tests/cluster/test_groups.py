@@ -190,10 +190,9 @@ async def test_a_join_that_is_refused_makes_no_group(
     assert list(broker.coordinator.groups()) == []
 
 
-async def test_the_number_of_groups_is_limited(
-    autojump_clock: MockClock, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(groups, "GROUPS_MAX_COUNT", 2)
+async def test_the_number_of_groups_is_limited(autojump_clock: MockClock, broker: Broker) -> None:
+    broker.settings = GroupSettings(max_group_count=2)
+    await broker.restart()
     await broker.stable_member("a")
     assert await broker.coordinator.commit("b", SIMPLE, {T0: at(1)}).wait() == e.NONE
 

@@ -1,0 +1,24 @@
+"""DeleteGroups (42): forget empty groups with all of their offsets.
+
+v2  flexible
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+async def handle(services: Services, _call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    # All are begun before the first is waited for, so that they share one commit.
+    deletions = {group_id: services.groups.delete_group(group_id) for group_id in dict.fromkeys(request.groups_names)}
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=await deletion.wait())
+            for group_id, deletion in deletions.items()
+        ]
+    )
+
+
+API = Api(42, "DeleteGroups", 0, 2, DeleteGroupsRequest, DeleteGroupsResponse, handle)

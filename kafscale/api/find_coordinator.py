@@ -1,0 +1,50 @@
+"""FindCoordinator (10): which broker coordinates a group.
+
+v1  key types, error messages
+v3  flexible
+v4  several keys at once (KIP-699)
+
+This broker coordinates every group. There are no transactions yet: a transactional id is answered with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final, while "not available" would have it ask again
+until its `max.block.ms` is over.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP, TRANSACTION = 0, 1
+
+
+def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    if call.version >= 4:
+        return FindCoordinatorResponse(
+            coordinators=[_find(services, call, request.key_type, key) for key in request.coordinator_keys]
+        )
+    found = _find(services, call, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinator:
+    if key_type == GROUP:
+        endpoint = services.node.endpoint(call.peer)
+        return Coordinator(
+            key=key, error_code=NONE, node_id=services.node.node_id, host=endpoint.host, port=endpoint.port
+        )
+    if key_type == TRANSACTION:
+        message = "This broker does not support transactions."
+        return Coordinator(key=key, error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)
+    message = f"There is no coordinator of key type {key_type}."
+    return Coordinator(key=key, error_code=INVALID_REQUEST, error_message=message)
+
+
+API = Api(10, "FindCoordinator", 0, 4, FindCoordinatorRequest, FindCoordinatorResponse, handle)

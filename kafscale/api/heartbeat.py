@@ -1,0 +1,22 @@
+"""Heartbeat (12): a member is alive; the answer tells it whether to join again. Writes nothing.
+
+v1  throttle time
+v3  static members (KIP-345)
+v4  flexible
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+    error_code = services.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
+    return HeartbeatResponse(error_code=error_code)
+
+
+API = Api(12, "Heartbeat", 0, 4, HeartbeatRequest, HeartbeatResponse, handle)

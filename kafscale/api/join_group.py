@@ -1,0 +1,58 @@
+"""JoinGroup (11): take part in the next generation of a group. Answered when that begins.
+
+v1  a rebalance timeout of its own; before, the session timeout is meant
+v2  throttle time
+v4  a new member is first given its id, with MEMBER_ID_REQUIRED (KIP-394)
+v5  static members (KIP-345)
+v6  flexible
+v7  protocol type in the answer (KIP-559)
+v8  the reason (KIP-800)
+v9  a leader may be told to skip the assignment (KIP-814)
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.cluster.group_events import GroupProtocol, Join, JoinResult
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+
+async def handle(services: Services, call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
+    has_rebalance_timeout = call.version >= 1
+    join = Join(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=call.client_id,
+        client_host=f"/{call.peer.host}",  # as Kafka shows it
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(GroupProtocol(protocol.name, protocol.metadata) for protocol in request.protocols),
+        member_id_required=call.version >= 4,
+        can_skip_assignment=call.version >= 9,
+        reason=request.reason or "not provided",
+    )
+    return _response(call, await services.groups.join(request.group_id, join).wait())
+
+
+def _response(call: Call, result: JoinResult) -> JoinGroupResponse:
+    may_be_null = call.version >= 7
+    return JoinGroupResponse(
+        error_code=result.error_code,
+        generation_id=result.generation_id,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name if may_be_null else result.protocol_name or "",
+        leader=result.leader_id,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
+            )
+            for member in result.members
+        ],
+    )
+
+
+API = Api(11, "JoinGroup", 0, 9, JoinGroupRequest, JoinGroupResponse, handle)

@@ -1,0 +1,45 @@
+"""LeaveGroup (13): members leave, and the others need not wait for their sessions to end.
+
+v1  throttle time
+v3  several members, by member id or, for an administrator, by group.instance.id (KIP-345)
+v4  flexible
+v5  the reason (KIP-800)
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.cluster.group_events import Leaving
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID
+from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+
+def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=INVALID_GROUP_ID)
+    if call.version < 3:
+        (error_code,) = services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
+        return LeaveGroupResponse(error_code=error_code)
+    leavers = [
+        Leaving(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            reason=member.reason or "not provided",
+        )
+        for member in request.members
+    ]
+    error_codes = services.groups.leave(request.group_id, leavers)
+    if COORDINATOR_NOT_AVAILABLE in error_codes:  # of the group, so of all
+        return LeaveGroupResponse(error_code=COORDINATOR_NOT_AVAILABLE)
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error_code
+            )
+            for leaver, error_code in zip(leavers, error_codes, strict=True)
+        ]
+    )
+
+
+API = Api(13, "LeaveGroup", 0, 5, LeaveGroupRequest, LeaveGroupResponse, handle)

@@ -1,0 +1,39 @@
+"""ListGroups (16): every group of this broker.
+
+v1  throttle time
+v3  flexible
+v4  states, and to ask for some only (KIP-518)
+v5  types, likewise (KIP-848): every group here is "classic"
+
+States and types are compared without regard to case.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+
+def handle(services: Services, _call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {group_type.strip().lower() for group_type in request.types_filter}
+    if types and CLASSIC not in types:
+        return ListGroupsResponse()
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group in services.groups.groups()
+            if not states or group.state.value.lower() in states
+        ]
+    )
+
+
+API = Api(16, "ListGroups", 0, 5, ListGroupsRequest, ListGroupsResponse, handle)

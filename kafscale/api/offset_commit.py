@@ -1,0 +1,85 @@
+"""OffsetCommit (8): store how far a group has read. Durable before it is acknowledged, all partitions or none.
+
+v2  retention time chosen by the client (-1: the broker's), until v4
+v3  throttle time
+v6  leader epochs (KIP-320)
+v7  static members (KIP-345)
+v8  flexible
+
+Generation -1 and an empty member id is a consumer that is in no group (or an administrator): it may commit while the
+group is empty, and makes the group if there is none. Partitions that do not exist, and metadata that is too long, are
+refused one by one.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.cluster.group_events import Identity
+from kafscale.cluster.group_records import OffsetAndMetadata, TopicPartition
+from kafscale.wire.error_codes import NONE, OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+
+async def handle(services: Services, _call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
+    refused: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            at = TopicPartition(topic.name, partition.partition_index)
+            error_code = _check(services, at, partition)
+            if error_code != NONE:
+                refused[at] = error_code
+                continue
+            offsets[at] = services.groups.new_offset(
+                partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata,
+                retention_ms=retention_ms,
+            )
+    error_code = await _commit(services, request, offsets) if offsets or not refused else NONE
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=refused.get(TopicPartition(topic.name, partition.partition_index), error_code),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _check(services: Services, at: TopicPartition, partition: OffsetCommitRequestPartition) -> int:
+    topic = services.topics.get(at.topic)
+    if topic is None or not 0 <= at.partition < topic.partition_count:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if services.groups.is_metadata_too_large(partition.committed_metadata):
+        return OFFSET_METADATA_TOO_LARGE
+    return NONE
+
+
+async def _commit(
+    services: Services, request: OffsetCommitRequest, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> int:
+    identity = Identity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation_id=request.generation_id_or_member_epoch,
+    )
+    return await services.groups.commit(request.group_id, identity, offsets).wait()
+
+
+API = Api(8, "OffsetCommit", 2, 8, OffsetCommitRequest, OffsetCommitResponse, handle)

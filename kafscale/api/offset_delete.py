@@ -1,0 +1,60 @@
+"""OffsetDelete (47, KIP-496): forget committed offsets of topics that a group no longer reads.
+
+Of a group with members, offsets of topics that they subscribe to are refused with GROUP_SUBSCRIBED_TO_TOPIC; if it is
+no consumer group nothing is known of that, and all are refused with NON_EMPTY_GROUP.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.cluster.group import Group
+from kafscale.cluster.group_records import TopicPartition
+from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    error_code = services.groups.check_offset_deletion(request.group_id)
+    group = services.groups.group(request.group_id)
+    if error_code != NONE or group is None:
+        return OffsetDeleteResponse(error_code=error_code)
+    outcome = {
+        at: _check(services, group, at)
+        for topic in request.topics
+        for at in (TopicPartition(topic.name, partition.partition_index) for partition in topic.partitions)
+    }
+    doomed = [at for at, code in outcome.items() if code == NONE]
+    error_code = await services.groups.delete_offsets(request.group_id, doomed).wait()
+    if error_code != NONE:
+        return OffsetDeleteResponse(error_code=error_code)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=outcome[TopicPartition(topic.name, partition.partition_index)],
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _check(services: Services, group: Group, at: TopicPartition) -> int:
+    topic = services.topics.get(at.topic)
+    if topic is None or not 0 <= at.partition < topic.partition_count:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(at.topic) else NONE
+
+
+API = Api(47, "OffsetDelete", 0, 0, OffsetDeleteRequest, OffsetDeleteResponse, handle)

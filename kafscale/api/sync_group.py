@@ -1,0 +1,40 @@
+"""SyncGroup (14): the leader says who does what; everyone gets its own part, once the whole is durable.
+
+v1  throttle time
+v3  static members (KIP-345)
+v4  flexible
+v5  protocol type and name, which must be those of the group (KIP-559)
+"""
+
+from __future__ import annotations
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.services import Services
+from kafscale.cluster.group_events import Identity, Sync
+from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL
+from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+async def handle(services: Services, call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
+    if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=INCONSISTENT_GROUP_PROTOCOL)
+    sync = Sync(
+        identity=Identity(
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation_id=request.generation_id,
+        ),
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={part.member_id: part.assignment for part in request.assignments},
+    )
+    result = await services.groups.sync(request.group_id, sync).wait()
+    return SyncGroupResponse(
+        error_code=result.error_code,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+API = Api(14, "SyncGroup", 0, 5, SyncGroupRequest, SyncGroupResponse, handle)

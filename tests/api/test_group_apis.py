@@ -1,0 +1,485 @@
+"""The group APIs as clients of every version see them, on an autojump clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kafscale.api import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from kafscale.api.calls import Api
+from kafscale.cluster.group_settings import GroupSettings
+from kafscale.cluster.groups import GroupCoordinator
+from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.topics import NewTopic, TopicRegistry
+from kafscale.testing.groups import subscription
+from kafscale.testing.handlers import ask, some_services
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes as e
+from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
+from kafscale.wire.messages.describe_groups import DescribeGroupsRequest
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest
+from kafscale.wire.messages.heartbeat import HeartbeatRequest
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from kafscale.wire.messages.list_groups import ListGroupsRequest
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kafscale.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
+from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
+
+
+@pytest.fixture
+async def services(nursery: trio.Nursery) -> Any:
+    store = MemoryMetadataStore()
+    topics = TopicRegistry(store=store)
+    await topics.create([NewTopic(name="t", partition_count=2), NewTopic(name="u", partition_count=1)])
+    groups = GroupCoordinator(store, GroupSettings(), draining=trio.Event())
+    await nursery.start(groups.run)
+    return some_services(node=NODE, topics=topics, groups=groups)
+
+
+def versions(api: Api) -> Sequence[int]:
+    return range(api.min_version, api.max_version + 1)
+
+
+def join_request(**more: Any) -> JoinGroupRequest:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+    )
+    return attrs.evolve(request, **more)
+
+
+async def join(services: Any, *, version: int = 9, **more: Any) -> Any:
+    """As a client does: with the id that it is given, where that is asked for."""
+    answer = await ask(join_group.API, services, join_request(**more), version=version)
+    if answer.error_code == e.MEMBER_ID_REQUIRED:
+        assert version >= 4
+        answer = await ask(
+            join_group.API, services, join_request(**{**more, "member_id": answer.member_id}), version=version
+        )
+    return answer
+
+
+async def become_stable(services: Any, *, group_id: str = "g", assignment: bytes = b"part", **more: Any) -> str:
+    joined = await join(services, group_id=group_id, **more)
+    assert joined.error_code == e.NONE
+    synced = await ask(
+        sync_group.API,
+        services,
+        SyncGroupRequest(
+            group_id=group_id,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)],
+        ),
+    )
+    assert (synced.error_code, synced.assignment) == (e.NONE, assignment)
+    return str(joined.member_id)
+
+
+def commit_request(topics: dict[str, dict[int, int]], **more: Any) -> OffsetCommitRequest:
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id="",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_leader_epoch=4, committed_metadata="m"
+                    )
+                    for index, offset in partitions.items()
+                ],
+            )
+            for name, partitions in topics.items()
+        ],
+    )
+    return attrs.evolve(request, **more)
+
+
+def codes(topics: Any) -> dict[str, dict[int, int]]:
+    return {topic.name: {part.partition_index: part.error_code for part in topic.partitions} for topic in topics}
+
+
+def offsets(topics: Any) -> dict[str, dict[int, int]]:
+    return {topic.name: {part.partition_index: part.committed_offset for part in topic.partitions} for topic in topics}
+
+
+# -- FindCoordinator -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(find_coordinator.API))
+async def test_this_broker_coordinates_every_group(services: Any, version: int) -> None:
+    request = FindCoordinatorRequest(key="g") if version < 4 else FindCoordinatorRequest(coordinator_keys=["g", "h"])
+    answer = await ask(find_coordinator.API, services, request, version=version)
+    found = [answer] if version < 4 else answer.coordinators
+
+    assert [(one.error_code, one.node_id, one.host, one.port) for one in found] == [(e.NONE, 7, "broker", 9999)] * len(
+        found
+    )
+    if version >= 4:
+        assert [one.key for one in found] == ["g", "h"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("key_type", "expected"), [(1, e.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, e.INVALID_REQUEST)]
+)
+async def test_what_nobody_coordinates_gets_a_final_error(
+    services: Any, version: int, key_type: int, expected: int
+) -> None:
+    request = FindCoordinatorRequest(key_type=key_type)
+    request.key, request.coordinator_keys = ("x", []) if version < 4 else ("", ["x"])
+    answer = await ask(find_coordinator.API, services, request, version=version)
+    found = answer if version < 4 else answer.coordinators[0]
+
+    assert (found.error_code, found.node_id, found.host, found.port) == (expected, -1, "", -1)
+    assert found.error_message
+    assert expected not in e.RETRIABLE
+
+
+# -- Membership ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(join_group.API))
+async def test_a_member_joins_syncs_beats_and_leaves(autojump_clock: MockClock, services: Any, version: int) -> None:
+    joined = await join(services, version=version)
+    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (e.NONE, 1, "range")
+    assert joined.protocol_type == ("consumer" if version >= 7 else None)
+    assert [(member.member_id, member.metadata) for member in joined.members] == [(joined.member_id, subscription("t"))]
+    assert joined.member_id.startswith("test-")
+
+    sync = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"\0\xff")],
+    )
+    for sync_version in versions(sync_group.API):
+        synced = await ask(sync_group.API, services, sync, version=sync_version)
+        assert (synced.error_code, synced.assignment) == (e.NONE, b"\0\xff")
+        assert synced.protocol_name == ("range" if sync_version >= 5 else None)
+
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+    for beat_version in versions(heartbeat.API):
+        assert (await ask(heartbeat.API, services, beat, version=beat_version)).error_code == e.NONE
+
+    left = await ask(
+        leave_group.API, services, LeaveGroupRequest(group_id="g", member_id=joined.member_id), version=min(version, 2)
+    )
+    assert left.error_code == e.NONE
+    assert (await ask(heartbeat.API, services, beat)).error_code == e.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", versions(join_group.API))
+async def test_a_refused_join_names_no_generation(services: Any, version: int) -> None:
+    answer = await ask(join_group.API, services, join_request(session_timeout_ms=1), version=version)
+
+    assert (answer.error_code, answer.generation_id, answer.leader, answer.members) == (
+        e.INVALID_SESSION_TIMEOUT,
+        -1,
+        "",
+        [],
+    )
+    assert answer.protocol_name == (None if version >= 7 else "")
+
+
+async def test_two_members_share_a_generation_and_the_first_hears_of_the_second_by_heartbeat(
+    autojump_clock: MockClock, services: Any, nursery: trio.Nursery
+) -> None:
+    first = await become_stable(services)
+    joined: list[Any] = []
+
+    async def second() -> None:
+        joined.append(await join(services))
+
+    nursery.start_soon(second)
+    await trio.sleep(3)
+    beat = await ask(heartbeat.API, services, HeartbeatRequest(group_id="g", generation_id=1, member_id=first))
+    assert beat.error_code == e.REBALANCE_IN_PROGRESS
+    again = await join(services, member_id=first)
+    await wait_all_tasks_blocked()
+
+    assert again.leader == first
+    assert {member.member_id for member in again.members} == {first, joined[0].member_id}
+    assert (joined[0].generation_id, joined[0].members) == (2, [])
+
+
+async def test_version_0_rebalances_within_the_session_timeout(autojump_clock: MockClock, services: Any) -> None:
+    await join(services, version=0)
+
+    (member,) = services.groups.group("g").members
+    assert member.rebalance_timeout_ms == 10_000
+
+
+async def test_a_leader_that_can_skip_the_assignment_is_told_so(autojump_clock: MockClock, services: Any) -> None:
+    await become_stable(services, group_instance_id="i")
+
+    restarted = await join(services, group_instance_id="i")
+    assert (restarted.skip_assignment, restarted.leader) == (True, restarted.member_id)
+    restarted = await join(services, group_instance_id="i", version=8)
+    assert restarted.leader != restarted.member_id
+
+
+async def test_sync_of_version_5_must_name_the_protocol(autojump_clock: MockClock, services: Any) -> None:
+    member_id = await become_stable(services)
+    request = SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id)
+
+    assert (await ask(sync_group.API, services, request)).error_code == e.INCONSISTENT_GROUP_PROTOCOL
+    assert (await ask(sync_group.API, services, request, version=4)).error_code == e.NONE
+
+
+async def test_several_members_leave_at_once(autojump_clock: MockClock, services: Any) -> None:
+    member_id = await become_stable(services, group_instance_id="i")
+    request = LeaveGroupRequest(
+        group_id="g",
+        members=[
+            MemberIdentity(member_id="nobody"),
+            MemberIdentity(member_id="", group_instance_id="i", reason="removed"),
+            MemberIdentity(member_id=member_id, group_instance_id="i"),
+        ],
+    )
+    answer = await ask(leave_group.API, services, request)
+
+    assert answer.error_code == e.NONE
+    assert [(member.member_id, member.group_instance_id, member.error_code) for member in answer.members] == [
+        ("nobody", None, e.UNKNOWN_MEMBER_ID),
+        ("", "i", e.NONE),
+        (member_id, "i", e.UNKNOWN_MEMBER_ID),
+    ]
+
+
+@pytest.mark.parametrize("version", versions(leave_group.API))
+async def test_leaving_a_group_that_does_not_exist(services: Any, version: int) -> None:
+    request = LeaveGroupRequest(group_id="none", member_id="m" if version < 3 else "")
+    request.members = [MemberIdentity(member_id="m")] if version >= 3 else []
+    answer = await ask(leave_group.API, services, request, version=version)
+
+    assert answer.error_code == (e.UNKNOWN_MEMBER_ID if version < 3 else e.NONE)
+    assert [member.error_code for member in answer.members] == ([] if version < 3 else [e.UNKNOWN_MEMBER_ID])
+    request.group_id = ""
+    assert (await ask(leave_group.API, services, request, version=version)).error_code == e.INVALID_GROUP_ID
+
+
+# -- Offsets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(offset_commit.API))
+async def test_a_simple_consumer_commits_and_every_version_fetches(
+    autojump_clock: MockClock, services: Any, version: int
+) -> None:
+    answer = await ask(offset_commit.API, services, commit_request({"t": {0: 10, 1: 11}}), version=version)
+    assert codes(answer.topics) == {"t": {0: e.NONE, 1: e.NONE}}
+
+    for fetch_version in versions(offset_fetch.API):
+        wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[1, 5])]
+        request = OffsetFetchRequest(group_id="g", topics=wanted, require_stable=fetch_version >= 7)
+        if fetch_version >= 8:
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+        fetched = await ask(offset_fetch.API, services, request, version=fetch_version)
+        topics = fetched.topics if fetch_version < 8 else fetched.groups[0].topics
+        assert fetched.error_code == e.NONE
+        assert offsets(topics) == {"t": {1: 11, 5: -1}}
+        known, unknown = topics[0].partitions
+        assert (known.metadata, unknown.metadata, unknown.error_code) == ("m", "", e.NONE)
+        assert known.committed_leader_epoch == (4 if version >= 6 and fetch_version >= 5 else -1)
+
+
+@pytest.mark.parametrize("version", range(2, 9))
+async def test_null_topics_fetch_all_offsets_of_a_group(autojump_clock: MockClock, services: Any, version: int) -> None:
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 2}}))
+    request = OffsetFetchRequest(group_id="g", topics=None)
+    if version == 8:
+        groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "none")]
+        request = OffsetFetchRequest(groups=groups)
+    answer = await ask(offset_fetch.API, services, request, version=version)
+
+    assert offsets(answer.topics if version < 8 else answer.groups[0].topics) == {"t": {0: 1}, "u": {0: 2}}
+    if version == 8:
+        assert (answer.groups[1].group_id, answer.groups[1].topics, answer.groups[1].error_code) == ("none", [], e.NONE)
+
+
+async def test_partitions_are_refused_one_by_one(autojump_clock: MockClock, services: Any) -> None:
+    request = commit_request({"t": {0: 1, 1: 1, 2: 1, -1: 1}, "missing": {0: 1}})
+    request.topics[0].partitions[1].committed_metadata = "x" * 4097
+    answer = await ask(offset_commit.API, services, request)
+
+    assert codes(answer.topics) == {
+        "t": {
+            0: e.NONE,
+            1: e.OFFSET_METADATA_TOO_LARGE,
+            2: e.UNKNOWN_TOPIC_OR_PARTITION,
+            -1: e.UNKNOWN_TOPIC_OR_PARTITION,
+        },
+        "missing": {0: e.UNKNOWN_TOPIC_OR_PARTITION},
+    }
+    assert [line.partition for line in services.groups.committed_offsets()] == [0]
+
+
+async def test_a_commit_without_metadata_is_fetched_with_empty_metadata(
+    autojump_clock: MockClock, services: Any
+) -> None:
+    request = commit_request({"t": {0: 1}})
+    request.topics[0].partitions[0].committed_metadata = None
+    await ask(offset_commit.API, services, request)
+
+    assert services.groups.offsets("g")["t"][0].metadata == ""
+
+
+async def test_commits_are_fenced_by_member_and_generation(autojump_clock: MockClock, services: Any) -> None:
+    member_id = await become_stable(services)
+    for identity, expected in (
+        ({"member_id": member_id, "generation_id_or_member_epoch": 1}, e.NONE),
+        ({"member_id": member_id, "generation_id_or_member_epoch": 0}, e.ILLEGAL_GENERATION),
+        ({"member_id": "other", "generation_id_or_member_epoch": 1}, e.UNKNOWN_MEMBER_ID),
+        ({}, e.UNKNOWN_MEMBER_ID),
+    ):
+        answer = await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, **identity))
+        assert codes(answer.topics) == {"t": {0: expected}}
+
+
+async def test_a_client_may_choose_the_retention_up_to_version_4(autojump_clock: MockClock, services: Any) -> None:
+    for version, expected in ((4, 5000), (5, None)):
+        request = commit_request({"t": {0: 1}}, retention_time_ms=5000 if version == 4 else -1)
+        await ask(offset_commit.API, services, request, version=version)
+        stored = services.groups.offsets("g")["t"][0]
+        kept_ms = (
+            None if stored.expire_timestamp_ms is None else stored.expire_timestamp_ms - stored.commit_timestamp_ms
+        )
+        assert kept_ms == expected
+
+
+async def test_offsets_of_topics_that_the_group_reads_are_not_deleted(autojump_clock: MockClock, services: Any) -> None:
+    member_id = await become_stable(services)  # reads "t"
+    identity = {"member_id": member_id, "generation_id_or_member_epoch": 1}
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 1}}, **identity))
+    request = OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+            for name in ("t", "u", "missing")
+        ],
+    )
+    answer = await ask(offset_delete.API, services, request)
+
+    assert answer.error_code == e.NONE
+    assert codes(answer.topics) == {
+        "t": {0: e.GROUP_SUBSCRIBED_TO_TOPIC},
+        "u": {0: e.NONE},
+        "missing": {0: e.UNKNOWN_TOPIC_OR_PARTITION},
+    }
+    assert list(services.groups.offsets("g")) == ["t"]
+    request.group_id = "none"
+    assert (await ask(offset_delete.API, services, request)).error_code == e.GROUP_ID_NOT_FOUND
+
+
+# -- Administration --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(describe_groups.API))
+async def test_groups_are_described(autojump_clock: MockClock, services: Any, version: int) -> None:
+    member_id = await become_stable(services, group_instance_id="i")
+    request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=version >= 3)
+    group, missing = (await ask(describe_groups.API, services, request, version=version)).groups
+
+    assert (group.error_code, group.group_id, group.group_state) == (e.NONE, "g", "Stable")
+    assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+    assert (group.authorized_operations > 0) is (version >= 3)
+    (member,) = group.members
+    assert (member.member_id, member.client_id, member.client_host) == (member_id, "test", "/192.0.2.1")
+    assert (member.member_metadata, member.member_assignment) == (subscription("t"), b"part")
+    assert member.group_instance_id == ("i" if version >= 4 else None)
+    assert (missing.error_code, missing.group_state, missing.members) == (e.NONE, "Dead", [])
+
+
+async def test_while_a_group_rebalances_its_protocol_is_not_shown(autojump_clock: MockClock, services: Any) -> None:
+    await join(services)
+    (group,) = (await ask(describe_groups.API, services, DescribeGroupsRequest(groups=["g"]))).groups
+
+    assert (group.group_state, group.protocol_type, group.protocol_data) == ("CompletingRebalance", "consumer", "")
+    assert [member.member_metadata for member in group.members] == [b""]
+
+
+@pytest.mark.parametrize("version", versions(list_groups.API))
+async def test_groups_are_listed(autojump_clock: MockClock, services: Any, version: int) -> None:
+    await become_stable(services)
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"))
+    listed = (await ask(list_groups.API, services, ListGroupsRequest(), version=version)).groups
+
+    assert [(group.group_id, group.protocol_type) for group in listed] == [("g", "consumer"), ("simple", "")]
+    assert [group.group_state for group in listed] == (["Stable", "Empty"] if version >= 4 else ["", ""])
+    assert {group.group_type for group in listed} == {"classic" if version >= 5 else ""}
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "expected"),
+    [
+        (["stable"], [], ["g"]),
+        (["Empty", "Dead"], [], ["simple"]),
+        (["PreparingRebalance"], [], []),
+        ([], ["Classic"], ["g", "simple"]),
+        ([], ["consumer"], []),
+        (["EMPTY"], ["consumer", "classic"], ["simple"]),
+    ],
+)
+async def test_groups_are_listed_by_state_and_type(
+    autojump_clock: MockClock, services: Any, states: list[str], types: list[str], expected: list[str]
+) -> None:
+    await become_stable(services)
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"))
+    request = ListGroupsRequest(states_filter=states, types_filter=types)
+
+    assert [group.group_id for group in (await ask(list_groups.API, services, request)).groups] == expected
+
+
+@pytest.mark.parametrize("version", versions(delete_groups.API))
+async def test_groups_are_deleted(autojump_clock: MockClock, services: Any, version: int) -> None:
+    await become_stable(services)
+    for group_id in ("a", "b"):
+        await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id=group_id))
+    request = DeleteGroupsRequest(groups_names=["a", "g", "none", "b", "a"])
+    answer = await ask(delete_groups.API, services, request, version=version)
+
+    assert [(result.group_id, result.error_code) for result in answer.results] == [
+        ("a", e.NONE),
+        ("g", e.NON_EMPTY_GROUP),
+        ("none", e.GROUP_ID_NOT_FOUND),
+        ("b", e.NONE),
+    ]
+    assert [group.group_id for group in services.groups.groups()] == ["g"]
