@@ -299,10 +299,3 @@ def test_a_field_that_a_version_lacks_needs_a_default() -> None:
     with pytest.raises(TypeError, match=r"Careless\.late is not in version 0"):
         decode(Careless, 0, b"")
     assert decode(Careless, 1, b"\0\0\0\7").late == 7
-
-
-@pytest.mark.parametrize("declare", [lambda: wire("int31"), lambda: wire(Array(int)), lambda: wire("int8", tag=0)])
-def test_a_declaration_that_can_not_work_is_refused(declare: object) -> None:
-    assert callable(declare)
-    with pytest.raises(TypeError):
-        declare()
