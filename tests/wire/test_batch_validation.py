@@ -29,7 +29,7 @@ codecs = pytest.mark.parametrize("codec", CODECS, ids=compression.NAMES.get)
 EDGES = [
     [Record(value=bytes(size)) for size in (0, 50, 56, 57, 58, 59, 8180, 8183, 8184, 8185, 8186, 1_100_000)],
     [Record(timestamp_ms=stamp) for stamp in (0, 63, 64, -64, -65, 8191, 8192, 1 << 34, -(1 << 40), 1 << 62)],
-    [Record()] * 8200,
+    [Record()] * 16_500,
     [Record()] * 65,
 ]
 
@@ -125,7 +125,7 @@ def test_a_wrong_offset_delta_is_corrupt(codec: int, deltas: tuple[int, int]) ->
         raw_record(0) + varint(-7) + raw_record(1)[1:],
         raw_record(0) + b"\xff" * 20,
         raw_record(0) + b"\x80" * 20,
-        raw_record(0, rest=b"\1"),
+        raw_record(0) + raw_record(1, rest=b"\1"),
     ],
     ids=["none", "one", "cut", "rest", "long", "short", "negative", "endless", "endless zeros", "too short to be one"],
 )
@@ -193,6 +193,11 @@ def test_a_record_without_a_key_is_found_wherever_it_is(codec: int) -> None:
         records = list(keyed)
         records[index] = Record(value=b"no key", timestamp_ms=1 << 40)
         assert has_keyless_record(memoryview(build_batch(records, codec=codec)), max_decompressed_bytes=MIB)
+
+
+def test_every_negative_key_length_is_no_key() -> None:
+    view = with_records(raw_record(0, rest=varint(-2) + b"\1\0"), 1, compression.NONE)
+    assert has_keyless_record(view, max_decompressed_bytes=0)
 
 
 def test_validation_does_not_change_or_keep_the_buffer() -> None:
