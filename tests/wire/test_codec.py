@@ -225,6 +225,12 @@ def test_decoder_starts_where_it_is_told_and_says_where_it_stopped() -> None:
     assert (message.name, end) == ("orders", 2 + len(raw))
 
 
+def test_the_last_field_must_be_there_in_full() -> None:
+    raw = encoded(Rigid(name="", note="", records=[b"abc"]), 0)
+    with pytest.raises(DecodeError, match="records of 3 bytes is longer than the message"):
+        decoder(Rigid, 0)(memoryview(raw[:-1]), 0)
+
+
 def test_bytes_left_over_are_refused() -> None:
     with pytest.raises(DecodeError, match="1 bytes are left over"):
         decode(Everything, 1, encoded(SAMPLE, 1) + b"\0")

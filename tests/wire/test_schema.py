@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (`wire` makes an attrs field)
 from __future__ import annotations
 
 from collections.abc import Callable
