@@ -113,6 +113,8 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
     except DamagedObject as exc:
         found.damage.append(str(exc).removeprefix(f"{name}: "))
         return None
+    *_, reserved, _ = segment.TRAILER.unpack(view[-segment.TRAILER.size :])
+    found.expect("what the trailer keeps free", reserved, 0)
     identity = footer.identity
     for fact, value in (
         ("topic id", topic_id_text(identity.topic_id)),
