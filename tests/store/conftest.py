@@ -6,13 +6,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
+from kafscale.store.limited import LimitedStore, StoreLimiter
 from kafscale.store.memory import MemoryStore
+from kafscale.store.metered import MeteredStore, StoreMetrics
+from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.s3_processes import S3Process, minio_server, moto_server
 from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 
@@ -54,12 +60,29 @@ async def open_bucket(process: S3Process) -> AsyncIterator[ObjectStore]:
         yield store
 
 
+@asynccontextmanager
+async def open_wrapped_store(path: Path) -> AsyncIterator[ObjectStore]:
+    """As the broker has it, at a limit of one: an operation that needs two tokens hangs."""
+    metrics = StoreMetrics.register(Metrics())
+    limited = LimitedStore(MeteredStore(MemoryStore(), metrics), StoreLimiter(1, metrics))
+    async with aclosing(RetryingStore(limited, RetryPolicy(), Random(0), metrics)) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_faulty_store(path: Path) -> AsyncIterator[ObjectStore]:
+    async with aclosing(FaultyStore(MemoryStore())) as store:
+        yield store
+
+
 # Each gives an empty bucket; the path is an empty directory that it may use.
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = {
     "file": open_file_store,
     "memory": open_memory_store,
     "s3": open_s3_store,
     "s3-tls": partial(open_s3_store, tls=True),
+    "wrapped": open_wrapped_store,
+    "faulty": open_faulty_store,
 }
 
 # Servers that are not ours: one process each for all tests.

@@ -1,0 +1,222 @@
+"""An object store that fails on demand, around any other one.
+
+A fault is a rule: on which operations, and what happens to them. Rules apply in the order in which they were made;
+those before the effect first, then the effect, then those after it.
+
+    store = FaultyStore(MemoryStore())
+    store.fail(On("put*", "*.kfs", times=3), SlowDown)      # three uploads are refused
+    store.lose_reply(On("put_if_absent", times=1))          # one takes effect, and its reply is lost
+    gate = store.hold(On("put*", "*.index"))                # uploads hang ...
+    await gate.wait_arrived(1)
+    gate.open()                                             # ... until now
+    store.unreliable(0.1)                                   # a tenth of everything fails somehow, by the seed
+    store.heal()                                            # no rule is left
+
+Waits are trio's, so latency costs nothing under an autojump clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.errors import Conflict, SlowDown, StoreError, StoreUnavailable
+from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class StoreCall:
+    """One operation: `get`, `get_range`, `get_tail`, `head`, `put`, `put_if_absent`, `put_if_match`, `delete`, `list`.
+
+    A listing's key is its prefix, and each of its pages is an operation. Only a delete has several keys.
+    """
+
+    operation: str
+    keys: tuple[str, ...]
+
+
+@attrs.frozen
+class On:
+    """Which operations a rule is for: `fnmatch` patterns of the operation and of any of its keys.
+
+    skip: how many of them to let pass first. times: how many to meet, None for all. probability: of meeting each.
+    """
+
+    operation: str = "*"
+    key: str = "*"
+    skip: int = attrs.field(default=0, kw_only=True)
+    times: int | None = attrs.field(default=None, kw_only=True)
+    probability: float = attrs.field(default=1.0, kw_only=True)
+
+    def matches(self, call: StoreCall) -> bool:
+        return fnmatchcase(call.operation, self.operation) and any(fnmatchcase(key, self.key) for key in call.keys)
+
+
+@attrs.define(eq=False)
+class Rule:
+    """What happens to the operations that `on` describes. `met_count`: to how many it has happened."""
+
+    on: On
+    act: Callable[[StoreCall], Awaitable[None]]
+    after_effect: bool = False
+    met_count: int = attrs.field(default=0, init=False)
+    _skipped_count: int = attrs.field(default=0, init=False)
+
+    def meets(self, call: StoreCall, random: Random) -> bool:
+        """Whether it happens to this one; counts it if so."""
+        if self.met_count == self.on.times or not self.on.matches(call):
+            return False
+        if self._skipped_count < self.on.skip:
+            self._skipped_count += 1
+            return False
+        if self.on.probability < 1.0 and random.random() >= self.on.probability:
+            return False
+        self.met_count += 1
+        return True
+
+
+@attrs.define(eq=False)
+class Gate:
+    """Holds operations until it is opened."""
+
+    arrived_count: int = attrs.field(default=0, init=False)
+    _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _arrival: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def open(self) -> None:
+        """Let go those that are held, and hold none any more."""
+        self._opened.set()
+
+    async def wait_arrived(self, count: int = 1) -> None:
+        """Wait until `count` operations have come to the gate."""
+        while self.arrived_count < count:
+            await self._arrival.wait()
+
+    async def wait_opened(self) -> None:
+        self.arrived_count += 1
+        self._arrival.set()
+        self._arrival = trio.Event()
+        await self._opened.wait()
+
+
+@attrs.define(eq=False)
+class FaultyStore:
+    """An `ObjectStore` with faults. `calls` has every operation that was tried, in order."""
+
+    store: ObjectStore
+    random: Random = attrs.field(factory=lambda: Random(0))
+    rules: list[Rule] = attrs.field(factory=list, init=False)
+    calls: list[StoreCall] = attrs.field(factory=list, init=False)
+
+    def rule(self, on: On, act: Callable[[StoreCall], Awaitable[None]], *, after_effect: bool = False) -> Rule:
+        """Await `act` for these operations, before or after their effect; what it raises they raise."""
+        self.rules.append(Rule(on, act, after_effect))
+        return self.rules[-1]
+
+    def fail(self, on: On, error: type[StoreError] = StoreUnavailable) -> Rule:
+        """Fail before the effect."""
+        return self.rule(on, partial(_fail, error))
+
+    def lose_reply(self, on: On, error: type[StoreError] = StoreUnavailable) -> Rule:
+        """Fail after the effect."""
+        return self.rule(on, partial(_fail, error), after_effect=True)
+
+    def delay(self, on: On, seconds: float, *, jitter_seconds: float = 0.0, after_effect: bool = False) -> Rule:
+        """Wait `seconds`, and a random part of `jitter_seconds`."""
+
+        async def act(call: StoreCall) -> None:
+            await trio.sleep(seconds + self.random.uniform(0, jitter_seconds))
+
+        return self.rule(on, act, after_effect=after_effect)
+
+    def hold(self, on: On, *, after_effect: bool = False) -> Gate:
+        """Hang until the gate is opened; a gate after the effect holds the reply."""
+        gate = Gate()
+
+        async def act(call: StoreCall) -> None:
+            await gate.wait_opened()
+
+        self.rule(on, act, after_effect=after_effect)
+        return gate
+
+    def unreliable(self, probability: float, *, delay_seconds: float = 0.1) -> None:
+        """Every kind of failure, each with a share of `probability`, and a random delay on both sides of the effect."""
+        everything = On()
+        share = attrs.evolve(everything, probability=probability / 4)
+        self.delay(everything, 0.0, jitter_seconds=delay_seconds)
+        self.fail(share, StoreUnavailable)
+        self.fail(share, SlowDown)
+        self.fail(attrs.evolve(share, operation="put_if_*"), Conflict)
+        self.delay(everything, 0.0, jitter_seconds=delay_seconds, after_effect=True)
+        self.lose_reply(share)
+
+    def heal(self) -> None:
+        """Forget all rules. What a gate holds stays there until it is opened."""
+        self.rules.clear()
+
+    def count(self, operation: str = "*", key: str = "*") -> int:
+        """How many operations were tried whose name and key are like these patterns."""
+        return sum(map(On(operation, key).matches, self.calls))
+
+    async def get(self, key: str) -> ObjectPart:
+        return await self._perform("get", [key], partial(self.store.get, key))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return await self._perform("get_range", [key], partial(self.store.get_range, key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return await self._perform("get_tail", [key], partial(self.store.get_tail, key, length_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._perform("head", [key], partial(self.store.head, key))
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self._perform("put", [key], partial(self.store.put, key, parts))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self._perform("put_if_absent", [key], partial(self.store.put_if_absent, key, parts))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        return await self._perform("put_if_match", [key], partial(self.store.put_if_match, key, parts, etag))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            while page := await self._perform("list", [prefix], partial(_next_page, pages)):
+                yield page
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._perform("delete", keys, partial(self.store.delete, keys))
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+    async def _perform(self, operation: str, keys: Sequence[str], effect: Callable[[], Awaitable[T]]) -> T:
+        call = StoreCall(operation, tuple(keys))
+        self.calls.append(call)
+        await self._apply(call, after_effect=False)
+        result = await effect()
+        await self._apply(call, after_effect=True)
+        return result
+
+    async def _apply(self, call: StoreCall, *, after_effect: bool) -> None:
+        for rule in tuple(self.rules):
+            if rule.after_effect == after_effect and rule.meets(call, self.random):
+                await rule.act(call)
+
+
+async def _fail(error: type[StoreError], call: StoreCall) -> None:
+    await trio.lowlevel.checkpoint()
+    raise error(f"injected into {call.operation} of {' '.join(call.keys)}")
+
+
+async def _next_page(pages: AsyncGenerator[Sequence[ObjectInfo], None]) -> Sequence[ObjectInfo] | None:
+    return await anext(pages, None)
