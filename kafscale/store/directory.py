@@ -43,8 +43,9 @@ from kafscale.store.paths import check_key
 
 CONTROL_NAME = ".kafscale"
 
-# Synced slice by slice, and one slice at a time in a process, so that the WAL's fsyncs on the same disk find a short
-# queue: see the measurement in docs/discussion/architecture.md.
+# Written and synced slice by slice, and one slice at a time in a process, so that the WAL's fsyncs on the same disk
+# find a short queue. Measured, four writers of 64 MiB objects beside 4 KiB appends, appends' p99: 105 ms synced at
+# once, 13 ms in slices of 4 MiB, 8 ms of 1 MiB, 15 ms of 1 MiB without the lock.
 SLICE_BYTES = 1024 * 1024
 STAGING_STALE_SECONDS = 600  # since the last slice; a writer that lives writes one in far less
 _BUFFERS_MAX_COUNT = os.sysconf("SC_IOV_MAX")

@@ -249,6 +249,16 @@ def test_an_etag_stays_over_a_restart_and_changes_with_equal_content(tmp_path):
     assert Directory.open(tmp_path).info("key").etag == etags[-1]
 
 
+def test_an_etag_has_the_nanosecond_and_not_the_kernels_tick(tmp_path, monkeypatch):
+    """An inode that is freed and used again within a tick would give two writes of one size the same ETag."""
+    times_ns = iter([1_700_000_000_123_456_789, 1_700_000_000_123_456_790])
+    monkeypatch.setattr(time, "time_ns", lambda: next(times_ns))
+    bucket = Directory.open(tmp_path)
+    etags = [bucket.write("key", [b"same"], between_slices=no_pause) for _ in range(2)]
+    assert int(etags[1].split("-")[1], 16) - int(etags[0].split("-")[1], 16) == 1
+    assert bucket.info("key").modified_ms == 1_700_000_000_123
+
+
 def test_a_key_that_is_the_beginning_of_another_is_refused(tmp_path):
     bucket = Directory.open(tmp_path)
     bucket.write("a/b", [b"1"], between_slices=no_pause)
