@@ -122,6 +122,10 @@ class S3Server:
         """Let the next `count` calls (of that operation, if one is named) meet the fault."""
         self._faults.extend([(operation, fault)] * count)
 
+    def clear_faults(self) -> None:
+        """Forget the injected faults that no call has met yet."""
+        self._faults.clear()
+
     def limit_link(self, bytes_per_second: float) -> None:
         """Give each direction of the line that all connections share this rate."""
         self.upstream, self.downstream = Link(bytes_per_second), Link(bytes_per_second)
@@ -194,6 +198,8 @@ class _ServerConnection:
             request = await self._receive_request(http)
             self.is_idle = False
             headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+            if http.they_are_waiting_for_100_continue:
+                await self.stream.send_all(http.send(h11.InformationalResponse(status_code=100, headers=[])))
             body = await self._receive_body(http, int(headers.get("content-length", "0")))
             call = S3Call.of(
                 request.method.decode(), request.target.decode(), headers, body=body, domain=self.server.service.domain

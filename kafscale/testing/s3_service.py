@@ -13,6 +13,7 @@ import email.utils
 import hashlib
 import re
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl, quote, unquote
 from xml.etree import ElementTree
@@ -32,6 +33,11 @@ _AUTHORIZATION = re.compile(
     r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})"
 )
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_CHECKSUMS: Mapping[str, Callable[[Body], bytes]] = {
+    "content-md5": lambda body: hashlib.md5(body, usedforsecurity=False).digest(),
+    "x-amz-checksum-crc32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
+    "x-amz-checksum-crc32c": lambda body: crc32c.crc32c(body).to_bytes(4, "big"),
+}
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
@@ -188,7 +194,7 @@ class S3Service:
     def delete_objects(self, call: S3Call) -> S3Answer:
         """DeleteObjects: up to a thousand at once, only with a checksum."""
         bucket = self._bucket(call)
-        if not {"content-md5", "x-amz-checksum-crc32c"} & set(call.headers):
+        if not _CHECKSUMS.keys() & call.headers.keys():
             raise _refuse(400, "InvalidRequest", "Missing required header for this request: Content-MD5")
         keys = [element.text or "" for element in ElementTree.fromstring(bytes(call.body)).iterfind("{*}Object/{*}Key")]
         if not 1 <= len(keys) <= 1000:
@@ -285,13 +291,10 @@ def _check_body(call: S3Call) -> None:
     payload_hash = call.headers.get("x-amz-content-sha256")
     if payload_hash != UNSIGNED_PAYLOAD and payload_hash != hashlib.sha256(call.body).hexdigest():
         raise _refuse(400, "XAmzContentSHA256Mismatch", "the payload's SHA-256 is another")
-    crc = base64.b64encode(crc32c.crc32c(call.body).to_bytes(4, "big")).decode()
-    if call.headers.get("x-amz-checksum-crc32c", crc) != crc:
-        raise _refuse(400, "BadDigest", "The CRC32C you specified did not match the calculated checksum.")
-    if "content-md5" in call.headers:
-        md5 = base64.b64encode(hashlib.md5(call.body, usedforsecurity=False).digest()).decode()
-        if call.headers["content-md5"] != md5:
-            raise _refuse(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+    for header, checksum in _CHECKSUMS.items():
+        given = call.headers.get(header)
+        if given is not None and given != base64.b64encode(checksum(call.body)).decode():
+            raise _refuse(400, "BadDigest", f"The {header} you specified did not match the calculated checksum.")
 
 
 def _check_conditions(call: S3Call, found: StoredObject | None) -> None:
