@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+import attrs
 import click
 
 from kafscale.config import BOOTSTRAP_VARIABLE, Address, parse_duration
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic in newer versions only
@@ -55,6 +58,11 @@ def parse_time(text: str) -> int:
         allowed = "2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for that long ago"
         raise ValueError(f"'{text}' is not a time; allowed: {allowed}") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def take(options: dict[str, Any], cls: type[T]) -> T:
+    """Move the options that are fields of an attrs class out of `options` into an instance of it."""
+    return cls(**{field.name: options.pop(field.name) for field in attrs.fields(cls)})
 
 
 ADDRESS = Parsed("HOST:PORT", Address.parse)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, bootstrap_option, run_with_client
+from kafscale.cli.connecting import TIME, bootstrap_option, run_with_client, take
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_formatter, unescape
 from kafscale.config import Address
 
@@ -72,15 +72,14 @@ def command(
     partitions: tuple[int, ...],
     max_messages: int | None,
     follow: bool,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Write the records of TOPIC to stdout.
 
     Without a place to begin at it waits for new records. With one it stops at what is the end now, unless --follow is
     given.
     """
-    start = Start(**{name: options.pop(name) for name in ("beginning", "offset", "last", "time_ms")})  # type: ignore[arg-type]
-    style = Style(**options)  # type: ignore[arg-type]
+    start, style = take(options, Start), take(options, Style)
     if start.given_count > 1:
         raise click.UsageError(
             "where to begin is not clear; allowed: one of --from-beginning, --offset, --last, --time"

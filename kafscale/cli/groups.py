@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import TIME, bootstrap_option, json_option, run_with_client, take
 from kafscale.cli.output import show, show_json
 from kafscale.config import Address
 from kafscale.errors import KafkaError
@@ -52,6 +52,14 @@ class ResetRow:
     partition: int
     before: int | None
     after: int
+
+
+@attrs.frozen(kw_only=True)
+class Selection:
+    """What to reset: all partitions of all topics that have offsets, unless topics or partitions are given."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -159,17 +167,15 @@ def reset_command(
     group: str,
     bootstrap: Address,
     *,
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
-    **target_options: object,
+    **options: Any,
 ) -> None:
     """Move the committed offsets of GROUP, which must have no members.
 
     An offset outside of a partition's log becomes the nearer end of it.
     """
-    target = Target(**target_options)  # type: ignore[arg-type]
+    selection, target = take(options, Selection), take(options, Target)
     if not target.is_one:
         raise click.UsageError(
             "where to is not clear; allowed: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift"
@@ -179,7 +185,7 @@ def reset_command(
         from kafscale.client.groups import TopicPartition, commit_offsets, committed_offsets
 
         before = await committed_offsets(client, group)
-        wanted = await _wanted(client, topics or {each.topic for each in before}, partitions)
+        wanted = await _wanted(client, selection.topics or {each.topic for each in before}, selection.partitions)
         if target.shift is not None:
             wanted = [each for each in wanted if each in before]
         after = await _targets(client, wanted, before, target)

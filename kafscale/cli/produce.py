@@ -7,12 +7,12 @@ come, and they go out together, in order.
 from __future__ import annotations
 
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, bootstrap_option, run_with_client
+from kafscale.cli.connecting import SETTING, bootstrap_option, run_with_client, take
 from kafscale.config import Address
 
 if TYPE_CHECKING:
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 ACKS = {"0": 0, "1": 1, "all": -1}
+
+
+@attrs.frozen(kw_only=True)
+class Delivery:
+    """Where records go, packed how, and when they count as written."""
+
+    partition: int | None
+    acks: str
+    compression: str
 
 
 @attrs.frozen(kw_only=True)
@@ -60,27 +69,23 @@ class LineForm:
 def command(
     topic: str,
     bootstrap: Address,
-    *,
-    partition: int | None,
-    acks: str,
-    compression: str,
-    **form: object,
+    **options: Any,
 ) -> None:
     """Write the lines of stdin to TOPIC, which the broker may create.
 
     Records with a key go to the partition that Kafka's own clients would choose.
     """
-    line_form = LineForm(**form)  # type: ignore[arg-type]
+    delivery, line_form = take(options, Delivery), take(options, LineForm)
 
     async def use(client: Client) -> None:
         from kafscale.client import Producer
         from kafscale.wire.compression import NAMES
 
-        codec = next(number for number, name in NAMES.items() if name == compression)
-        producer = Producer(client=client, topic=topic, acks=ACKS[acks], codec=codec)
+        codec = next(number for number, name in NAMES.items() if name == delivery.compression)
+        producer = Producer(client=client, topic=topic, acks=ACKS[delivery.acks], codec=codec)
         reader = LineReader(sys.stdin.buffer)
         while lines := await reader.read():
-            await producer.send([line_form.record(line) for line in lines], partition=partition)
+            await producer.send([line_form.record(line) for line in lines], partition=delivery.partition)
 
     run_with_client(bootstrap, use)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import SETTING, bootstrap_option, json_option, run_with_client, take
 from kafscale.cli.output import show, show_json
 from kafscale.config import Address
 from kafscale.errors import KafkaError
@@ -42,6 +42,15 @@ class ConfigRow:
     config: str
     value: str | None
     set_on_topic: bool
+
+
+@attrs.frozen(kw_only=True)
+class Shape:
+    """What a new topic is to be; the broker's default for what is None."""
+
+    partitions: int | None
+    replication_factor: int | None
+    configs: tuple[tuple[str, str], ...]
 
 
 @click.group("topics")
@@ -83,12 +92,11 @@ def create_command(
     topic: str,
     bootstrap: Address,
     *,
-    partitions: int | None,
-    replication_factor: int | None,
-    configs: tuple[tuple[str, str], ...],
     if_not_exists: bool,
+    **options: Any,
 ) -> None:
     """Create TOPIC."""
+    shape = take(options, Shape)
 
     async def use(client: Client) -> None:
         from kafscale.client.admin import BROKER_DEFAULT, NewTopic, create_topic
@@ -96,9 +104,9 @@ def create_command(
 
         new = NewTopic(
             name=topic,
-            partition_count=partitions or BROKER_DEFAULT,
-            replication_factor=replication_factor or BROKER_DEFAULT,
-            configs=dict(configs),
+            partition_count=shape.partitions or BROKER_DEFAULT,
+            replication_factor=shape.replication_factor or BROKER_DEFAULT,
+            configs=dict(shape.configs),
         )
         try:
             await create_topic(client, new)

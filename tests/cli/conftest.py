@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import attrs
@@ -56,3 +57,11 @@ def feed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
     return give
+
+
+@pytest.fixture
+def _restored_logging() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("kafscale")
+    before = (root.handlers[:], root.level, own.level)
+    yield
+    root.handlers[:], root.level, own.level = before[0], before[1], before[2]

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from kafscale.cli.logs import configure_logging
 from kafscale.config import LogFormat, LogLevel
 
-
-@pytest.fixture(autouse=True)
-def _restored_logging() -> Iterator[None]:
-    root, own = logging.getLogger(), logging.getLogger("kafscale")
-    before = (root.handlers[:], root.level, own.level)
-    yield
-    root.handlers[:], root.level, own.level = before[0], before[1], before[2]
+pytestmark = pytest.mark.usefixtures("_restored_logging")
 
 
 def test_a_client_cannot_write_log_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
