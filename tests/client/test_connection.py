@@ -191,3 +191,12 @@ async def test_nobody_listening_is_said_in_one_line() -> None:
     with pytest.raises(BrokerUnavailable, match=f"^can't connect to {address}; is a broker listening there"):
         async with open_connection(address):
             pass
+
+
+async def test_several_encoded_requests_go_out_together_and_come_back_in_order(nursery: trio.Nursery) -> None:
+    broker = ScriptedBroker({HeartbeatRequest: echo})
+    connection = await connected(nursery, broker)
+    call = connection.call(HeartbeatRequest, HeartbeatResponse)
+    replies = await connection.send_many(call, [codec.encode(heartbeat(each), call.version) for each in range(5)])
+    assert [(await reply.wait()).throttle_time_ms for reply in replies] == list(range(5))
+    await connection.aclose()
