@@ -80,7 +80,7 @@ class S3Store:
     ) -> None:
         """Connects to nothing yet. Credentials that are not given are looked for where AWS SDKs do.
 
-        Raises StartupError if the CA file is of no use.
+        Raises ConfigError for an endpoint that is none, and StartupError for a CA file that is of no use.
         """
         region = settings.region or configured_region(os.environ, Path.home()) or REGION_DEFAULT
         self.address = BucketAddress.of(

@@ -141,11 +141,11 @@ class SigV4Auth(httpx.Auth):
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         """httpx's protocol: yields the signed request, and is sent the response."""
         credentials = await self.source.get()
-        self._sign(request, credentials)
+        signed_at_seconds = self._sign(request, credentials)
         response = yield request
         if response.status_code not in (400, 403):
             return
-        if self._adjusts_clock(response):
+        if self._adjusts_clock(response, signed_at_seconds):
             self._sign(request, credentials)
             response = yield request
         elif credentials.session_token is not None and ErrorBody.of(await response.aread()).code in EXPIRED_CODES:
@@ -153,9 +153,11 @@ class SigV4Auth(httpx.Auth):
             self._sign(request, await self.source.get())
             response = yield request
 
-    def _sign(self, request: httpx.Request, credentials: Credentials) -> None:
+    def _sign(self, request: httpx.Request, credentials: Credentials) -> float:
+        """Add the headers. Returns the time, in seconds since the epoch, that the signature claims."""
         headers = request.headers
-        stamp = amz_stamp(self.clock() + self._skew_seconds)
+        now_seconds = self.clock() + self._skew_seconds
+        stamp = amz_stamp(now_seconds)
         headers["x-amz-date"] = stamp
         if credentials.session_token is not None:
             headers["x-amz-security-token"] = credentials.session_token
@@ -167,18 +169,20 @@ class SigV4Auth(httpx.Auth):
             payload_hash=headers.get("x-amz-content-sha256", EMPTY_SHA256),
         )
         headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
+        return now_seconds
 
-    def _adjusts_clock(self, response: httpx.Response) -> bool:
-        """Take over the time of a server that refused us, if it is far from ours."""
+    def _adjusts_clock(self, response: httpx.Response, signed_at_seconds: float) -> bool:
+        """Take over the time of a server that refused us, if it is far from the one that we signed with."""
         try:
-            server_time = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
+            server_seconds = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
         except (KeyError, ValueError):
             return False
-        skew_seconds = server_time - self.clock()
-        if abs(skew_seconds - self._skew_seconds) < SKEW_SECONDS:
+        if abs(server_seconds - signed_at_seconds) < SKEW_SECONDS:
             return False
-        log.warning("this machine's clock is %.0f s off the object store's, whose time is used to sign", -skew_seconds)
-        self._skew_seconds = skew_seconds
+        skew_seconds = server_seconds - self.clock()
+        if abs(skew_seconds - self._skew_seconds) >= SKEW_SECONDS:  # else another request has found out meanwhile
+            log.warning("this machine's clock is %.0f s off the object store's, whose time now signs", -skew_seconds)
+            self._skew_seconds = skew_seconds
         return True
 
 

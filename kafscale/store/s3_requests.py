@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 import attrs
 import crc32c
 
+from kafscale.errors import ConfigError
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer
 from kafscale.store.paths import check_key
 from kafscale.store.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
@@ -43,11 +44,14 @@ class BucketAddress:
         """The address of a bucket at AWS, or at another `endpoint` (scheme://host:port).
 
         Without a choice of `path_style`, an endpoint of one's own gets it (few have a wildcard name in their DNS), and
-        AWS does not, but for buckets with a dot in the name, which AWS's wildcard certificate doesn't cover.
+        AWS does not, but for buckets with a dot in the name, which AWS's wildcard certificate doesn't cover. Raises
+        ConfigError.
         """
         if path_style is None:
             path_style = endpoint is not None or "." in bucket
         parts = urlsplit(endpoint or f"https://s3.{region}.amazonaws.com")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT or https://HOST:PORT")
         host = parts.netloc if path_style else f"{bucket}.{parts.netloc}"
         stripped = prefix.strip("/")
         return cls(

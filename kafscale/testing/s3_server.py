@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import math
+import ssl
 import tempfile
 import threading
 from collections import Counter, deque
@@ -110,6 +111,7 @@ class S3Server:
     port: int = 0
     certificate: Certificate | None = None
     _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque)
+    _ssl_context: ssl.SSLContext | None = None
     _listeners: list[trio.SocketListener] = attrs.field(factory=list)
     _connections: set[_ServerConnection] = attrs.field(factory=set)
 
@@ -139,6 +141,8 @@ class S3Server:
 
     async def listen(self) -> None:
         """Bind to 127.0.0.1, on a free port unless `port` names one; from here on, clients may connect."""
+        if self.certificate is not None:
+            self._ssl_context = self.certificate.server_context()
         self._listeners = list(await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024))
         self.port = self._listeners[0].socket.getsockname()[1]
 
@@ -148,9 +152,8 @@ class S3Server:
 
     async def _serve(self, tcp: trio.SocketStream) -> None:
         stream: trio.abc.Stream = tcp
-        if self.certificate is not None:
-            context = self.certificate.server_context()
-            stream = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
+        if self._ssl_context is not None:
+            stream = trio.SSLStream(tcp, self._ssl_context, server_side=True, https_compatible=True)
         connection = _ServerConnection(self, tcp, stream)
         self.counters.connections_opened += 1
         self.counters.connections_open += 1

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.errors import AccessDenied, NotFound, SlowDown, StoreUnavailable, WrongRegion
+from kafscale.errors import AccessDenied, ConfigError, NotFound, SlowDown, StoreUnavailable, WrongRegion
 from kafscale.store.s3 import HASH_INLINE_BYTES, S3Settings, S3Store
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, S3Server, Truncate, open_s3_server
 
@@ -130,12 +130,18 @@ async def test_a_wrong_region_is_told_with_the_right_one():
 
 
 @pytest.mark.parametrize("ahead_seconds", [7200, -7200])
-async def test_a_clock_that_is_off_is_made_good(ahead_seconds):
+async def test_a_clock_that_is_off_is_made_good(ahead_seconds, caplog):
     async with open_pair() as (server, store):
         server.service.clock = lambda: time.time() + ahead_seconds
+        async with trio.open_nursery() as nursery:
+            for number in range(8):  # all signed with the wrong time before the first is told the right one
+                nursery.start_soon(store.put, f"key-{number}", [b"x"])
+        assert server.counters.requests == {"PutObject": 16}
+        assert len(caplog.records) == 1
+        server.counters.requests.clear()
         await store.put("key", [b"x"])
         assert (await store.head("key")).size_bytes == 1
-        assert server.counters.requests == {"PutObject": 2, "HeadObject": 1}
+        assert server.counters.requests == {"PutObject": 1, "HeadObject": 1}
 
 
 async def test_wrong_credentials_are_refused():
@@ -215,6 +221,12 @@ async def test_a_bucket_may_be_a_host_name():
             await store.put("a b/c", [b"x"])
             assert list(server.service.buckets["bucket"]) == ["a b/c"]
             assert store.statistics() is None
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "localhost", "ftp://host", "http://", "http://host/?a=b"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+    with pytest.raises(ConfigError, match="--s3-endpoint"):
+        S3Store(S3Settings(bucket="b", endpoint=endpoint))
 
 
 def test_the_region_is_found_where_aws_sdks_look(monkeypatch):
