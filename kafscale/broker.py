@@ -1,1 +1,308 @@
-"""The composition root (being built)."""
+"""The composition root: builds the components, nests the nurseries, owns the shutdown order. Read this page first.
+
+    Broker.run
+    └─ admin HTTP                    answers /healthz and /readyz from the first moment to the last
+       └─ storage nursery            WAL syncer and file preparer, consumer group timers, deletion of topics' objects
+          └─ flusher nursery         a task per partition that is being flushed
+             └─ connection nursery   a reader and a writer per connection
+                └─ acceptors
+
+Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
+they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
+stays in the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.api.services import Services
+from kafscale.api.table import APIS
+from kafscale.broker_metrics import register_broker_metrics
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.group_settings import GroupSettings
+from kafscale.cluster.groups import GroupCoordinator
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.node import Endpoint, register_node
+from kafscale.cluster.producers import ProducerIds
+from kafscale.cluster.topics import Topic, TopicPolicy, TopicRegistry
+from kafscale.config import Address, Settings
+from kafscale.errors import StartupError
+from kafscale.log.data_directory import lock_data_directory
+from kafscale.log.disk import Disk, RealDisk
+from kafscale.log.log import Log, TopicSpec
+from kafscale.log.opening import open_log
+from kafscale.metrics import Metrics
+from kafscale.server.admin_http import AdminServer
+from kafscale.server.connection import ConnectionMetrics
+from kafscale.server.dispatch import Dispatcher
+from kafscale.server.listener import Acceptor, BoundListener, bind
+from kafscale.store.base import ObjectStore
+from kafscale.store.opening import open_store
+
+logger = logging.getLogger(__name__)
+
+STORE_KEY = "cluster/store"
+CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very end
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StorageParts:
+    """What a broker keeps its state in."""
+
+    store: ObjectStore
+    metadata: MetadataStore
+    disk: Disk
+
+
+@attrs.define(eq=False)
+class Broker:
+    """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started."""
+
+    settings: Settings
+    metrics: Metrics = attrs.field(factory=Metrics, init=False)
+    listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
+    admin: BoundListener = attrs.field(init=False)
+    services: Services = attrs.field(init=False)
+    acceptor: Acceptor = attrs.field(init=False)
+    _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _not_ready: str | None = attrs.field(default="starting", init=False)
+
+    def stop(self) -> None:
+        """Begin an orderly shutdown; `run` returns when it is done."""
+        self._stopping.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`; reports started when clients can be served.
+
+        Raises StartupError, StorageFailed, Fenced.
+        """
+        with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
+            self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
+            async with trio.open_nursery() as nursery:
+                server = AdminServer(self.metrics, lambda: self._not_ready)
+                nursery.start_soon(trio.serve_listeners, server.serve, list(self.admin.sockets))
+                opened = await open_store(self.settings, self.metrics)
+                disk = RealDisk(directory / "wal")
+                try:
+                    async with SqliteMetadataStore.open(directory / "metadata.db") as metadata:
+                        await _check_same_store(metadata, self.settings)
+                        await self._listen()
+                        parts = StorageParts(store=opened.store, metadata=metadata, disk=disk)
+                        await self.run_on(parts, task_status=task_status)
+                finally:
+                    disk.close()
+                    with trio.move_on_after(CLOSE_SECONDS, shield=True):
+                        await opened.store.aclose()
+                nursery.cancel_scope.cancel()
+
+    async def _listen(self) -> None:
+        self.listeners = [
+            await bind(listener.name, listener.address, option="--listen") for listener in self.settings.listeners
+        ]
+
+    async def run_on(
+        self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve on a store, metadata and disk that are open already, as a simulation gives; otherwise as `run`."""
+        settings, metadata = self.settings, parts.metadata
+        node = await register_node(
+            metadata,
+            node_id=settings.broker_id,
+            cluster_id=settings.cluster_id,
+            advertised=_advertised(settings, self.listeners),
+        )
+        log = open_log(settings, parts.store, parts.disk, node.broker_epoch, self.metrics)
+        draining = trio.Event()
+        self.services = Services(
+            settings=settings,
+            metrics=self.metrics,
+            draining=draining,
+            api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
+            node=node,
+            topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings)),
+            groups=GroupCoordinator(metadata, _group_settings(settings), draining=draining),
+            producer_ids=ProducerIds(metadata),
+            log=log,
+            fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
+        )
+        await self._restore(log)
+        await self._run_storage(log, task_status)
+
+    async def _restore(self, log: Log) -> None:
+        """Topics, groups, what the bucket holds, and what only the write-ahead log holds."""
+        self._not_ready = "restoring"
+        services = self.services
+        await services.topics.load()
+        await services.groups.load()
+        for topic in services.topics.all():
+            log.open_topic(_spec(services.topics, topic))
+        await log.restore()
+        await log.replay()
+
+    # ---- the nurseries, outermost first -----------------------------------------------------------------------
+
+    async def _run_storage(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
+        services = self.services
+        async with trio.open_nursery() as storage:
+            if log.wal is not None:
+                await storage.start(log.wal.prepare_files)
+                await storage.start(log.wal.run)
+            await storage.start(services.groups.run)
+
+            def delete_topic(topic: Topic) -> None:
+                log.close_topic(topic.name)
+                services.groups.forget_topic(topic.name)
+                storage.start_soon(log.delete_objects, topic.name, topic.topic_id)
+
+            services.topics.on_created = lambda topic: log.open_topic(_spec(services.topics, topic))
+            services.topics.on_changed = lambda topic: log.open_topic(_spec(services.topics, topic))
+            services.topics.on_deleted = delete_topic
+            await self._run_flusher(log, task_status)
+            storage.cancel_scope.cancel()
+
+    async def _run_flusher(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
+        async with trio.open_nursery() as flusher:
+            await flusher.start(log.flusher.run)
+            stop_by = await self._run_connections(log, task_status)
+            with trio.CancelScope(deadline=stop_by) as last_flush:
+                await log.flusher.flush_all()
+            if last_flush.cancelled_caught:
+                logger.warning("shutting down with %d bytes not in the bucket yet", log.tail_bytes())
+            flusher.cancel_scope.cancel()
+
+    async def _run_connections(self, log: Log, task_status: trio.TaskStatus[Broker]) -> float:
+        """Serve until the stop. Returns the time by which everything must be over."""
+        metrics = ConnectionMetrics()
+        acceptor = self.acceptor = Acceptor(
+            dispatcher=Dispatcher(self.services, APIS),
+            pool=log.pool,
+            limits=self.settings.limits,
+            metrics=metrics,
+        )
+        register_broker_metrics(self.services, acceptor)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as acceptors:
+                acceptors.start_soon(acceptor.accept, self.listeners, connections)
+                self._not_ready = None
+                task_status.started(self)
+                await self._stopping.wait()
+                acceptors.cancel_scope.cancel()
+            self._not_ready = "shutting down"
+            logger.info("shutting down")
+            timeout = self.settings.shutdown_timeout_seconds
+            stop_by = trio.current_time() + timeout
+            connections.cancel_scope.deadline = trio.current_time() + timeout / 2
+            self.services.drain()
+            acceptor.drain()
+        return stop_by
+
+
+async def serve(settings: Settings) -> None:
+    """What `kafscale serve` runs: a broker until SIGTERM or SIGINT, and the line on stdout that says it is ready."""
+    broker = Broker(settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_stop_on_signal, broker)
+        await broker.run(task_status=_ReadyLine())
+        nursery.cancel_scope.cancel()
+
+
+class _ReadyLine:
+    """Prints where the broker can be reached, once it can be."""
+
+    def started(self, value: Broker | None = None) -> None:
+        broker = value
+        assert broker is not None
+        first, *others = [str(Address(each.host, each.port)) for each in broker.listeners]
+        admin = Address(broker.admin.host, broker.admin.port)
+        print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
+
+
+async def _stop_on_signal(broker: Broker, *, task_status: trio.TaskStatus[None]) -> None:
+    """The first signal drains; a second one exits at once: what was acknowledged is durable anyway."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        stopping = False
+        async for number in signals:
+            if stopping:
+                os._exit(128 + number)
+            stopping = True
+            broker.stop()
+
+
+@contextmanager
+def _storage_directory(settings: Settings) -> Iterator[Path]:
+    """Where metadata and WAL live. With a store that forgets everything at exit they must not outlive it either."""
+    directory = settings.data_dir
+    if settings.store.scheme != "memory":
+        yield directory
+        return
+    directory = directory / "memory"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _check_same_store(metadata: MetadataStore, settings: Settings) -> None:
+    """Metadata and WAL go with one bucket: with another one, segments would be missing. Raises StartupError."""
+    url = settings.store
+    if url.scheme == "file":
+        url = attrs.evolve(url, path=Path(await trio.Path(url.path).absolute()))
+    wanted = f"{url} {settings.s3_endpoint or ''} {settings.namespace}"
+    entry = await metadata.get(STORE_KEY)
+    if entry is None:
+        await metadata.commit(Transaction(puts={STORE_KEY: encode(wanted)}))
+    elif (known := decode(str, entry.value)) != wanted:
+        raise StartupError(
+            f"--data-dir {settings.data_dir} belongs to the store '{known.strip()}', not to '{wanted.strip()}': "
+            "give that --store, or another --data-dir"
+        )
+
+
+def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[str, Endpoint | None]:
+    """What clients of each listener are told: what was set, else its own address, unless that is a wildcard."""
+    ports = {each.name: each.port for each in bound}
+    found: dict[str, Endpoint | None] = {
+        listener.name: None
+        if listener.is_wildcard
+        else Endpoint(listener.host, ports.get(listener.name, listener.port))
+        for listener in settings.listeners
+    }
+    for listener in settings.advertised_listeners:
+        found[listener.name] = Endpoint(host=listener.host, port=listener.port)
+    return found
+
+
+def _group_settings(settings: Settings) -> GroupSettings:
+    return GroupSettings(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_member_count=settings.limits.max_group_members_count,
+        offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_ms,
+    )
+
+
+def _spec(topics: TopicRegistry, topic: Topic) -> TopicSpec:
+    return TopicSpec(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        config=topic.config,
+        log_start_offsets=topics.log_start_offsets(topic.topic_id),
+    )

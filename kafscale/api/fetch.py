@@ -51,7 +51,7 @@ class _Pass:
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
     slices: list[Slices] = attrs.field(factory=list)
     size_bytes: int = 0
-    failed: bool = False
+    complete: bool = False  # something is worth telling at once, however little it is
 
     def release(self) -> None:
         for each in self.slices:
@@ -74,7 +74,7 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
         while True:
             watch.begin(request.min_bytes)
             look = await _read_all(services, request, context)
-            if look.failed or look.size_bytes >= request.min_bytes or services.draining.is_set():
+            if look.complete or look.size_bytes >= request.min_bytes or services.draining.is_set():
                 return look
             watch.waiter.missing_bytes -= look.size_bytes
             with trio.move_on_at(deadline) as timeout:
@@ -141,9 +141,12 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
                     data.records = slices.buffers
                     look.size_bytes += size
                     left_bytes -= size
+                    partition.traffic.bytes_out.value += size
+                    # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
+                    look.complete |= bool(size) and fetched.wanted.fetch_offset < partition.flushed_offset
             except KafkaError as exc:
                 data.error_code = exc.code
-                look.failed = True
+                look.complete = True
     except BaseException:
         look.release()
         raise

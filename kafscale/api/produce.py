@@ -32,6 +32,7 @@ from kafscale.log.partition import Partition, Placed
 from kafscale.log.tail import ALONE
 from kafscale.log.wal import Round
 from kafscale.wire import error_codes
+from kafscale.wire.compression import ZSTD
 from kafscale.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -49,6 +50,7 @@ from kafscale.wire.records import (
 
 CHECKED_IN_THREAD_BYTES = 64 << 10  # unpacking less takes under a millisecond
 OLDEST_VERSION_SERVED = 3
+FIRST_VERSION_WITH_ZSTD = 7
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
 
@@ -69,6 +71,7 @@ class PendingProduce:
     """A Produce request between its arrival and its reply."""
 
     services: Services
+    version: int
     acks: int
     response: ProduceResponse
     frame_lease: Lease | None
@@ -198,7 +201,7 @@ def begin(services: Services, call: Call, request: ProduceRequest, frame_lease: 
     """
     if call.version < OLDEST_VERSION_SERVED:
         raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
-    pending = PendingProduce(services, request.acks, ProduceResponse(), frame_lease)
+    pending = PendingProduce(services, call.version, request.acks, ProduceResponse(), frame_lease)
     for topic in request.topic_data:
         topic_response = TopicProduceResponse(name=topic.name)
         pending.response.responses.append(topic_response)
@@ -221,7 +224,7 @@ def begin(services: Services, call: Call, request: ProduceRequest, frame_lease: 
 def _begin_partition(
     pending: PendingProduce, topic: str, data: PartitionProduceData, response: PartitionProduceResponse
 ) -> None:
-    services = pending.services
+    services, version = pending.services, pending.version
     partition = services.log.partition_named(topic, data.index)
     if partition is None:
         raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
@@ -234,6 +237,8 @@ def _begin_partition(
         )
     header = validate(data.records)
     _check_header(header, partition.config)
+    if header.codec == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
+        raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     candidate = _Candidate(partition, header, data.records, response)
     if header.codec and len(data.records) > CHECKED_IN_THREAD_BYTES:
         pending.unchecked.append(candidate)
@@ -246,6 +251,8 @@ def _check_header(header: BatchHeader, config: LogConfig) -> None:
     """What a well-formed batch may still not be. Raises KafkaError."""
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
+    if header.is_log_append_time:
+        raise KafkaError(error_codes.INVALID_TIMESTAMP, "clients may not write batches with LogAppendTime")
     if header.is_transactional:
         raise KafkaError(error_codes.INVALID_TXN_STATE, "transactions are not supported")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):

@@ -22,7 +22,7 @@ import trio
 from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
 from kafscale.config import Limits
-from kafscale.errors import ProtocolError
+from kafscale.errors import ProtocolError, StorageFailed
 from kafscale.log.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter
 from kafscale.server.dispatch import Dispatcher, Reply, Request
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10  # one read; holds sixty frames of 1 KiB, and larger reads are seldom filled
 LARGE_FRAME_BYTES = 16 << 10  # a Produce above this is received straight into the chunk pool
+OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its size; 500,000 partitions fit
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
@@ -104,6 +105,8 @@ class Connection:
         except* ProtocolError as group:
             self.metrics.ended_by_error_count.value += 1
             logger.warning("closing the connection of %s: %s", self.peer.host, _first(group))
+        except* StorageFailed:
+            raise  # the disk is lost: the broker must stop
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("%s went away", self.peer.host)
         except* Exception:
@@ -173,7 +176,10 @@ class Connection:
         """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
         self._work.set()
         lease = None
-        if large.received[:2] == PRODUCE_PREFIX:
+        if large.received[:2] != PRODUCE_PREFIX:
+            if large.size_bytes > OTHER_FRAME_MAX_BYTES:
+                raise ProtocolError(f"a frame of {large.size_bytes} bytes that is no Produce")
+        else:
             lease = self.pool.acquire_nowait(large.size_bytes) or await self._acquire(large.size_bytes)
         frame = memoryview(bytearray(large.size_bytes)) if lease is None else lease.view
         try:

@@ -17,7 +17,7 @@ from kafscale.log.chunks import ChunkPool
 from kafscale.metrics import Counter
 from kafscale.server.connection import Connection, ConnectionMetrics
 from kafscale.server.dispatch import Dispatcher
-from kafscale.server.transport import SocketTransport
+from kafscale.server.transport import SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,13 @@ class Acceptor:
             peer = _peer(listener_name, stream)
         except OSError:  # it has gone already
             await trio.aclose_forcefully(stream)
-            return
+        else:
+            await self.serve(SocketTransport(stream), peer)
+
+    async def serve(self, transport: Transport, peer: Peer) -> None:
+        """Serve one client until it goes away."""
         connection = Connection(
-            transport=SocketTransport(stream),
+            transport=transport,
             peer=peer,
             dispatcher=self.dispatcher,
             pool=self.pool,

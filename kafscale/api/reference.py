@@ -1,0 +1,51 @@
+"""The reference page of the protocol, made from the table of APIs and the docstring of each module.
+
+    python -m kafscale.api.reference > docs/reference/protocol.md
+
+A test holds the committed page to the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from kafscale.api.calls import Api
+from kafscale.api.table import APIS
+from kafscale.wire.schema import MAX
+
+_INTRODUCTION = """\
+# The protocol that the broker speaks
+
+Made by `python -m kafscale.api.reference`; what is changed are the modules in `kafscale/api/`.
+
+Every version is spoken in both encodings, the flexible one from the version named on (KIP-482). What is not in this
+table is not advertised: a request of an unknown key or version ends the connection, as in Kafka. An unknown version of
+ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this list (KIP-511).
+
+| key | API | versions | flexible from |
+|---|---|---|---|
+"""
+
+
+def protocol_page() -> str:
+    """The whole page, as Markdown."""
+    rows = sorted(APIS, key=lambda api: api.key)
+    table = "".join(
+        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
+    )
+    return _INTRODUCTION + table + "".join(map(_section, rows))
+
+
+def _flexible_since(api: Api) -> str:
+    since: int = api.request.FLEXIBLE_SINCE  # type: ignore[attr-defined]
+    return str(since) if since <= MAX else "never"
+
+
+def _section(api: Api) -> str:
+    module = sys.modules[api.handle.__module__]
+    return f"\n## {api.name}\n\n```\n{inspect.getdoc(module)}\n```\n"
+
+
+if __name__ == "__main__":
+    print(protocol_page(), end="")

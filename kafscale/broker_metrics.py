@@ -1,0 +1,103 @@
+"""The metrics that are read off the components when somebody scrapes: pool, WAL, flusher, connections, lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafscale.api.services import Services
+from kafscale.log.chunks import ChunkPool
+from kafscale.log.log import Log
+from kafscale.log.wal import Wal
+from kafscale.metrics import Counter, Metrics, Sample
+from kafscale.server.listener import Acceptor
+
+
+def register_broker_metrics(services: Services, acceptor: Acceptor) -> None:
+    """Once, when all components are there."""
+    metrics, log = services.metrics, services.log
+    _register_pool(metrics, log.pool)
+    if log.wal is not None:
+        _register_wal(metrics, log.wal)
+    _register_log(metrics, log)
+    _register_connections(metrics, acceptor)
+    metrics.callback(
+        "kafscale_group_lag",
+        "Records between a group's committed offset and the high watermark.",
+        "group",
+        "topic",
+        "partition",
+        samples=lambda: _lag(services),
+    )
+
+
+def _register_pool(metrics: Metrics, pool: ChunkPool) -> None:
+    metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: pool.size_bytes)
+    metrics.gauge("kafscale_pool_used_bytes", "Of the chunk pool, in use.", lambda: pool.used_bytes)
+    metrics.gauge("kafscale_pool_waiting", "Leases that wait for memory.", lambda: pool.statistics().waiting_count)
+
+
+def _register_wal(metrics: Metrics, wal: Wal) -> None:
+    def counter(name: str, help: str, attribute: str) -> None:
+        metrics.callback(name, help, samples=lambda: [((), getattr(wal.statistics(), attribute))], kind="counter")
+
+    counter("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", "sync_count")
+    counter("kafscale_wal_entries_total", "Record batches in these writes.", "entry_count")
+    counter("kafscale_wal_written_bytes_total", "Bytes of these writes.", "written_bytes")
+    counter("kafscale_wal_rotation_stalls_total", "Times that the next WAL file was not ready.", "rotation_stall_count")
+    metrics.gauge("kafscale_wal_files", "Files of the WAL.", lambda: wal.statistics().file_count)
+    metrics.gauge("kafscale_wal_bytes", "Size of these files.", lambda: wal.statistics().file_bytes)
+    metrics.gauge(
+        "kafscale_wal_pending_entries",
+        "Entries that are not in the bucket yet.",
+        lambda: wal.statistics().pending_count,
+    )
+    metrics.gauge("kafscale_wal_queued_bytes", "What waits for a sync.", lambda: wal.statistics().queued_bytes)
+    metrics.gauge(
+        "kafscale_wal_out_of_space",
+        "1 while appends wait because the disk is full.",
+        lambda: float(wal.statistics().out_of_space),
+    )
+    metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", wal.sync_seconds)
+
+
+def _register_log(metrics: Metrics, log: Log) -> None:
+    metrics.gauge("kafscale_partitions", "Partitions.", lambda: len(log.partitions))
+    metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", log.tail_bytes)
+    metrics.gauge("kafscale_flush_age_seconds", "How long the oldest of them has waited.", log.flusher.oldest_seconds)
+    footers = log.reader.footers
+    metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: footers.size_bytes)
+    metrics.callback(
+        "kafscale_footer_lookups_total",
+        "Footers wanted, by whether they were in memory.",
+        "result",
+        samples=lambda: [(("hit",), footers.statistics.hit_count), (("miss",), footers.statistics.miss_count)],
+        kind="counter",
+    )
+
+
+def _register_connections(metrics: Metrics, acceptor: Acceptor) -> None:
+    def counter(name: str, help: str, counted: Counter) -> None:
+        metrics.callback(name, help, samples=lambda: [((), counted.value)], kind="counter")
+
+    shared = acceptor.metrics
+    metrics.gauge("kafscale_connections", "Open connections.", lambda: len(acceptor.connections))
+    counter("kafscale_connections_opened_total", "Connections accepted.", acceptor.opened_count)
+    counter("kafscale_connections_refused_total", "Connections over the limit.", acceptor.refused_count)
+    counter("kafscale_connections_errors_total", "Connections ended by an error.", shared.ended_by_error_count)
+    counter("kafscale_network_bytes_in_total", "Bytes received.", shared.bytes_in)
+    counter("kafscale_network_bytes_out_total", "Bytes sent.", shared.bytes_out)
+    metrics.callback(
+        "kafscale_connection_pauses_total",
+        "Times that a connection was not read from, by reason.",
+        "reason",
+        samples=lambda: [((reason.value,), counted.value) for reason, counted in shared.pauses.items()],
+        kind="counter",
+    )
+
+
+def _lag(services: Services) -> Iterator[Sample]:
+    for each in services.groups.committed_offsets():
+        partition = services.log.partition_named(each.topic, each.partition)
+        if partition is not None:
+            lag = max(0, partition.high_watermark - each.offset)
+            yield (each.group_id, each.topic, str(each.partition)), lag

@@ -1,0 +1,96 @@
+"""From the settings to a store that is ready to use, with its wrappers in their order.
+
+    RetryingStore( LimitedStore( MeteredStore( S3Store | FileStore | MemoryStore )))
+
+Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import attrs
+
+from kafscale.config import Settings
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.file import FileStore
+from kafscale.store.limited import LimitedStore, StoreLimiter
+from kafscale.store.memory import MemoryStore
+from kafscale.store.metered import MeteredStore, StoreMetrics
+from kafscale.store.probe import check_usable, startup_errors
+from kafscale.store.retrying import RetryingStore, RetryPolicy
+from kafscale.store.s3 import S3Settings, S3Store
+
+STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
+
+
+@attrs.frozen(eq=False)
+class OpenStore:
+    """The store to use, and the limiter that it shares with prefetch."""
+
+    store: ObjectStore
+    limiter: StoreLimiter
+
+
+async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
+    """Connect, create the bucket if that is asked for, and check that the store does what it must.
+
+    Raises StartupError with one line that says what is wrong and what to do.
+    """
+    store_metrics = StoreMetrics.register(metrics)
+    limiter = StoreLimiter(settings.s3_concurrency, store_metrics)
+    with startup_errors():
+        raw = await _open_raw(settings, metrics)
+    limited = LimitedStore(MeteredStore(raw, store_metrics), limiter)
+    try:
+        starting = RetryPolicy(
+            deadline_seconds=min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds)
+        )
+        await check_usable(RetryingStore(limited, starting, Random(), store_metrics))
+    except BaseException:
+        await raw.aclose()
+        raise
+    policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
+    return OpenStore(RetryingStore(limited, policy, Random(), store_metrics), limiter)
+
+
+async def _open_raw(settings: Settings, metrics: Metrics) -> ObjectStore:
+    url = settings.store
+    if url.scheme == "memory":
+        return MemoryStore()
+    if url.scheme == "file":
+        assert url.path is not None
+        return await FileStore.open(url.path)
+    store = S3Store(_s3_settings(settings))
+    _register_pool(store, metrics)
+    if settings.s3_create_bucket:
+        await store.create_bucket()
+    return store
+
+
+def _s3_settings(settings: Settings) -> S3Settings:
+    timeout_seconds = settings.limits.store_timeout_seconds
+    assert settings.store.bucket is not None
+    return S3Settings(
+        bucket=settings.store.bucket,
+        prefix=settings.store.prefix,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        path_style=settings.s3_path_style,
+        ca_file=None if settings.s3_ca_file is None else str(settings.s3_ca_file),
+        max_connections=settings.s3_concurrency or math.inf,
+        read_timeout_seconds=timeout_seconds,
+        write_timeout_seconds=timeout_seconds,
+    )
+
+
+def _register_pool(store: S3Store, metrics: Metrics) -> None:
+    statistics = store.statistics
+    metrics.callback(
+        "kafscale_store_connections_opened_total",
+        "Connections opened to the store.",
+        samples=lambda: [((), found.opened_count)] if (found := statistics()) else [],
+        kind="counter",
+    )

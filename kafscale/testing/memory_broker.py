@@ -1,0 +1,73 @@
+"""A whole broker without a socket, a file or a thread: for tests on an autojump clock.
+
+Its disk, store and metadata live in `StorageParts` that outlast it, so a test can crash it and start the next one on
+what a disk would have kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+import trio.testing
+
+from kafscale.api.calls import Peer
+from kafscale.broker import Broker, StorageParts
+from kafscale.client.connection import Connection
+from kafscale.config import Address, Settings, StoreUrl
+from kafscale.server.transport import StreamTransport
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.metadata import MemoryMetadataStore
+
+POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit
+
+
+def memory_parts() -> StorageParts:
+    """An empty disk, store and metadata."""
+    return StorageParts(store=MemoryStore(), metadata=MemoryMetadataStore(), disk=MemoryDisk())
+
+
+def memory_settings(**changes: Any) -> Settings:
+    """Settings of a small broker that touches nothing outside of memory."""
+    chosen: dict[str, Any] = {
+        "data_dir": Path("unused"),
+        "store": StoreUrl(scheme="memory"),
+        "chunk_pool_bytes": POOL_BYTES,
+        "wal_segment_bytes": 1 << 20,
+    }
+    return Settings(**(chosen | changes))
+
+
+@attrs.define(eq=False)
+class MemoryBroker:
+    """A running broker, and a way in."""
+
+    broker: Broker
+    nursery: trio.Nursery
+
+    def open_stream(self, listener_name: str = "PLAINTEXT") -> trio.abc.Stream:
+        """Connect a client; the other end is a connection of the broker."""
+        ours, theirs = trio.testing.memory_stream_pair()
+        peer = Peer(host="192.0.2.1:1024", listener_name=listener_name, reached_host="192.0.2.2", reached_port=9092)
+        self.nursery.start_soon(self.broker.acceptor.serve, StreamTransport(theirs), peer)
+        return ours
+
+    async def connect(self) -> Connection:
+        """Connect the project's own client, which negotiates versions first."""
+        return await Connection.over(self.open_stream(), Address("192.0.2.2", 9092))
+
+
+@asynccontextmanager
+async def memory_broker(parts: StorageParts, settings: Settings | None = None) -> AsyncIterator[MemoryBroker]:
+    """Run a broker for the block; at its end it is stopped in order."""
+    broker = Broker(settings or memory_settings())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: broker.run_on(parts, task_status=task_status))
+        async with trio.open_nursery() as clients:
+            yield MemoryBroker(broker, clients)
+            broker.stop()

@@ -1,0 +1,28 @@
+"""The committed reference page is what the table says, and the table is what is promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kafscale.api.reference import protocol_page
+from kafscale.api.table import APIS
+from kafscale.testing.wire_messages import message_versions
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    assert PAGE.read_text() == protocol_page(), "run: python -m kafscale.api.reference > docs/reference/protocol.md"
+
+
+def test_keys_are_unique_and_versions_are_those_of_the_messages() -> None:
+    assert len({api.key for api in APIS}) == len(APIS)
+    for api in APIS:
+        for message in (api.request, api.response):
+            declared = (message.API_KEY, message.MIN_VERSION, message.MAX_VERSION)  # type: ignore[attr-defined]
+            assert declared == (api.key, api.min_version, api.max_version), api.name
+
+
+def test_every_message_that_is_described_is_served() -> None:
+    served = {message for api in APIS for message in (api.request, api.response)}
+    assert {cls for cls, _ in message_versions() if hasattr(cls, "API_KEY")} == served

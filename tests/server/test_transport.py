@@ -1,0 +1,77 @@
+"""Transports: the same bytes whatever the sizes, and partial sends continued."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from kafscale.server.transport import JOINED_MAX_BYTES, SocketTransport, StreamTransport, Transport, _without_first
+
+
+async def _socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
+    left, right = trio.socket.socketpair()
+    return trio.SocketStream(left), trio.SocketStream(right)
+
+
+BUFFERS = {
+    "none": [],
+    "empty": [b"", b""],
+    "small": [b"a", memoryview(b"bc"), bytearray(b"def")],
+    "large": [b"head", bytes(range(256)) * 4096, memoryview(b"tail" * 100_000)],
+    "many": [bytes([number % 256]) * 50 for number in range(3000)],
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+async def test_what_is_sent_arrives_whole_and_in_order(name: str) -> None:
+    buffers = BUFFERS[name]
+    expected = b"".join(buffers)
+    ours, theirs = await _socket_pair()
+    received = bytearray()
+
+    async def receive() -> None:
+        async with theirs:
+            async for data in theirs:
+                received.extend(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        transport = SocketTransport(ours)
+        await transport.send(buffers)
+        await transport.aclose()
+    assert received == expected
+
+
+def test_the_large_case_takes_the_path_without_a_copy() -> None:
+    assert sum(map(len, BUFFERS["large"])) > JOINED_MAX_BYTES
+    assert sum(map(len, BUFFERS["many"])) > JOINED_MAX_BYTES
+
+
+@pytest.mark.parametrize("count", range(11))
+def test_a_partial_send_goes_on_where_it_stopped(count: int) -> None:
+    buffers = [memoryview(b"abc"), memoryview(b"defg"), memoryview(b"hij")]
+    assert b"".join(_without_first(buffers, count)) == b"abcdefghij"[count:]
+
+
+@pytest.mark.parametrize("kind", ["socket", "stream"])
+async def test_receives_into_a_buffer(kind: str) -> None:
+    ours, theirs = await _socket_pair()
+    transport: Transport = SocketTransport(theirs) if kind == "socket" else StreamTransport(theirs)
+    buffer = bytearray(10)
+    async with ours, theirs:
+        await ours.send_all(b"hello")
+        assert await transport.receive_into(memoryview(buffer)[2:]) == 5
+        assert bytes(buffer) == b"\0\0hello\0\0\0"
+        await ours.send_eof()
+        assert await transport.receive_into(memoryview(buffer)) == 0
+
+
+@pytest.mark.parametrize("kind", ["socket", "stream"])
+async def test_a_peer_that_is_gone_is_a_broken_resource(kind: str) -> None:
+    ours, theirs = await _socket_pair()
+    transport: Transport = SocketTransport(theirs) if kind == "socket" else StreamTransport(theirs)
+    await ours.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await transport.send([b"x" * JOINED_MAX_BYTES * 400, b"y"])
+    await transport.aclose()
