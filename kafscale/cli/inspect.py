@@ -48,7 +48,7 @@ def command(name: str, with_batches: bool, as_json: bool, config_file: str | Non
 
 
 def _show(found: Inspection, name: str, *, with_batches: bool, as_json: bool) -> None:
-    from kafscale.cli.inspection import BatchRow, Fact
+    from kafscale.cli.inspection import Fact
 
     if as_json:
         document: dict[str, Any] = {"name": name, "kind": found.kind, "whole": not found.damage, "damage": found.damage}
@@ -60,10 +60,13 @@ def _show(found: Inspection, name: str, *, with_batches: bool, as_json: bool) ->
     show(Fact, [Fact("kind", found.kind), *found.facts])
     if with_batches:
         click.echo()
-        show(BatchRow, found.rows)
+        show(found.row_class, found.rows)
     click.echo()
-    for line in found.damage or [f"whole: every checksum is right; batches: {len(found.rows)}"]:
-        click.echo(f"damaged: {line}" if found.damage else line)
+    for line in found.damage:
+        click.echo(f"damaged: {line}")
+    if not found.damage:
+        checked = f"; batches: {len(found.rows)}" if found.rows else ""
+        click.echo(f"whole: every checksum is right{checked}")
 
 
 def _read_object(settings: Settings, key: str) -> bytes:

@@ -31,7 +31,7 @@ class Fact:
 
 @attrs.frozen(kw_only=True)
 class BatchRow:
-    """One record batch. `topic_id` and `partition` are in a WAL file only, where batches of all are together."""
+    """One record batch; `position` is that of its first byte."""
 
     position: int
     base_offset: int
@@ -42,8 +42,14 @@ class BatchRow:
     max_timestamp: str
     producer_id: int
     leader_epoch: int
-    topic_id: str | None = None
-    partition: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class EntryRow(BatchRow):
+    """One record batch in a WAL file, where those of all partitions are together."""
+
+    topic_id: str
+    partition: int
 
 
 @attrs.define(kw_only=True)
@@ -52,6 +58,7 @@ class Inspection:
 
     kind: str
     facts: list[Fact] = attrs.field(factory=list)
+    row_class: type[BatchRow] = BatchRow
     rows: list[BatchRow] = attrs.field(factory=list)
     damage: list[str] = attrs.field(factory=list)
 
@@ -171,7 +178,7 @@ def _check_body(found: Inspection, body: memoryview, footer: segment.Footer) -> 
 
 
 def _inspect_wal(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="WAL file")
+    found = Inspection(kind="WAL file", row_class=EntryRow)
     header = wal_format.decode_file_header(name, view)
     if header is None:
         found.damage.append("the file's header is damaged")
@@ -194,7 +201,7 @@ def _inspect_wal(view: memoryview, name: str) -> Inspection:
     return found
 
 
-def _entry_rows(found: Inspection, entry: wal_format.WalEntry) -> Iterator[BatchRow]:
+def _entry_rows(found: Inspection, entry: wal_format.WalEntry) -> Iterator[EntryRow]:
     data = memoryview(entry.data)
     try:
         header = validated(data)
@@ -203,7 +210,8 @@ def _entry_rows(found: Inspection, entry: wal_format.WalEntry) -> Iterator[Batch
         return
     found.expect(f"the base offset of the batch at byte {entry.position}", header.base_offset, entry.base_offset)
     topic_id = topic_id_text(entry.topic_id)
-    yield attrs.evolve(batch_row(header, entry.position), topic_id=topic_id, partition=entry.partition)
+    row = batch_row(header, entry.position)
+    yield EntryRow(**attrs.asdict(row), topic_id=topic_id, partition=entry.partition)
 
 
 def _check_tail(found: Inspection, tail: bytes, sequence: int, salt: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -66,13 +65,14 @@ def list_command(bootstrap: Address, as_json: bool) -> None:
 
     async def use(client: Client) -> None:
         from kafscale.client.admin import list_topics
+        from kafscale.store.paths import topic_id_text
 
         rows = [
             TopicRow(
                 topic=topic.name or "",
                 partitions=len(topic.partitions),
                 replication_factor=max((len(each.replica_nodes) for each in topic.partitions), default=0),
-                id=str(uuid.UUID(bytes=bytes(topic.topic_id))),
+                id=topic_id_text(topic.topic_id),
             )
             for topic in await list_topics(client)
         ]
