@@ -109,12 +109,6 @@ class Limits:
         why="Kafka: producer.id.expiration.ms, 24 hours.",
         least=1_000,
     )
-    cache_bytes: Size = option(
-        128 * MIB,
-        "Segment data that is kept in memory for fetches of what is no longer in the memory tail.",
-        why="Kafka leaves this to the page cache.",
-        least=0,
-    )
     footer_cache_bytes: Size = option(
         64 * MIB,
         "Segment footers (the index of their batches) that are kept in memory.",
