@@ -20,9 +20,9 @@ import attrs
 import httpx
 import trio
 
-from kafscale.errors import RangeNotSatisfiable, StartupError, StoreUnavailable
+from kafscale.errors import AccessDenied, RangeNotSatisfiable, StartupError, StoreUnavailable
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
-from kafscale.store.credentials import Provider, StaticProvider, configured_region, default_providers
+from kafscale.store.credentials import StaticProvider, configured_region, default_providers
 from kafscale.store.http_connection import BufferStream
 from kafscale.store.s3_auth import CredentialSource, SigV4Auth
 from kafscale.store.s3_replies import (
@@ -67,6 +67,15 @@ class S3Settings:
     read_timeout_seconds: float = 30.0
     write_timeout_seconds: float = 30.0
 
+    def timeouts(self) -> dict[str, float | None]:
+        """As httpx wants them. Who waits for a connection waits behind others' progress, and without a limit."""
+        return {
+            "connect": self.connect_timeout_seconds,
+            "read": self.read_timeout_seconds,
+            "write": self.write_timeout_seconds,
+            "pool": None,
+        }
+
 
 class S3Store:
     """An `ObjectStore` whose objects are in a bucket, below a prefix."""
@@ -80,9 +89,9 @@ class S3Store:
     ) -> None:
         """Connects to nothing yet. Credentials that are not given are looked for where AWS SDKs do.
 
-        Raises ConfigError for an endpoint that is none, and StartupError for a CA file that is of no use.
+        Raises ConfigError for an endpoint that is none, and StartupError for a CA or profile file that is of no use.
         """
-        region = settings.region or configured_region(os.environ, Path.home()) or REGION_DEFAULT
+        region = settings.region or _find_region()
         self.address = BucketAddress.of(
             settings.bucket,
             region,
@@ -91,27 +100,17 @@ class S3Store:
             prefix=settings.prefix,
         )
         self._requests = S3Requests(self.address)
+        self._host = urlsplit(self.address.origin).netloc
+        self._extensions = {"timeout": settings.timeouts(), "whole_body": True}
         self._transport = transport or TrioTransport(
             max_connections=settings.max_connections, ssl_context=_ssl_context(settings.ca_file)
         )
         self._credential_transport = TrioTransport()
-        providers: list[Provider] = default_providers(os.environ, Path.home())
-        if credentials is not None:
-            providers = [StaticProvider(credentials)]
+        providers = default_providers(os.environ, Path.home()) if credentials is None else [StaticProvider(credentials)]
         self._auth = SigV4Auth(CredentialSource(providers, self._credential_transport), region)
-        self._host = urlsplit(self.address.origin).netloc
         self._signs_payload = settings.sign_payload == "always" or (
             settings.sign_payload == "auto" and not self.address.is_secure
         )
-        self._extensions = {
-            "timeout": {
-                "connect": settings.connect_timeout_seconds,
-                "read": settings.read_timeout_seconds,
-                "write": settings.write_timeout_seconds,
-                "pool": None,
-            },
-            "whole_body": True,
-        }
         self._hash_limiter = trio.CapacityLimiter(HASH_THREAD_COUNT)
 
     async def get(self, key: str) -> ObjectPart:
@@ -154,7 +153,7 @@ class S3Store:
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         """See `ObjectStore`."""
-        request = self._requests.put_if_match(key, parts, await self._digest(parts), etag)
+        request = self._requests.put_if_match(key, parts, await self._digest(parts), etag=etag)
         return read_etag(request, await self._perform(request))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
@@ -238,6 +237,13 @@ async def _read_body(response: httpx.Response) -> Buffer:
     assert isinstance(response.stream, httpx.AsyncByteStream)
     pieces = [piece async for piece in response.stream]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _find_region() -> str:
+    try:
+        return configured_region(os.environ, Path.home()) or REGION_DEFAULT
+    except AccessDenied as exc:
+        raise StartupError(f"{exc}; mend the file, or pass --s3-region and set AWS_ACCESS_KEY_ID") from exc
 
 
 def _ssl_context(ca_file: str | None) -> ssl.SSLContext | None:

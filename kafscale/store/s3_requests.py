@@ -154,7 +154,7 @@ class S3Requests:
             self._object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
 
-    def put_if_match(self, key: str, parts: Sequence[Buffer], digest: Digest, etag: str) -> S3Request:
+    def put_if_match(self, key: str, parts: Sequence[Buffer], digest: Digest, *, etag: str) -> S3Request:
         """Write an object if the key has one with this ETag."""
         headers = {**_body_headers(digest), "if-match": etag}
         return attrs.evolve(

@@ -69,7 +69,7 @@ def signature(signable: Signable, scope: Scope, secret_access_key: str) -> str:
     """The signature in hex."""
     canonical = _canonical_request(signable)
     text = f"{ALGORITHM}\n{scope.stamp}\n{scope.path}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    key = _signing_key(secret_access_key, scope.stamp[:8], scope.region, scope.service)
+    key = _signing_key(secret_access_key, scope.path)
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
@@ -84,9 +84,9 @@ def authorization(signable: Signable, scope: Scope, credentials: Credentials) ->
 
 # A day's key is the same for every request, and four HMACs are a third of the cost of signing.
 @functools.lru_cache(maxsize=16)
-def _signing_key(secret_access_key: str, date: str, region: str, service: str) -> bytes:
+def _signing_key(secret_access_key: str, scope_path: str) -> bytes:
     key = b"AWS4" + secret_access_key.encode()
-    for part in (date, region, service, "aws4_request"):
+    for part in scope_path.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
 

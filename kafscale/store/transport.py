@@ -1,8 +1,8 @@
 """A pool of HTTP/1.1 connections behind httpx's transport interface, for many small requests at once.
 
-The pool inside httpx costs CPU quadratic in its size (0.45 ms per request at 4 connections, 4.4 ms at 64). Here every
-step is O(1): a connection is taken from and put back to the end of its origin's list, so that the warm ones are used
-and the others age; each return looks at the oldest, and closes it if the server has.
+Every step is O(1): a connection is taken from and put back to the end of its origin's list, so that the warm ones are
+used and the others age; each return looks at the oldest, and closes it if the server has. A small request costs 0.13 ms
+of CPU at 4 and at 64 connections; with the pool inside httpx 0.28 it is 0.31 and 0.68 ms.
 
 No lock is needed: what changes the pool's state has no await in it. A connection is lent to one exchange at a time,
 which ends when the body has been read or the response is closed; whatever ends it early, a cancel included, closes the

@@ -220,7 +220,7 @@ class _ServerConnection:
             fault = self.server._next_fault(call)
             answer = await self._perform(call, fault)
             body_bytes = fault.body_bytes if isinstance(fault, Truncate) else len(answer.body)
-            await self._send(http, call, answer, body_bytes)
+            await self._send(http, call, answer, body_bytes=body_bytes)
         finally:
             counters.in_flight -= 1
         if isinstance(fault, Truncate):
@@ -271,7 +271,7 @@ class _ServerConnection:
         self.server.counters.bytes_received += length_bytes
         return body
 
-    async def _send(self, http: h11.Connection, call: S3Call, answer: S3Answer, body_bytes: int) -> None:
+    async def _send(self, http: h11.Connection, call: S3Call, answer: S3Answer, *, body_bytes: int) -> None:
         headers = {"date": email.utils.formatdate(self.server.service.clock(), usegmt=True), **answer.headers}
         headers["server"] = "kafscale-stand-in"
         if answer.status != 204:

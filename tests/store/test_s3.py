@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.errors import AccessDenied, ConfigError, NotFound, SlowDown, StoreUnavailable, WrongRegion
+from kafscale.errors import AccessDenied, ConfigError, NotFound, SlowDown, StartupError, StoreUnavailable, WrongRegion
 from kafscale.store.s3 import HASH_INLINE_BYTES, S3Settings, S3Store
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, S3Server, Truncate, open_s3_server
 
@@ -241,6 +241,15 @@ def test_the_region_has_a_default(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     assert S3Store(S3Settings(bucket="b", endpoint="http://127.0.0.1:1")).address.region == "us-east-1"
+
+
+def test_a_profile_file_that_can_not_be_read_is_a_line(monkeypatch, tmp_path):
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "config").write_text("no section")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(StartupError, match="config"):
+        S3Store(S3Settings(bucket="b"))
 
 
 async def test_credentials_are_looked_for_in_the_environment(monkeypatch):

@@ -118,7 +118,7 @@ def test_a_head_is_read_from_its_headers():
 
 
 def test_a_missing_object_matches_no_etag():
-    request = REQUESTS.put_if_match("key", [], EMPTY, '"e"')
+    request = REQUESTS.put_if_match("key", [], EMPTY, etag='"e"')
     with pytest.raises(PreconditionFailed):
         read_etag(request, error(404, "NoSuchKey"))
     with pytest.raises(NotFound):

@@ -97,7 +97,10 @@ def test_a_put_carries_its_length_checksums_and_condition():
     }
     assert request.parts is parts
     assert request.idempotent
-    absent, match = PATH_STYLE.put_if_absent("k", parts, digest), PATH_STYLE.put_if_match("k", parts, digest, '"e"')
+    absent, match = (
+        PATH_STYLE.put_if_absent("k", parts, digest),
+        PATH_STYLE.put_if_match("k", parts, digest, etag='"e"'),
+    )
     assert absent.headers["if-none-match"] == "*"
     assert match.headers["if-match"] == '"e"'
     assert not absent.idempotent
