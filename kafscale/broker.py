@@ -79,6 +79,11 @@ class Broker:
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _not_ready: str | None = attrs.field(default="starting", init=False)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether clients are served: after the start, and before a stop."""
+        return self._not_ready is None
+
     def stop(self) -> None:
         """Begin an orderly shutdown; `run` returns when it is done."""
         self._stopping.set()
@@ -213,7 +218,7 @@ async def serve(settings: Settings) -> None:
     """What `kafscale serve` runs: a broker until SIGTERM or SIGINT, and the line on stdout that says it is ready."""
     broker = Broker(settings)
     async with trio.open_nursery() as nursery:
-        await nursery.start(_stop_on_signal, broker)
+        await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
         await broker.run(task_status=_ReadyLine())
         nursery.cancel_scope.cancel()
 
@@ -229,8 +234,11 @@ class _ReadyLine:
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
 
 
-async def _stop_on_signal(broker: Broker, *, task_status: trio.TaskStatus[None]) -> None:
-    """The first signal drains; a second one exits at once: what was acknowledged is durable anyway."""
+async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    """The first signal drains, or ends a start that is under way. A second one exits at once.
+
+    Nothing is lost by either: what was acknowledged is durable.
+    """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         stopping = False
@@ -238,7 +246,10 @@ async def _stop_on_signal(broker: Broker, *, task_status: trio.TaskStatus[None])
             if stopping:
                 os._exit(128 + number)
             stopping = True
-            broker.stop()
+            if broker.is_ready:
+                broker.stop()
+            else:
+                everything.cancel()
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +12,11 @@ import click
 from kafscale.cli.connecting import json_option
 from kafscale.cli.output import show, show_json
 from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, StoreUrl, load
+from kafscale.config import Settings, load
 from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:
     from kafscale.cli.inspection import Inspection
-    from kafscale.store.base import ObjectStore
 
 _STORE_OPTIONS = ("data_dir", "store", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 
@@ -72,40 +69,19 @@ def _show(found: Inspection, name: str, *, with_batches: bool, as_json: bool) ->
 def _read_object(settings: Settings, key: str) -> bytes:
     import trio
 
+    from kafscale.store.opening import open_raw_store
+
+    if settings.store.scheme == "file" and not settings.store.path.is_dir():
+        raise NotFound(f"{settings.store} is nothing to read from")
+
     async def read() -> bytes:
-        async with _open_store(settings) as store:
+        store = await open_raw_store(settings)
+        try:
             return bytes((await store.get(key)).data)
+        finally:
+            await store.aclose()
 
     try:
         return trio.run(read)
     except (NotFound, ValueError) as exc:
         raise NotFound(f"{key}: neither a file nor a key in {settings.store}") from exc
-
-
-@asynccontextmanager
-async def _open_store(settings: Settings) -> AsyncIterator[ObjectStore]:
-    """The store to read one object from: no limiter, no retries."""
-    url: StoreUrl = settings.store
-    if url.scheme == "s3":
-        from kafscale.store.s3 import S3Settings, S3Store
-
-        store = S3Store(
-            S3Settings(
-                bucket=url.bucket,
-                prefix=url.prefix,
-                endpoint=settings.s3_endpoint,
-                region=settings.s3_region,
-                path_style=settings.s3_path_style,
-                ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
-            )
-        )
-        try:
-            yield store
-        finally:
-            await store.aclose()
-    elif url.scheme == "file" and url.path.is_dir():
-        from kafscale.store.file import FileStore
-
-        yield await FileStore.open(url.path)
-    else:
-        raise NotFound(f"{url} is nothing to read from")

@@ -101,9 +101,7 @@ class LineReader:
         """At least one line, without its end; none at the end of the stream, whose last line need not have one."""
         import trio
 
-        while data := await trio.to_thread.run_sync(  # type: ignore[call-arg,unused-ignore] # where old stubs are installed
-            _read_what_is_there, self.stream, abandon_on_cancel=True
-        ):
+        while data := await trio.to_thread.run_sync(_read_what_is_there, self.stream, abandon_on_cancel=True):
             *lines, self._rest = (self._rest + data).split(b"\n")
             if lines:
                 return [line.removesuffix(b"\r") for line in lines]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container
-from importlib import import_module
 from typing import Any
 
 import click
@@ -56,4 +55,6 @@ def command(config_file: str | None, **flags: Any) -> None:
     # Imported only now: a wrong option is told without the time that the broker's modules take.
     import trio
 
-    trio.run(import_module("kafscale.broker").serve, settings)
+    from kafscale import broker
+
+    trio.run(broker.serve, settings)

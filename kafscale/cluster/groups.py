@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import attrs
 import trio
@@ -46,12 +45,6 @@ from kafscale.wire import error_codes
 logger = logging.getLogger(__name__)
 
 SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
-
-
-class Started(Protocol):
-    """The part of trio's task status that `run` uses."""
-
-    def started(self) -> None: ...
 
 
 @attrs.frozen
@@ -117,7 +110,7 @@ class GroupCoordinator:
                 raise DamagedObject(f"metadata key {entry.key!r}: {exc}") from exc
         logger.info("%d consumer groups restored", len(self._entries))
 
-    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep time and write what is submitted, until cancelled. Raises StorageFailed when the disk is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._writes.run)

@@ -23,7 +23,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 import trio
@@ -49,12 +48,6 @@ NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)
-
-
-class Started(Protocol):
-    """Whom a task tells that it is usable: `trio.TaskStatus[None]`."""
-
-    def started(self) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -213,7 +206,7 @@ class Wal:
         self._next_sequence = replay.next_sequence
         self._durable_sequence = replay.next_sequence - 1
 
-    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write and sync what is appended; reports started when the first file is ready.
 
         When cancelled it writes what was accepted before, within a bound. Raises StorageFailed when the disk fails.
@@ -236,7 +229,7 @@ class Wal:
         finally:
             self._close()
 
-    async def prepare_files(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def prepare_files(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the next file ready and delete those that nobody needs, off the write path.
 
         Raises StorageFailed when the disk fails.

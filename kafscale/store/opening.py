@@ -42,7 +42,11 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     store_metrics = StoreMetrics.register(metrics)
     limiter = StoreLimiter(settings.s3_concurrency, store_metrics)
     with startup_errors():
-        raw = await _open_raw(settings, metrics)
+        raw = await open_raw_store(settings)
+        if isinstance(raw, S3Store):
+            _register_pool(raw, metrics)
+            if settings.s3_create_bucket:
+                await raw.create_bucket()
     limited = LimitedStore(MeteredStore(raw, store_metrics), limiter)
     try:
         starting = RetryPolicy(
@@ -56,23 +60,18 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     return OpenStore(RetryingStore(limited, policy, Random(), store_metrics), limiter)
 
 
-async def _open_raw(settings: Settings, metrics: Metrics) -> ObjectStore:
+async def open_raw_store(settings: Settings) -> ObjectStore:
+    """The store alone, without limiter, retries or any check: to look at what is there. Raises StoreError."""
     url = settings.store
     if url.scheme == "memory":
         return MemoryStore()
     if url.scheme == "file":
-        assert url.path is not None
         return await FileStore.open(url.path)
-    store = S3Store(_s3_settings(settings))
-    _register_pool(store, metrics)
-    if settings.s3_create_bucket:
-        await store.create_bucket()
-    return store
+    return S3Store(_s3_settings(settings))
 
 
 def _s3_settings(settings: Settings) -> S3Settings:
     timeout_seconds = settings.limits.store_timeout_seconds
-    assert settings.store.bucket is not None
     return S3Settings(
         bucket=settings.store.bucket,
         prefix=settings.store.prefix,
