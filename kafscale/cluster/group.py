@@ -89,7 +89,7 @@ class Group:
     _sync_timer: Timer = attrs.field(init=False)
     _initial_delay_left_ms: int | None = attrs.field(default=None, init=False)  # set while an empty group fills up
     _newcomers: bool = attrs.field(default=False, init=False)  # someone came during the present initial delay
-    _assigning: int | None = attrs.field(default=None, init=False)  # generation whose assignment is on its way to disk
+    _assigned_generation_id: int | None = attrs.field(default=None, init=False)  # whose assignment has been submitted
 
     def __attrs_post_init__(self) -> None:
         self.state_timestamp_ms = self._context.wall_clock_ms()
@@ -211,7 +211,6 @@ class Group:
         self.members.rename(member, new_member_id(join))
         member.is_new = False
         self._update(member, join, reply)
-        self._restart_session(member)
         logger.info("static member %r of group %r is %r now", join.group_instance_id, self.group_id, member.member_id)
         if self.state is GroupState.STABLE and self.members.select_protocol() == self.protocol_name:
             # A client that can't skip the assignment must not learn that it leads: it would share the work out anew.
@@ -364,8 +363,8 @@ class Group:
             return reply
         self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
         member.awaiting_sync = reply
-        if member.member_id == self.members.leader_id and self._assigning != self.generation_id:
-            self._assigning = self.generation_id
+        if member.member_id == self.members.leader_id and self._assigned_generation_id != self.generation_id:
+            self._assigned_generation_id = self.generation_id
             assignments = {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.members}
             self._submit(self.record(assignments), partial(self._assigned, self.generation_id, assignments))
         return reply
@@ -386,8 +385,6 @@ class Group:
 
     def _assigned(self, generation_id: int, assignments: Mapping[str, bytes], durable: bool) -> None:
         """The leader's assignment is on disk, or lost; a rebalance may have begun meanwhile."""
-        if self._assigning == generation_id:
-            self._assigning = None
         if self.state is not GroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
             return
         if not durable:

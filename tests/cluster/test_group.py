@@ -665,6 +665,53 @@ def test_a_rebalance_overtakes_a_new_id_that_is_not_durable_yet() -> None:
     assert harness.group.state is GroupState.COMPLETING_REBALANCE
 
 
+def test_of_two_restarts_in_a_row_each_waits_for_its_own_id_to_be_durable() -> None:
+    harness = GroupHarness(holds_writes=True)
+    joined = harness.join(group_instance_id="i")
+    harness.advance(0)
+    harness.sync(result(joined).member_id, {})
+    harness.finish_writes()
+    first = harness.join(group_instance_id="i")
+    second = harness.join(group_instance_id="i")
+    assert error(first) == e.FENCED_INSTANCE_ID
+    (_, first_is_stored), (_, second_is_stored) = harness.held
+
+    first_is_stored(True)
+    assert not second.is_set
+    second_is_stored(True)
+    assert error(second) == e.NONE
+
+
+def test_a_static_member_that_waited_long_for_its_id_may_still_fall_silent() -> None:
+    harness = GroupHarness(holds_writes=True)
+    joined = harness.join(group_instance_id="i")
+    harness.advance(0)
+    harness.sync(result(joined).member_id, {})
+    harness.finish_writes()
+    harness.join(group_instance_id="i")
+    harness.advance(11)
+    assert len(harness.group.members) == 1, "it waits, so it is excused"
+    harness.finish_writes()
+    harness.advance(10)
+
+    assert len(harness.group.members) == 0
+
+
+def test_a_static_member_that_restarts_before_its_sync_must_still_ask_for_its_assignment(
+    harness: GroupHarness,
+) -> None:
+    leader = harness.join()
+    harness.join(group_instance_id="i")
+    harness.advance(0)
+    harness.sync(result(leader).member_id, {})
+    new = result(harness.join(group_instance_id="i")).member_id
+    while harness.seconds < 60:
+        assert harness.heartbeat(result(leader).member_id) == harness.heartbeat(new) == e.NONE
+        harness.advance(5)
+
+    assert harness.heartbeat(new) == e.UNKNOWN_MEMBER_ID
+
+
 def test_an_instance_id_of_a_pending_member_is_unknown(harness: GroupHarness) -> None:
     promised = result(harness.join(member_id_required=True)).member_id
 
