@@ -72,7 +72,7 @@ def _read_object(settings: Settings, key: str) -> bytes:
     from kafscale.store.opening import open_raw_store
 
     if settings.store.scheme == "file" and not settings.store.path.is_dir():
-        raise NotFound(f"{settings.store} is nothing to read from")
+        raise NotFound(f"{key}: neither a file nor a key in {settings.store}")
 
     async def read() -> bytes:
         store = await open_raw_store(settings)
