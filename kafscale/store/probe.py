@@ -15,6 +15,7 @@ from kafscale.errors import (
     AccessDenied,
     NotFound,
     PreconditionFailed,
+    SlowDown,
     StartupError,
     StoreError,
     StoreUnavailable,
@@ -53,6 +54,8 @@ def startup_errors() -> Iterator[None]:
         raise StartupError(
             _line("the object store can't be reached", exc, "check --s3-endpoint, --s3-ca-file and the network")
         ) from exc
+    except SlowDown as exc:
+        raise StartupError(_line("the object store is not ready", exc, "start again when it is")) from exc
     except StoreError as exc:
         raise StartupError(_line("the object store is of no use", exc, "check the --s3 options")) from exc
 

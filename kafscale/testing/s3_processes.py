@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -38,7 +39,7 @@ def minio_server() -> Iterator[S3Process]:
     environ = {"MINIO_ROOT_USER": credentials.access_key_id, "MINIO_ROOT_PASSWORD": credentials.secret_access_key}
     with tempfile.TemporaryDirectory() as directory:
         command = ["minio", "server", "--quiet", "--address", f"127.0.0.1:{port}", directory]
-        with _running(command, environ, f"http://127.0.0.1:{port}/minio/health/ready"):
+        with _running(command, environ, f"http://127.0.0.1:{port}/"):
             yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
 
 
@@ -47,7 +48,7 @@ def moto_server() -> Iterator[S3Process]:
     """moto's server on a free port; the `moto[server]` package must be installed."""
     port = _free_port()
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-    with _running(command, {}, f"http://127.0.0.1:{port}/moto-api/data.json"):
+    with _running(command, {}, f"http://127.0.0.1:{port}/"):
         credentials = Credentials(access_key_id="any", secret_access_key="any")
         yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
 
@@ -60,11 +61,11 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], environ: Mapping[str, str], health_url: str) -> Iterator[None]:
+def _running(command: Sequence[str], environ: Mapping[str, str], url: str) -> Iterator[None]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, env={**os.environ, **environ}, stdout=output, stderr=output)
         try:
-            if not _becomes_healthy(process, health_url):
+            if not _becomes_healthy(process, url):
                 output.seek(0)
                 raise RuntimeError(f"{command[0]} did not start: {output.read()[-2000:].decode(errors='replace')}")
             yield
@@ -74,12 +75,18 @@ def _running(command: Sequence[str], environ: Mapping[str, str], health_url: str
 
 
 def _becomes_healthy(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait for an answer that is not an excuse: MinIO listens some time before it serves (503)."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with opener.open(url, timeout=1):
                 return True
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            if exc.code < 500:
+                return True
         except OSError:
-            time.sleep(0.05)
+            pass
+        time.sleep(0.05)
     return False

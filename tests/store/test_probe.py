@@ -69,6 +69,17 @@ async def test_an_endpoint_where_nobody_listens_is_named():
         assert "--s3-endpoint" in message
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [(ErrorReply(503, "SlowDown"), "not ready"), (ErrorReply(400, "InvalidArgument"), "of no use")],
+)
+async def test_a_store_that_refuses_is_quoted(fault, expected):
+    async with open_s3_server() as server, open_store(server) as store:
+        server.inject(fault)
+        assert expected in (message := await refusal(store))
+        assert fault.code in message
+
+
 async def test_a_certificate_that_nobody_vouches_for_is_a_line_too():
     async with open_s3_server(tls=True) as server, open_store(server) as store:
         assert "certificate" in (message := await refusal(store))
