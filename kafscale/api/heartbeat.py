@@ -14,7 +14,7 @@ from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
     error_code = services.groups.heartbeat(
-        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        request.group_id, request.member_id, request.group_instance_id, generation_id=request.generation_id
     )
     return HeartbeatResponse(error_code=error_code)
 

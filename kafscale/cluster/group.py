@@ -77,6 +77,8 @@ class _Replacement:
 
 @attrs.define(eq=False, kw_only=True)
 class Group:
+    """One group, from its first member or first committed offset until it is deleted."""
+
     group_id: str
     _context: GroupContext
     state: GroupState = attrs.field(default=GroupState.EMPTY, init=False)

@@ -8,6 +8,7 @@ Ids may be any text; percent-encoding keeps them within their part of the key.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 import attrs
@@ -72,7 +73,7 @@ class GroupKey:
 
 def group_prefix(group_id: str) -> str:
     """What every key of this group, and of no other, starts with."""
-    return f"{PREFIX}{quote(group_id, safe='')}/"
+    return f"{PREFIX}{_quoted(group_id)}/"
 
 
 def group_key(group_id: str) -> str:
@@ -80,7 +81,12 @@ def group_key(group_id: str) -> str:
 
 
 def offset_key(group_id: str, at: TopicPartition) -> str:
-    return f"{group_prefix(group_id)}offsets/{quote(at.topic, safe='')}/{at.partition}"
+    return f"{group_prefix(group_id)}offsets/{_quoted(at.topic)}/{at.partition}"
+
+
+@lru_cache(maxsize=4096)  # a commit makes a key per partition, of few topics and groups
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
 
 
 def parse_key(key: str) -> GroupKey:

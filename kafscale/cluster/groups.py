@@ -168,7 +168,7 @@ class GroupCoordinator:
             return entry.group.sync(sync)
         return OneShot(SyncResult(error_code=error_code))
 
-    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, *, generation_id: int) -> int:
         """The error code. Nothing is written."""
         entry = self._entries.get(group_id)
         if entry is None:
@@ -199,7 +199,7 @@ class GroupCoordinator:
         reply: OneShot[int] = OneShot()
         entry.offsets.begin(offsets.keys())
         changes = {offset_key(group_id, at): encode(offset) for at, offset in offsets.items()}
-        self._writes.submit(changes, partial(self._committed, entry, offsets, reply))
+        self._writes.submit(changes, partial(self._committed, entry, offsets, reply=reply))
         return reply
 
     def _refuse_commit(self, group_id: str, identity: Identity) -> int:
@@ -218,8 +218,9 @@ class GroupCoordinator:
         self,
         entry: _Entry,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        reply: OneShot[int],
         durable: bool,
+        *,
+        reply: OneShot[int],
     ) -> None:
         entry.offsets.finish(offsets, durable)
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
@@ -277,9 +278,9 @@ class GroupCoordinator:
         entry.group.die()
         changes: dict[str, bytes | None] = {offset_key(group_id, at): None for at in entry.offsets.known()}
         changes[group_key(group_id)] = None
-        self._writes.submit(changes, partial(self._buried, group_id, entry, reply))
+        self._writes.submit(changes, partial(self._buried, group_id, entry, reply=reply))
 
-    def _buried(self, group_id: str, entry: _Entry, reply: OneShot[int], durable: bool) -> None:
+    def _buried(self, group_id: str, entry: _Entry, durable: bool, *, reply: OneShot[int]) -> None:
         if durable:
             del self._entries[group_id]
             logger.info("group %r is deleted", group_id)
@@ -313,10 +314,10 @@ class GroupCoordinator:
             reply.set(error_codes.NONE)
             return reply
         changes = dict.fromkeys(offset_key(group_id, at) for at in doomed)
-        self._writes.submit(changes, partial(self._forgotten, entry, doomed, reply))
+        self._writes.submit(changes, partial(self._forgotten, entry, doomed, reply=reply))
         return reply
 
-    def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], reply: OneShot[int], durable: bool) -> None:
+    def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], durable: bool, *, reply: OneShot[int]) -> None:
         if durable:
             entry.offsets.remove(partitions)
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)

@@ -217,8 +217,8 @@ async def test_groups_that_do_not_exist(autojump_clock: MockClock, broker: Broke
 
     assert (await coordinator.sync("g", sync).wait()).error_code == e.UNKNOWN_MEMBER_ID
     assert (await coordinator.sync("", sync).wait()).error_code == e.INVALID_GROUP_ID
-    assert coordinator.heartbeat("g", "m", None, 1) == e.UNKNOWN_MEMBER_ID
-    assert coordinator.heartbeat("", "m", None, 1) == e.INVALID_GROUP_ID
+    assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("", "m", None, generation_id=1) == e.INVALID_GROUP_ID
     assert coordinator.leave("g", [Leaving(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
     assert await coordinator.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert coordinator.check_offset_deletion("g") == e.GROUP_ID_NOT_FOUND
@@ -242,7 +242,7 @@ async def test_groups_and_offsets_survive_a_restart(autojump_clock: MockClock, b
 
     coordinator = await broker.restart()
 
-    assert coordinator.heartbeat(group_id, member_id, None, 1) == e.NONE
+    assert coordinator.heartbeat(group_id, member_id, None, generation_id=1) == e.NONE
     synced = await coordinator.sync(group_id, Sync(identity=identity)).wait()
     assert (synced.assignment, synced.protocol_name) == (b"mine", "range")
     assert coordinator.offsets(group_id)["t"][0] == offset
@@ -260,10 +260,10 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
     member_id = await broker.stable_member()
     coordinator = await broker.restart()
     await trio.sleep(9)
-    assert coordinator.heartbeat("g", member_id, None, 1) == e.NONE
+    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
     await trio.sleep(11)
 
-    assert coordinator.heartbeat("g", member_id, None, 1) == e.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.UNKNOWN_MEMBER_ID
     coordinator = await broker.restart()
     group = coordinator.group("g")
     assert group is not None
@@ -320,7 +320,7 @@ async def test_a_heartbeat_writes_nothing(autojump_clock: MockClock, broker: Bro
     before = len(broker.store.commits)
     for _ in range(100):
         await trio.sleep(1)
-        assert broker.coordinator.heartbeat("g", member_id, None, 1) == e.NONE
+        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
 
     assert len(broker.store.commits) == before
 
@@ -446,7 +446,7 @@ async def consume_for_five_days_then_leave(broker: Broker) -> None:
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(5 * 48):
         await trio.sleep(1795)
-        assert broker.coordinator.heartbeat("g", member_id, None, 1) == e.NONE
+        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
     broker.coordinator.leave("g", [Leaving(member_id=member_id)])
 
 
@@ -489,7 +489,7 @@ async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(8 * 48):
         await trio.sleep(1795)
-        assert broker.coordinator.heartbeat("g", member_id, None, 1) == e.NONE
+        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
 
     assert set(broker.coordinator.offsets("g")) == {"t"}
 
