@@ -43,20 +43,21 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     limiter = StoreLimiter(settings.s3_concurrency, store_metrics)
     with startup_errors():
         raw = await open_raw_store(settings)
+    limited = LimitedStore(MeteredStore(raw, store_metrics), limiter)
+    deadline_seconds = settings.limits.store_retry_deadline_seconds
+    patience = RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, deadline_seconds))
+    starting = RetryingStore(limited, patience, Random(), store_metrics)
+    try:
         if isinstance(raw, S3Store):
             _register_pool(raw, metrics)
             if settings.s3_create_bucket:
-                await raw.create_bucket()
-    limited = LimitedStore(MeteredStore(raw, store_metrics), limiter)
-    try:
-        starting = RetryPolicy(
-            deadline_seconds=min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds)
-        )
-        await check_usable(RetryingStore(limited, starting, Random(), store_metrics))
+                with startup_errors():
+                    await starting.retried("create_bucket", raw.create_bucket)
+        await check_usable(starting)
     except BaseException:
         await raw.aclose()
         raise
-    policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
+    policy = RetryPolicy(deadline_seconds=deadline_seconds)
     return OpenStore(RetryingStore(limited, policy, Random(), store_metrics), limiter)
 
 

@@ -102,19 +102,19 @@ class RetryingStore:
     _outage: _OutageLog = attrs.field(factory=_OutageLog, init=False)
 
     async def get(self, key: str) -> ObjectPart:
-        return await self._retried("get", partial(self.store.get, key))
+        return await self.retried("get", partial(self.store.get, key))
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        return await self._retried("get_range", partial(self.store.get_range, key, start, length_bytes))
+        return await self.retried("get_range", partial(self.store.get_range, key, start, length_bytes))
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        return await self._retried("get_tail", partial(self.store.get_tail, key, length_bytes))
+        return await self.retried("get_tail", partial(self.store.get_tail, key, length_bytes))
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self._retried("head", partial(self.store.head, key))
+        return await self.retried("head", partial(self.store.head, key))
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._retried("put", partial(self.store.put, key, parts))
+        return await self.retried("put", partial(self.store.put, key, parts))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
         attempt = partial(self.store.put_if_absent, key, parts)
@@ -137,19 +137,20 @@ class RetryingStore:
                 raise
 
         try:
-            while page := await self._retried("list", next_page):
+            while page := await self.retried("list", next_page):
                 start_after = page[-1].key
                 yield page
         finally:
             await pages.aclose()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._retried("delete", partial(self.store.delete, keys))
+        await self.retried("delete", partial(self.store.delete, keys))
 
     async def aclose(self) -> None:
         await self.store.aclose()
 
-    async def _retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns, in the end; `operation` is its name in the metrics."""
         deadline = trio.current_time() + self._policy.deadline_seconds
         retries_count = 0
         while True:
@@ -190,7 +191,7 @@ class RetryingStore:
                 return etag
 
         try:
-            return await self._retried(operation, attempt_or_read_back)
+            return await self.retried(operation, attempt_or_read_back)
         except (SlowDown, Conflict, AccessDenied) as exc:
             if reply_lost:
                 raise StoreUnavailable(f"{key}: an earlier attempt got no reply, and then: {exc}") from exc

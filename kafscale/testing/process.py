@@ -29,7 +29,7 @@ START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 20.0  # above the broker's own --shutdown-timeout
 SHOWN_LOG_BYTES = 4000
 
-_READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+):(\d+)")
+_READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+):(\d+)(.*)")
 _ANY_PORT = Address("127.0.0.1", 0)
 
 
@@ -50,6 +50,7 @@ class BrokerProcess:
     environ: Mapping[str, str] = attrs.field(factory=dict)
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
+    further_listeners: Sequence[str] = attrs.field(default=(), init=False)
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -85,6 +86,17 @@ class BrokerProcess:
 
     def start(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Run it until it says that it is ready. Raises ProcessFailed, and then nothing is left running."""
+        process = self.launch()
+        ready = _READY.match(_first_line(process, time.monotonic() + timeout_seconds))
+        if ready is None:
+            self.kill()
+            raise ProcessFailed(f"the broker was not ready in {timeout_seconds:g} s: {self._end_of_log()}")
+        self.kafka = Address(ready[1], int(ready[2]))
+        self.admin = Address(ready[3], int(ready[4]))
+        self.further_listeners = ready[5].split()
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Begin to run it, and wait for nothing."""
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -92,12 +104,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 self._command(), env=self._environ(), stdout=subprocess.PIPE, stderr=log, text=True
             )
-        ready = _READY.match(_first_line(self._process, time.monotonic() + timeout_seconds))
-        if ready is None:
-            self.kill()
-            raise ProcessFailed(f"the broker was not ready in {timeout_seconds:g} s: {self._end_of_log()}")
-        self.kafka = Address(ready[1], int(ready[2]))
-        self.admin = Address(ready[3], int(ready[4]))
+        return self._process
 
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> int:
         """End it in order (SIGTERM) and return its exit code. Raises ProcessFailed, having killed it, when it hangs."""
