@@ -1,0 +1,170 @@
+"""The checker is itself checked: a sound history has no anomaly, and each one that is planted is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafscale.testing.history import Anomaly, History, Kind, Read
+
+ORDERS = "orders-0"
+
+
+def reads(first_offset: int, *values: str) -> list[Read]:
+    return [Read(first_offset + index, value) for index, value in enumerate(values)]
+
+
+def sound_history() -> History:
+    """Two producers, a retry over a restart, two consumers, a group."""
+    history = History()
+    for producer, value in (("p", "p0"), ("q", "q0"), ("p", "p1"), ("p", "p2")):
+        history.sent(producer, ORDERS, value)
+    began = history.now()
+    history.acknowledged(ORDERS, "p0", 0)
+    history.polled("c", ORDERS, reads(0, "p0"))
+    history.saw_offsets(ORDERS, began=began, log_start_offset=0, high_watermark=1)
+    history.acknowledged(ORDERS, "q0", 1)
+    history.acknowledged(ORDERS, "p1")
+    history.polled("c", ORDERS, reads(1, "q0", "p1", "p2"))  # p2 was written, and its reply lost
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=4)
+    history.sought("c", ORDERS)
+    history.polled("c", ORDERS, reads(2, "p1"))
+    history.polled("d", ORDERS, reads(0, "p0", "q0", "p1", "p2"))
+    for offset in (1, 3):
+        history.committing("g", ORDERS, offset)
+    history.committed("g", ORDERS, 1)
+    history.fetched_commit("g", ORDERS, 3)  # this one's reply was lost
+    return history
+
+
+def test_a_sound_history_has_no_anomaly() -> None:
+    assert sound_history().anomalies() == []
+    assert sound_history().acknowledged_count == 3
+
+
+def lost_write(history: History) -> None:
+    history.sent("p", ORDERS, "p3")
+    history.sent("q", ORDERS, "q1")
+    history.acknowledged(ORDERS, "p3")
+    history.sent("p", ORDERS, "p4")
+    history.polled("d", ORDERS, reads(4, "q1", "p4"))
+
+
+def lost_write_whose_offset_another_value_has(history: History) -> None:
+    history.sent("p", ORDERS, "p3")
+    history.sent("q", ORDERS, "q1")
+    history.acknowledged(ORDERS, "p3", 4)
+    history.polled("d", ORDERS, reads(4, "q1"))
+
+
+def unseen(history: History) -> None:
+    history.sent("p", ORDERS, "p3")
+    history.acknowledged(ORDERS, "p3", 4)
+
+
+def duplicate(history: History) -> None:
+    history.polled("d", ORDERS, reads(4, "p2"))
+
+
+def reordering(history: History) -> None:
+    for value in ("p3", "p4"):
+        history.sent("p", ORDERS, value)
+    history.polled("d", ORDERS, reads(4, "p4", "p3"))
+
+
+def two_values(history: History) -> None:
+    for producer, value in (("p", "p3"), ("q", "q1")):
+        history.sent(producer, ORDERS, value)
+    history.polled("c2", ORDERS, reads(4, "p3"))
+    history.polled("d", ORDERS, reads(4, "q1"))
+
+
+def acknowledged_at_another_offset(history: History) -> None:
+    history.acknowledged(ORDERS, "p2", 2)
+
+
+def unknown_value(history: History) -> None:
+    history.polled("d", ORDERS, reads(4, "x"))
+
+
+def gap(history: History) -> None:
+    for value in ("p3", "p4"):
+        history.sent("p", ORDERS, value)
+    history.polled("d", ORDERS, reads(5, "p4"))
+
+
+def non_monotonic_poll(history: History) -> None:
+    history.polled("d", ORDERS, reads(3, "p2"))
+
+
+def high_watermark_moved_back(history: History) -> None:
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=3)
+
+
+def high_watermark_behind_what_was_acknowledged(history: History) -> None:
+    history.sent("p", ORDERS, "p3")
+    history.acknowledged(ORDERS, "p3", 4)
+    history.polled("d", ORDERS, reads(4, "p3"))
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=4)
+
+
+def log_start_moved_back(history: History) -> None:
+    for log_start_offset in (2, 1):
+        history.saw_offsets(ORDERS, began=history.now(), log_start_offset=log_start_offset, high_watermark=4)
+
+
+def lost_commit(history: History) -> None:
+    history.committing("g", ORDERS, 5)
+    history.committed("g", ORDERS, 5)
+    history.fetched_commit("g", ORDERS, 3)
+
+
+def commit_lost_after_it_was_seen(history: History) -> None:
+    history.fetched_commit("g", ORDERS, 1)  # 3 had been fetched before
+
+
+def commit_that_nobody_made(history: History) -> None:
+    history.fetched_commit("g", ORDERS, 2)
+
+
+@pytest.mark.parametrize(
+    ("plant", "kinds"),
+    [
+        (lost_write, {Kind.LOST_WRITE}),
+        (lost_write_whose_offset_another_value_has, {Kind.LOST_WRITE, Kind.TWO_VALUES}),
+        (unseen, {Kind.UNSEEN}),
+        (duplicate, {Kind.DUPLICATE}),
+        (reordering, {Kind.REORDERING}),
+        (two_values, {Kind.TWO_VALUES}),
+        (acknowledged_at_another_offset, {Kind.TWO_VALUES, Kind.DUPLICATE}),
+        (unknown_value, {Kind.UNKNOWN_VALUE}),
+        (gap, {Kind.GAP}),
+        (non_monotonic_poll, {Kind.NON_MONOTONIC_POLL}),
+        (high_watermark_moved_back, {Kind.MOVED_BACK}),
+        (high_watermark_behind_what_was_acknowledged, {Kind.MOVED_BACK}),
+        (log_start_moved_back, {Kind.MOVED_BACK}),
+        (lost_commit, {Kind.LOST_COMMIT}),
+        (commit_lost_after_it_was_seen, {Kind.LOST_COMMIT}),
+        (commit_that_nobody_made, {Kind.LOST_COMMIT}),
+    ],
+)
+def test_a_planted_anomaly_is_found(plant: Callable[[History], None], kinds: set[Kind]) -> None:
+    history = sound_history()
+    plant(history)
+    assert {anomaly.kind for anomaly in history.anomalies()} == kinds
+
+
+def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
+    history = History()
+    slow, fast = history.now(), history.now()
+    history.saw_offsets(ORDERS, began=fast, log_start_offset=1, high_watermark=9)
+    history.saw_offsets(ORDERS, began=slow, log_start_offset=0, high_watermark=8)
+    assert history.anomalies() == []
+
+
+def test_an_anomaly_says_what_and_where() -> None:
+    history = sound_history()
+    unseen(history)
+    assert history.anomalies() == [Anomaly(Kind.UNSEEN, ORDERS, "p3, acknowledged at 4")]
+    assert str(history.anomalies()[0]) == "unseen in orders-0: p3, acknowledged at 4"
