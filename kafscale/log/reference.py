@@ -1,0 +1,42 @@
+"""The reference page of the formats on disk and in the bucket, made from the docstrings of the modules that write them.
+
+    python -m kafscale.log.reference > docs/reference/formats.md
+
+A test holds the committed page to the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+from kafscale.log import segment, wal_format
+from kafscale.store import paths
+from kafscale.wire import batch_header
+
+_INTRODUCTION = """\
+# Formats
+
+Made by `python -m kafscale.log.reference`; what is changed are the modules named below. `kafscale inspect` prints and
+verifies a `.kfs`, an `.index` or a file of the write-ahead log.
+
+A reader accepts every version that was ever written.
+"""
+
+_SECTIONS: tuple[tuple[str, ModuleType], ...] = (
+    ("Keys", paths),
+    ("Segments", segment),
+    ("Write-ahead log", wal_format),
+    ("Record batches", batch_header),
+)
+
+
+def formats_page() -> str:
+    """The whole page, as Markdown."""
+    return _INTRODUCTION + "".join(
+        f"\n## {title}\n\n`{module.__name__}`\n\n```\n{inspect.getdoc(module)}\n```\n" for title, module in _SECTIONS
+    )
+
+
+if __name__ == "__main__":
+    print(formats_page(), end="")
