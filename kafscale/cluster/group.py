@@ -438,6 +438,11 @@ class Group:
         if member is not None:
             self._restart_session(member)
 
+    def restart_sessions(self) -> None:
+        """Nobody could send a sign of life until now."""
+        for member in self.members:
+            self._restart_session(member)
+
     def leave(self, leavers: Sequence[Leaving]) -> list[int]:
         """An error code for each."""
         if self.state is GroupState.DEAD:

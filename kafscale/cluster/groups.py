@@ -111,7 +111,12 @@ class GroupCoordinator:
         logger.info("%d consumer groups restored", len(self._entries))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep time and write what is submitted, until cancelled. Raises StorageFailed when the disk is lost."""
+        """Keep time and write what is submitted, until cancelled. Raises StorageFailed when the disk is lost.
+
+        The sessions of members that were restored begin now, however long the rest of the start took.
+        """
+        for entry in self._entries.values():
+            entry.group.restart_sessions()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._writes.run)
             nursery.start_soon(self._sweep)

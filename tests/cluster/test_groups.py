@@ -270,6 +270,18 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
     assert (group.state, group.generation_id) == (GroupState.EMPTY, 2)
 
 
+async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: MockClock, broker: Broker) -> None:
+    member_id = await broker.stable_member()
+    broker.scope.cancel()
+    coordinator = GroupCoordinator(broker.store, GroupSettings(), draining=trio.Event())
+    await coordinator.load()
+    await trio.sleep(600)  # the log is replayed
+    await broker.nursery.start(coordinator.run)
+    await trio.sleep(9)
+
+    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
+
+
 async def test_an_offset_is_shown_and_acknowledged_only_when_it_is_durable(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
