@@ -6,7 +6,7 @@ what it covers.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
@@ -52,25 +52,37 @@ class Segment:
 def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
     """What to read, in order of offset: a segment that a newer generation covers is left out.
 
-    Two that overlap without one covering the other are both kept; whoever reads stops at the next one's base offset.
+    Two that overlap without the newer one covering the other are both kept; who reads prefers the larger base
+    offset, then the newer generation.
     """
     kept: list[Segment] = []
+    covered = _OffsetRanges()
     for segment in sorted(segments, key=lambda s: (-s.generation, s.base_offset)):
-        if not _covered(segment, kept):
-            insort(kept, segment, key=_base_offset)
-    return kept
+        if not covered.hold(segment.base_offset, segment.last_offset):
+            kept.append(segment)
+            covered.add(segment.base_offset, segment.last_offset)
+    return sorted(kept, key=lambda s: (s.base_offset, s.generation))
 
 
-def _covered(segment: Segment, kept: Sequence[Segment]) -> bool:
-    """Whether segments of newer generations hold every offset of this one."""
-    offset = segment.base_offset
-    index = max(0, bisect_right(kept, offset, key=_base_offset) - 1)
-    while index < len(kept) and kept[index].base_offset <= offset:
-        offset = max(offset, kept[index].last_offset + 1)
-        if offset > segment.last_offset:
-            return True
-        index += 1
-    return False
+@attrs.define(eq=False)
+class _OffsetRanges:
+    """A set of offsets, as ranges (both ends inclusive) in order, of which no two overlap or touch."""
+
+    _firsts: list[int] = attrs.field(factory=list, init=False)
+    _lasts: list[int] = attrs.field(factory=list, init=False)
+
+    def hold(self, first: int, last: int) -> bool:
+        index = bisect_right(self._firsts, first) - 1
+        return index >= 0 and self._lasts[index] >= last
+
+    def add(self, first: int, last: int) -> None:
+        start = bisect_left(self._lasts, first - 1)
+        end = bisect_right(self._firsts, last + 1)
+        if start < end:
+            first = min(first, self._firsts[start])
+            last = max(last, self._lasts[end - 1])
+        self._firsts[start:end] = [first]
+        self._lasts[start:end] = [last]
 
 
 @attrs.define(eq=False)
@@ -91,15 +103,15 @@ class Manifest:
 
     def find(self, offset: int) -> Segment | None:
         """The segment that holds `offset`, or the first one after it (offsets may have been compacted away)."""
-        index = bisect_right(self.segments, offset, key=_base_offset) - 1
-        if index >= 0 and self.segments[index].last_offset >= offset:
-            return self.segments[index]
-        return self.segments[index + 1] if index + 1 < len(self.segments) else None
+        following = bisect_right(self.segments, offset, key=_base_offset)
+        for index in range(following - 1, -1, -1):  # goes on to a second one only in a hole, or where two overlap
+            if self.segments[index].last_offset >= offset:
+                return self.segments[index]
+        return self.segments[following] if following < len(self.segments) else None
 
     def take_below(self, offset: int) -> Sequence[Segment]:
         """Remove and return the segments that end before `offset`."""
-        count = sum(1 for segment in self.segments if segment.last_offset < offset)
-        taken = self.segments[:count]
-        del self.segments[:count]
+        taken = [segment for segment in self.segments if segment.last_offset < offset]
+        self.segments = [segment for segment in self.segments if segment.last_offset >= offset]
         self.size_bytes -= sum(segment.size_bytes for segment in taken)
         return taken

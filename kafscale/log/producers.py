@@ -2,7 +2,8 @@
 
 A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
 before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
-is recognised; older ones are forgotten only once they are durable, so that a failed write can be taken back.
+is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a failed
+write can be taken back.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 """
@@ -88,7 +89,7 @@ class ProducerStates:
         last_offset = base_offset + header.last_offset_delta
         batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset))
         producer.last_timestamp_ms = now_ms
-        while len(batches) > REMEMBERED_BATCH_COUNT and batches[0].last_offset < durable_before:
+        while len(batches) > REMEMBERED_BATCH_COUNT and batches[1].last_offset < durable_before:
             batches.popleft()
 
     def take_back(self, from_offset: int) -> None:
@@ -109,13 +110,16 @@ class ProducerStates:
         for producer in self.producers.values():
             batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
             if batches:
-                latest = deque(batches[-REMEMBERED_BATCH_COUNT:])
-                copies.append(Producer(producer.producer_id, producer.epoch, latest, producer.last_timestamp_ms))
+                copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
         return copies
 
     def restore(self, producers: Iterable[Producer]) -> None:
-        """Begin with the state of a snapshot."""
-        self.producers = {producer.producer_id: producer for producer in producers}
+        """Begin with the state of a snapshot, which stays as it is."""
+        self.producers = {producer.producer_id: _copy(producer, producer.batches) for producer in producers}
+
+
+def _copy(producer: Producer, batches: Iterable[ProducedBatch]) -> Producer:
+    return Producer(producer.producer_id, producer.epoch, deque(batches), producer.last_timestamp_ms)
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:

@@ -6,12 +6,13 @@
     header   32 bytes   "KAFS" | u16 version = 2 | u16 flags = 0 | i64 base offset | i32 batch count
                         | i64 created ms | u32 0                (the layout of version 1, so one look tells them apart)
     footer   sections   u16 kind | u16 version | u32 length | u32 CRC-32C of the payload | payload
-    trailer  32 bytes   u32 footer length | u32 CRC-32C of footer and of the trailer without this field
+    trailer  32 bytes   u32 footer length | u32 CRC-32C of the footer and of the trailer without this field
                         | i64 last offset | i64 record count | u16 version = 2 | u16 0 | "KFE2"
 
 Sections: identity (1), index (2), producers (3), leader epochs (4). A reader skips kinds that it does not know, so
-later versions can add some (aborted transactions, say). The index has a row per batch, or per ~size/1024 bytes where
-there are more than 1,024, so that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
+later versions can add some (aborted transactions, say); a known kind in a newer version is refused. The index has a row
+per batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the
+one GET of the last 64 KiB.
 
 The footer makes a `.kfs` self-contained: its `.index` can be lost, and is rebuilt from it.
 """
@@ -43,6 +44,7 @@ TRAILER_MAGIC = b"KFE2"
 FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
 
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION = 1, 2, 3, 4
+SECTION_VERSION = 1  # of each of these
 IDENTITY = struct.Struct(">16siqiiqiqqI")
 PRODUCER = struct.Struct(">qhqB")
 PRODUCED_BATCH = struct.Struct(">iiqq")
@@ -177,14 +179,17 @@ def encode_footer(footer: Footer) -> bytes:
         (PRODUCERS_SECTION, b"".join(map(_encode_producer, footer.producers))),
         (EPOCHS_SECTION, b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in footer.epochs)),
     )
-    encoded = b"".join(SECTION.pack(kind, 1, len(payload), crc32c(payload)) + payload for kind, payload in sections)
-    crc = _trailer_crc(encoded, footer.last_offset, footer.record_count)
-    return encoded + TRAILER.pack(len(encoded), crc, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
+    encoded = b"".join(
+        SECTION.pack(kind, SECTION_VERSION, len(payload), crc32c(payload)) + payload for kind, payload in sections
+    )
+    trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
+    crc = _trailer_crc(encoded, trailer)
+    return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
 
 
-def _trailer_crc(encoded: Buffer, last_offset: int, record_count: int) -> int:
-    fields = TRAILER.pack(len(encoded), 0, last_offset, record_count, VERSION, 0, TRAILER_MAGIC)
-    return crc32c(fields, crc32c(encoded))
+def _trailer_crc(encoded: Buffer, trailer: Buffer) -> int:
+    view = memoryview(trailer)
+    return crc32c(view[8:], crc32c(view[:4], crc32c(encoded)))
 
 
 def _encode_index(index: Index) -> bytes:
@@ -201,7 +206,10 @@ def _big_endian(column: array[int]) -> bytes:
 
 def _encode_producer(producer: Producer) -> bytes:
     head = PRODUCER.pack(producer.producer_id, producer.epoch, producer.last_timestamp_ms, len(producer.batches))
-    return head + b"".join(PRODUCED_BATCH.pack(*attrs.astuple(batch)) for batch in producer.batches)
+    return head + b"".join(
+        PRODUCED_BATCH.pack(batch.base_sequence, batch.last_sequence, batch.base_offset, batch.last_offset)
+        for batch in producer.batches
+    )
 
 
 def footer_bytes_needed(tail: Buffer, name: str) -> int:
@@ -220,9 +228,9 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
     if len(tail) < needed:
         raise DamagedObject(f"{name}: the footer has {needed} bytes and only {len(tail)} are there")
     view = memoryview(tail)[len(tail) - needed :]
-    encoded = view[: -TRAILER.size]
-    _, crc, last_offset, record_count, _, _, _ = TRAILER.unpack(view[-TRAILER.size :])
-    if _trailer_crc(encoded, last_offset, record_count) != crc:
+    encoded, trailer = view[: -TRAILER.size], view[-TRAILER.size :]
+    _, crc, last_offset, record_count, _, _, _ = TRAILER.unpack(trailer)
+    if _trailer_crc(encoded, trailer) != crc:
         raise DamagedObject(f"{name}: the footer's CRC-32C is wrong")
     try:
         sections = _split_sections(encoded, name)
@@ -242,10 +250,12 @@ def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
     sections = {}
     position = 0
     while position < len(encoded):
-        kind, _, length, crc = SECTION.unpack_from(encoded, position)
+        kind, version, length, crc = SECTION.unpack_from(encoded, position)
         payload = encoded[position + SECTION.size : position + SECTION.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
+        if kind <= EPOCHS_SECTION and version != SECTION_VERSION:
+            raise DamagedObject(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind] = payload
         position += SECTION.size + length
     return sections
@@ -300,3 +310,5 @@ def check_index_order(footer: Footer, name: str) -> None:
         raise DamagedObject(f"{name}: the index points outside of the segment")
     if footer.index.base_offsets[0] != footer.identity.base_offset:
         raise DamagedObject(f"{name}: the index does not begin at the base offset")
+    if footer.index.base_offsets[-1] > footer.last_offset:
+        raise DamagedObject(f"{name}: the index goes on behind the last offset")

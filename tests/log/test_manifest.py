@@ -1,0 +1,107 @@
+"""The list of segments, and which of overlapping ones are read, against a model that looks at every single offset."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.log.manifest import Manifest, Segment, resolve
+from kafscale.store.paths import SegmentKey
+
+TOPIC_ID = bytes(range(16))
+
+
+def segment(base_offset: int, last_offset: int, generation: int = 0, size_bytes: int = 100) -> Segment:
+    key = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)
+    return Segment(key=key, last_offset=last_offset, size_bytes=size_bytes, max_timestamp_ms=0)
+
+
+def spans(segments) -> list[tuple[int, int, int]]:
+    return [(each.base_offset, each.last_offset, each.generation) for each in segments]
+
+
+def naively_resolved(segments) -> list[Segment]:
+    """Newest generation first; one that adds no offset is left out."""
+    kept: list[Segment] = []
+    for each in sorted(segments, key=lambda s: (-s.generation, s.base_offset)):
+        newer = {offset for other in kept for offset in range(other.base_offset, other.last_offset + 1)}
+        if not set(range(each.base_offset, each.last_offset + 1)) <= newer:
+            kept.append(each)
+    return sorted(kept, key=lambda s: (s.base_offset, s.generation))
+
+
+any_segments = st.lists(
+    st.builds(
+        lambda base, length, generation: segment(base, base + length, generation),
+        st.integers(0, 40),
+        st.integers(0, 20),
+        st.integers(0, 3),
+    ),
+    unique_by=lambda s: (s.base_offset, s.generation),
+    max_size=12,
+)
+
+
+@given(any_segments)
+def test_a_segment_is_left_out_exactly_if_newer_ones_hold_all_of_it(segments):
+    assert spans(resolve(segments)) == spans(naively_resolved(segments))
+
+
+@given(any_segments, st.randoms())
+def test_the_order_of_the_listing_does_not_matter(segments, random):
+    shuffled = list(segments)
+    random.shuffle(shuffled)
+    assert spans(resolve(shuffled)) == spans(resolve(segments))
+
+
+@given(any_segments)
+def test_no_offset_is_lost_and_resolving_again_changes_nothing(segments):
+    resolved = resolve(segments)
+    held = {offset for each in segments for offset in range(each.base_offset, each.last_offset + 1)}
+    assert {offset for each in resolved for offset in range(each.base_offset, each.last_offset + 1)} == held
+    assert spans(resolve(resolved)) == spans(resolved)
+
+
+def test_a_merged_segment_replaces_its_parts():
+    parts = [segment(0, 9), segment(10, 19), segment(20, 29)]
+    assert spans(resolve([*parts, segment(0, 19, generation=1)])) == [(0, 19, 1), (20, 29, 0)]
+
+
+def test_a_segment_is_covered_by_one_that_begins_far_before_its_neighbour():
+    segments = [segment(0, 100, generation=1), segment(10, 20, generation=2), segment(30, 40)]
+    assert spans(resolve(segments)) == [(0, 100, 1), (10, 20, 2)]
+
+
+def test_the_segment_that_holds_an_offset_is_found_or_the_first_behind_it():
+    manifest = Manifest([segment(10, 19), segment(20, 29), segment(40, 49)])
+    found = {offset: manifest.find(offset) for offset in (0, 10, 19, 20, 29, 30, 39, 40, 49, 50)}
+    bases = {offset: None if each is None else each.base_offset for offset, each in found.items()}
+    assert bases == {0: 10, 10: 10, 19: 10, 20: 20, 29: 20, 30: 40, 39: 40, 40: 40, 49: 40, 50: None}
+
+
+@given(any_segments, st.integers(0, 70))
+def test_what_is_found_holds_the_offset_if_any_segment_does(segments, offset):
+    resolved = resolve(segments)
+    found = Manifest(list(resolved)).find(offset)
+    holders = [each for each in resolved if each.base_offset <= offset <= each.last_offset]
+    if holders:
+        assert found is max(holders, key=lambda s: (s.base_offset, s.generation))
+    else:
+        following = [each for each in resolved if each.base_offset > offset]
+        assert found is (following[0] if following else None)
+
+
+def test_sizes_follow_what_is_added_and_taken():
+    manifest = Manifest([segment(0, 9, size_bytes=5)])
+    manifest.add(segment(10, 19, size_bytes=7))
+    assert manifest.size_bytes == 12
+    assert spans(manifest.take_below(10)) == [(0, 9, 0)]
+    assert manifest.size_bytes == 7
+
+
+@given(any_segments, st.integers(0, 70))
+def test_exactly_the_segments_that_end_before_an_offset_are_taken(segments, offset):
+    resolved = resolve(segments)
+    manifest = Manifest(list(resolved))
+    taken = manifest.take_below(offset)
+    assert spans(taken) == spans(each for each in resolved if each.last_offset < offset)
+    assert spans(manifest.segments) == spans(each for each in resolved if each.last_offset >= offset)
+    assert manifest.size_bytes == 100 * len(manifest.segments)

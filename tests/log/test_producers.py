@@ -1,0 +1,185 @@
+"""Idempotent producers: which batch may come next, which is a duplicate, what is taken back, forgotten and restored."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.errors import KafkaError
+from kafscale.log.producers import SEQUENCE_COUNT, ProducedBatch, Producer, ProducerStates
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+
+EVERYTHING_IS_DURABLE = 1 << 62
+
+
+def header(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0):
+    stamp = ProducerStamp(producer_id, epoch, sequence)
+    return parse_header(memoryview(build_batch([Record(value=b"v")] * count, producer=stamp)))
+
+
+class Partition:
+    """What a partition does with producer states."""
+
+    def __init__(self) -> None:
+        self.states = ProducerStates()
+        self.next_offset = 0
+        self.durable_before = EVERYTHING_IS_DURABLE
+
+    def append(self, sequence: int, count: int = 1, *, now_ms: int = 0, **stamp: int) -> int:
+        """The offset of the batch, or of the one that it is a duplicate of."""
+        batch = header(sequence, count, **stamp)
+        earlier = self.states.check(batch)
+        if earlier is not None:
+            return earlier.base_offset
+        offset = self.next_offset
+        self.states.record(batch, offset, now_ms, durable_before=self.durable_before)
+        self.next_offset += count
+        return offset
+
+    def refuses(self, sequence: int, count: int = 1, **stamp: int) -> int:
+        with pytest.raises(KafkaError) as caught:
+            self.append(sequence, count, **stamp)
+        return caught.value.code
+
+
+def test_each_of_the_last_five_batches_is_recognised_with_its_offset():
+    partition = Partition()
+    offsets = [partition.append(10 * index, 10) for index in range(6)]
+    assert [partition.append(10 * index, 10) for index in range(1, 6)] == offsets[1:]
+    assert partition.next_offset == 60
+
+
+def test_a_batch_older_than_the_last_five_is_out_of_order():
+    partition = Partition()
+    for index in range(7):
+        partition.append(index)
+    assert partition.refuses(0) == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(("sequence", "count"), [(11, 1), (9, 1), (0, 5), (0, 11), (5, 5), (5, 6)])
+def test_a_gap_or_a_batch_that_overlaps_another_is_out_of_order(sequence, count):
+    partition = Partition()
+    partition.append(0, 10)
+    assert partition.refuses(sequence, count) == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere():
+    assert Partition().append(1000) == 0
+
+
+def test_an_older_epoch_is_refused_and_a_new_one_begins_at_zero():
+    partition = Partition()
+    partition.append(0, 3, epoch=4)
+    assert partition.refuses(3, epoch=3) == INVALID_PRODUCER_EPOCH
+    assert partition.refuses(3, epoch=5) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(0, epoch=5) == 3
+    assert partition.append(1, epoch=5) == 4
+    assert partition.refuses(3, epoch=4) == INVALID_PRODUCER_EPOCH
+
+
+def test_producers_do_not_know_of_each_other():
+    partition = Partition()
+    assert [partition.append(0, producer_id=1), partition.append(0, producer_id=2)] == [0, 1]
+    assert partition.append(0, producer_id=1) == 0
+
+
+@pytest.mark.parametrize("last_before_wrap", [SEQUENCE_COUNT - 1, SEQUENCE_COUNT - 3])
+def test_sequences_wrap_from_the_largest_to_zero(last_before_wrap):
+    partition = Partition()
+    partition.append(last_before_wrap, 5)
+    following = (last_before_wrap + 5) % SEQUENCE_COUNT
+    assert partition.refuses(following + 1) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(following) == 5
+    assert partition.append(last_before_wrap, 5) == 0
+
+
+def test_what_is_not_durable_is_remembered_beyond_five():
+    partition = Partition()
+    partition.durable_before = 0
+    for index in range(12):
+        partition.append(index)
+    assert [partition.append(index) for index in range(12)] == list(range(12))
+    partition.durable_before = EVERYTHING_IS_DURABLE
+    partition.append(12)
+    assert partition.refuses(7) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(8) == 8
+
+
+def test_a_failed_write_is_taken_back_to_the_last_durable_batch():
+    partition = Partition()
+    for index in range(3):
+        partition.append(index)
+    partition.durable_before = 3
+    for index in range(3, 20):
+        partition.append(index)
+    partition.states.take_back(3)
+    partition.next_offset = 3
+    assert partition.refuses(4) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(3) == 3
+    assert partition.append(2) == 2
+
+
+def test_after_everything_was_taken_back_the_producer_may_send_it_again():
+    partition = Partition()
+    partition.durable_before = 0
+    partition.append(0, 5)
+    partition.states.take_back(0)
+    partition.next_offset = 0
+    assert partition.append(0, 5) == 0
+    assert partition.append(5) == 5
+
+
+def test_producers_that_were_not_heard_of_are_forgotten():
+    partition = Partition()
+    partition.append(0, producer_id=1, now_ms=100)
+    partition.append(0, producer_id=2, now_ms=200)
+    partition.states.expire(200)
+    assert set(partition.states.producers) == {2}
+    assert partition.append(50, producer_id=1) == 2
+    assert partition.refuses(50, producer_id=2) == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_snapshot_is_the_state_before_an_offset_and_a_copy():
+    partition = Partition()
+    partition.durable_before = 0
+    for index in range(8):
+        partition.append(index, now_ms=5)
+    partition.append(0, producer_id=9)
+    snapshot = partition.states.snapshot(7)
+    kept = deque(ProducedBatch(index, index, index, index) for index in range(2, 7))
+    assert snapshot == [Producer(7, 0, kept, 5)]
+    partition.append(8)
+    assert snapshot == [Producer(7, 0, kept, 5)]
+
+
+def test_a_restored_producer_goes_on_and_leaves_the_snapshot_as_it_was():
+    partition = Partition()
+    for index in range(4):
+        partition.append(index)
+    snapshot = partition.states.snapshot(4)
+    after = Partition()
+    after.states.restore(snapshot)
+    after.next_offset = 4
+    assert after.append(2) == 2
+    assert after.refuses(5) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert after.append(4) == 4
+    assert snapshot == partition.states.snapshot(4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 7)), max_size=40))
+def test_a_producer_that_retries_any_of_its_last_five_never_writes_twice(steps):
+    """`steps`: size of the next batch, whether all before it has become durable, and how far back a retry reaches."""
+    partition = Partition()
+    partition.durable_before = 0
+    sent: list[tuple[int, int, int]] = []
+    sequence = SEQUENCE_COUNT - 10
+    for count, durable, back in steps:
+        if durable:
+            partition.durable_before = partition.next_offset
+        sent.append((sequence, count, partition.append(sequence, count)))
+        sequence = (sequence + count) % SEQUENCE_COUNT
+        retried_sequence, retried_count, offset = sent[-1 - min(back, 4, len(sent) - 1)]
+        assert partition.append(retried_sequence, retried_count) == offset
+    assert [offset for _, _, offset in sent] == [sum(count for _, count, _ in sent[:i]) for i in range(len(sent))]
