@@ -1,0 +1,77 @@
+# Needs Python 3.11 or newer with venv, and make. `make` alone lists the targets.
+#
+#   make serve SERVE_ARGS="--durability segment"     more options for the broker
+#   make test PYTEST_ARGS="tests/wire -x"            fewer tests
+
+VENV := .venv
+BIN := $(VENV)/bin
+SERVE_ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test check format test-java test-faults test-compose bench clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
+	  do printf '%-20s %s\n' "$$target" "$$does"; done
+
+serve: $(VENV)/installed ## Set up everything and run the broker; its data goes to ./kafscale-data
+	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
+
+test: check ## Set up everything and run formatting, lint, types, import direction and tests
+	$(BIN)/python -m pytest -m "not java and not faults and not compose" $(PYTEST_ARGS)
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-faults, make test-compose."
+
+check: $(VENV)/installed-dev ## All of `make test` but the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev ## Format the code, and repair what lint can repair
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-java: $(VENV)/installed-dev ## Test with Kafka's own Java tools; needs Java 17 and Maven
+	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	  { [ "$${version:-0}" -ge 17 ] && command -v mvn >/dev/null; } || \
+	  { echo "make test-java needs Java 17 or newer and Maven (java and mvn on the PATH)." >&2; exit 1; }
+	$(BIN)/python -m pytest -m java $(PYTEST_ARGS)
+
+test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
+	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
+
+test-compose: $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
+	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
+	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || \
+	  { echo "make test-compose needs \`docker compose\` or \`docker-compose\`." >&2; exit 1; }
+	$(BIN)/python -m pytest -m compose $(PYTEST_ARGS)
+
+bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
+	$(BIN)/python bench/produce.py
+	$(BIN)/python bench/consume.py
+
+clean: ## Remove what the targets above made, but not ./kafscale-data
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find kafscale tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says what is installed, so that only a changed pyproject.toml installs again. The package itself is installed
+# in place: a changed module needs nothing.
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing KafScale into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing KafScale and the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/installed $@
+
+$(VENV)/bin/python:
+	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    rm -rf $(VENV) && "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; exit 0; \
+	  fi; \
+	done; \
+	echo "KafScale needs Python 3.11 or newer with venv (on Debian: apt install python3 python3-venv)." >&2; exit 1
