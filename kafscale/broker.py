@@ -137,7 +137,7 @@ class Broker:
             api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
             node=node,
             topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings)),
-            groups=GroupCoordinator(metadata, _group_settings(settings), draining=draining),
+            groups=GroupCoordinator(metadata, GroupSettings.of(settings), draining=draining),
             producer_ids=ProducerIds(metadata),
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
@@ -156,6 +156,13 @@ class Broker:
         await log.restore()
         await log.replay()
 
+    def _forget_offsets_of_deleted_topics(self) -> None:
+        """A crash may have come between a topic's deletion and that of the offsets that groups had committed to it."""
+        groups, topics = self.services.groups, self.services.topics
+        for name in {each.topic for each in groups.committed_offsets()}:
+            if topics.get(name) is None:
+                groups.forget_topic(name)
+
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
     async def _run_storage(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
@@ -165,6 +172,7 @@ class Broker:
                 await storage.start(log.wal.prepare_files)
                 await storage.start(log.wal.run)
             await storage.start(services.groups.run)
+            self._forget_offsets_of_deleted_topics()
 
             def delete_topic(topic: Topic) -> None:
                 log.close_topic(topic.name)
@@ -296,17 +304,6 @@ def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[s
     for listener in settings.advertised_listeners:
         found[listener.name] = Endpoint(host=listener.host, port=listener.port)
     return found
-
-
-def _group_settings(settings: Settings) -> GroupSettings:
-    return GroupSettings(
-        min_session_timeout_ms=settings.group_min_session_timeout_ms,
-        max_session_timeout_ms=settings.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-        max_member_count=settings.limits.max_group_members_count,
-        offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
-        offsets_retention_ms=settings.offsets_retention_ms,
-    )
 
 
 def _spec(topics: TopicRegistry, topic: Topic) -> TopicSpec:

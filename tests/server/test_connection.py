@@ -12,6 +12,9 @@ import trio
 import trio.testing
 
 from kafscale.client.connection import Connection, Reply
+from kafscale.cluster.group_events import Identity
+from kafscale.cluster.group_records import TopicPartition
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.config import Limits
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
@@ -92,7 +95,7 @@ async def _create_topic(running: MemoryBroker) -> None:
 
 
 @pytest.fixture
-async def running(autojump_clock: trio.testing.MockClock) -> AsyncIterator[MemoryBroker]:
+async def running() -> AsyncIterator[MemoryBroker]:
     async with memory_broker(memory_parts()) as broker:
         await _create_topic(broker)
         yield broker
@@ -135,7 +138,9 @@ async def test_another_request_sees_the_effect_of_every_produce_before_it(runnin
     assert [_base_offset(await reply.wait()) for reply in (*produced, later)] == [0, 1, 2, 3]
 
 
-async def test_a_waiting_fetch_is_woken_by_an_append_of_another_connection(running: MemoryBroker) -> None:
+async def test_a_waiting_fetch_is_woken_by_an_append_of_another_connection(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> None:
     consumer, producer = await running.connect(), await running.connect()
     waiting = await _send_fetch(consumer, _fetch(0, max_wait_ms=60_000))
     await trio.testing.wait_all_tasks_blocked()
@@ -145,7 +150,9 @@ async def test_a_waiting_fetch_is_woken_by_an_append_of_another_connection(runni
     assert trio.current_time() - started < 1
 
 
-async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(running: MemoryBroker) -> None:
+async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> None:
     consumer, producer = await running.connect(), await running.connect()
     size = len(build_batch([_record(b"12345678")]))
     waiting = await _send_fetch(consumer, _fetch(0, max_wait_ms=60_000, min_bytes=2 * size))
@@ -160,7 +167,9 @@ async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(running: M
     assert trio.current_time() - started == pytest.approx(0.7, abs=0.1)
 
 
-async def test_a_fetch_that_begins_in_the_bucket_does_not_wait_for_min_bytes(running: MemoryBroker) -> None:
+async def test_a_fetch_that_begins_in_the_bucket_does_not_wait_for_min_bytes(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> None:
     """As in Kafka, where a fetch from an older segment is answered at once: there is more behind what it returns."""
     client = await running.connect()
     await client.request(_produce(b"flushed"), ProduceResponse)
@@ -341,3 +350,20 @@ async def test_what_was_acknowledged_survives_a_crash_and_a_restart(autojump_clo
         await running.broker.services.log.flusher.flush_all()
         fetched = await (await _send_fetch(client, _fetch(3))).wait()
         assert _values(fetched) == [b"%d" % number for number in range(3, 10)]
+
+
+async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A topic created again under the same name must not begin where the old one's consumers had come to."""
+    parts = memory_parts()
+    async with memory_broker(parts) as running:
+        await _create_topic(running)
+        groups = running.broker.services.groups
+        offset = groups.new_offset(5, leader_epoch=-1, metadata=None, retention_ms=None)
+        nobody = Identity(member_id="")
+        assert await groups.commit("g", nobody, {TopicPartition(TOPIC, 0): offset}).wait() == error_codes.NONE
+    await parts.metadata.commit(Transaction(delete_prefixes=["topics/"]))
+    async with memory_broker(parts) as running:
+        await trio.testing.wait_all_tasks_blocked()
+        assert list(running.broker.services.groups.committed_offsets()) == []
