@@ -1,0 +1,148 @@
+"""The brokers that a load is sent to: one of ours, started for it, or a peer that runs already."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import httpx
+import trio
+
+from bench import processes
+from bench.points import TOPIC
+from kafscale.client import admin
+from kafscale.client.client import connect
+from kafscale.config import Address
+from kafscale.errors import KafkaError
+
+READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
+STOP_SECONDS = 30
+OWN_NAME = "kafscale"
+
+
+@attrs.frozen(kw_only=True)
+class Usage:
+    """What a broker has used until now; what it does not tell is None."""
+
+    cpu_seconds: float | None
+    syncs: int | None
+    puts: int | None
+    gets: int | None
+
+
+@attrs.frozen(kw_only=True)
+class RunningBroker:
+    """A broker to send loads to. `metrics_url` is None for a peer."""
+
+    name: str
+    address: Address
+    pid: int | None
+    metrics_url: str | None
+
+    def usage(self) -> Usage:
+        samples = self.samples()
+        return Usage(
+            cpu_seconds=None if self.pid is None else processes.cpu_seconds(self.pid),
+            syncs=_total(samples, "kafscale_wal_syncs_total"),
+            puts=_total(samples, 'kafscale_store_operations_total{operation="put'),
+            gets=_total(samples, 'kafscale_store_operations_total{operation="get'),
+        )
+
+    def rss_mib(self) -> float | None:
+        return None if self.pid is None else processes.rss_mib(self.pid)
+
+    def samples(self) -> dict[str, float]:
+        """What /metrics says now; nothing for a peer."""
+        if self.metrics_url is None:
+            return {}
+        lines = httpx.get(self.metrics_url).raise_for_status().text.splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def create_topic(self, partitions: int) -> None:
+        """An empty topic, in place of one that an earlier load has left."""
+        trio.run(_create_topic, self.address, partitions)
+
+
+class Startable(Protocol):
+    """What `running` brings up, or finds running."""
+
+    def running(self) -> AbstractContextManager[RunningBroker]: ...
+
+
+def _total(samples: dict[str, float], prefix: str) -> int | None:
+    return int(sum(value for name, value in samples.items() if name.startswith(prefix))) if samples else None
+
+
+async def _create_topic(address: Address, partitions: int) -> None:
+    async with connect(address, "bench") as client:
+        with suppress(KafkaError):
+            await admin.delete_topic(client, TOPIC)
+        await admin.create_topic(client, admin.NewTopic(name=TOPIC, partition_count=partitions, replication_factor=1))
+        await client.topic(TOPIC)
+
+
+@attrs.frozen
+class Peer:
+    """Another broker, by the address of its listener."""
+
+    name: str
+    address: Address
+
+    @classmethod
+    def parse(cls, text: str) -> Peer:
+        """`name=host:port`. Raises ValueError."""
+        name, equals, address = text.partition("=")
+        host, colon, port = address.rpartition(":")
+        if not (equals and colon):
+            raise ValueError(f"'{text}' is not a peer; allowed: NAME=HOST:PORT")
+        return cls(name, Address(host, int(port)))
+
+    @contextmanager
+    def running(self) -> Iterator[RunningBroker]:
+        pid = processes.listener_pid(self.address.port)
+        yield RunningBroker(name=self.name, address=self.address, pid=pid, metrics_url=None)
+
+
+@attrs.frozen
+class OwnBroker:
+    """`kafscale serve`, started for one load in an empty directory, which is removed with it."""
+
+    options: Sequence[str]
+    directory: Path | None = None
+    name: str = OWN_NAME
+
+    @contextmanager
+    def running(self) -> Iterator[RunningBroker]:
+        with tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory) as data_dir:
+            command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", data_dir, "--log-level", "warning"]
+            addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
+            with subprocess.Popen([*command, *addresses, *self.options], stdout=subprocess.PIPE, text=True) as process:
+                try:
+                    yield self._when_ready(process)
+                finally:
+                    process.send_signal(signal.SIGTERM)
+                    try:
+                        process.wait(STOP_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+
+    def _when_ready(self, process: subprocess.Popen[str]) -> RunningBroker:
+        assert process.stdout is not None
+        ready = READY.match(process.stdout.readline())
+        if ready is None:
+            raise RuntimeError("the broker did not start")
+        return RunningBroker(
+            name=self.name,
+            address=Address(ready[1], int(ready[2])),
+            pid=process.pid,
+            metrics_url=f"http://{ready[3]}/metrics",
+        )

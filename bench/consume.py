@@ -1,0 +1,138 @@
+"""`python -m bench.consume`: fetches of 1 MiB from the memory tail, and from the bucket after a flush.
+
+One connection per partition, one request in flight on each, as clients do it. Each partition is read again and again.
+Options after `--` go to `kafscale serve`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import click
+
+from bench.brokers import OwnBroker, Peer, RunningBroker, Startable
+from bench.fetch_load import FetchLoad, run_fetch
+from bench.figures import Result
+from bench.frames import batch_of
+from bench.options import common_options, parsed
+from bench.points import LARGE_BATCH_BYTES, Point
+from bench.produce_load import ProduceLoad, run_produce
+from bench.report import save, show
+from bench.runner import Runner
+from kafscale.config.units import KIB, MIB, format_size, parse_size
+
+TAIL, BACKLOG = "tail", "backlog"
+DATA_BYTES = 128 * MIB  # of all partitions; the default chunk pool holds it without pressure
+FETCH_BYTES = MIB
+LOAD_IN_FLIGHT = 64
+LOAD_MAX_SECONDS = 120
+FLUSH_MAX_SECONDS = 60
+SOURCE_OPTIONS = {
+    TAIL: ("--flush-interval", "1h", "--segment-bytes", "1GiB"),
+    BACKLOG: ("--flush-interval", "2s"),
+}
+
+
+@attrs.frozen(kw_only=True)
+class FetchPoint:
+    """Fetches of batches of about `batch_bytes` from `partitions` partitions at once."""
+
+    source: str
+    batch_bytes: int
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.source}/{format_size(self.batch_bytes)}/{self.partitions}"
+
+    @classmethod
+    def parse(cls, text: str) -> FetchPoint:
+        """`tail/16KiB/1`: source, batch size, partitions. Raises ValueError."""
+        source, size, partitions = text.split("/")
+        if source not in SOURCE_OPTIONS:
+            raise ValueError(f"the source is {TAIL} or {BACKLOG}, not '{source}'")
+        return cls(source=source, batch_bytes=parse_size(size), partitions=int(partitions))
+
+    @property
+    def loaded(self) -> Point:
+        """How its partitions are filled."""
+        return Point(batch_bytes=self.batch_bytes, in_flight=LOAD_IN_FLIGHT, partitions=self.partitions)
+
+
+def standard_points() -> list[FetchPoint]:
+    return [
+        FetchPoint(source=source, batch_bytes=batch_bytes, partitions=partitions)
+        for source in SOURCE_OPTIONS
+        for partitions in (1, 16)
+        for batch_bytes in (LARGE_BATCH_BYTES, 16 * KIB, KIB)
+    ]
+
+
+@click.command()
+@click.option(
+    "--point", "points", multiple=True, metavar="tail|backlog/SIZE/PARTITIONS", callback=parsed(FetchPoint.parse)
+)
+@common_options
+def main(
+    *,
+    points: Sequence[FetchPoint],
+    seconds: float,
+    warm_up_seconds: float,
+    rounds: int,
+    peers: Sequence[Peer],
+    directory: Path | None,
+    broker_options: Sequence[str],
+) -> None:
+    """Fill partitions, fetch them from a broker that is started for it, and from peers, and show what it took."""
+    runner = Runner()
+    results: list[Result] = []
+    for round in range(rounds):
+        for point in points or standard_points():
+            own = OwnBroker([*SOURCE_OPTIONS[point.source], *broker_options], directory)
+            brokers: list[Startable] = [own, *peers]
+            for broker in brokers:
+                with broker.running() as running:
+                    load = _fill(runner, running, point)
+                    runner.send(run_fetch, attrs.evolve(load, seconds=warm_up_seconds))
+                    load = attrs.evolve(load, seconds=seconds)
+                    results.append(runner.measure(run_fetch, load, running, point=str(point), round=round))
+    runner.close()
+    show(results, "consume: source / batch size / partitions")
+    click.echo(save("consume", results, click.get_current_context().params))
+
+
+def _fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
+    """Produce what is to be fetched; a backlog is waited for until all of it is in the bucket."""
+    broker.create_topic(point.partitions)
+    batch_bytes = len(batch_of(point.loaded))
+    batches_per_partition = DATA_BYTES // batch_bytes // point.partitions
+    load = ProduceLoad(
+        address=broker.address,
+        point=point.loaded,
+        seconds=LOAD_MAX_SECONDS,
+        count=batches_per_partition * point.partitions,
+    )
+    runner.send(run_produce, load)
+    if point.source == BACKLOG:
+        _wait_for_flush(broker)
+    return FetchLoad(
+        address=broker.address,
+        partitions=point.partitions,
+        batch_bytes=batch_bytes,
+        end_offset=batches_per_partition * point.loaded.record_count,
+        max_bytes=FETCH_BYTES,
+        seconds=0,
+    )
+
+
+def _wait_for_flush(broker: RunningBroker) -> None:
+    """Until the broker holds nothing that is not in the bucket; a peer has no say in this."""
+    deadline = time.monotonic() + FLUSH_MAX_SECONDS
+    while broker.samples().get("kafscale_tail_bytes", 0) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

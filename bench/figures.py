@@ -1,0 +1,77 @@
+"""What a load found out, and what became of it in the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import attrs
+
+from kafscale.config.units import MIB
+
+
+@attrs.frozen(kw_only=True)
+class Figures:
+    """One run of a load, as its client saw it."""
+
+    requests: int
+    seconds: float
+    size_bytes: int
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    client_cpu_seconds: float
+
+    @classmethod
+    def of(cls, latencies: Sequence[float], *, seconds: float, size_bytes: int, client_cpu_seconds: float) -> Figures:
+        """Latencies are in seconds, in any order."""
+        ordered = sorted(latencies)
+        p50, p99, p999 = (_percentile(ordered, fraction) * 1000 for fraction in (0.5, 0.99, 0.999))
+        return cls(
+            requests=len(ordered),
+            seconds=seconds,
+            size_bytes=size_bytes,
+            p50_ms=p50,
+            p99_ms=p99,
+            p999_ms=p999,
+            client_cpu_seconds=client_cpu_seconds,
+        )
+
+
+def _percentile(ordered: Sequence[float], fraction: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else float("nan")
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """One round of one point against one broker. What a peer does not tell is None."""
+
+    broker: str
+    point: str
+    round: int
+    figures: Figures
+    cpu_seconds: float | None
+    rss_mib: float | None
+    syncs: int | None
+    puts: int | None
+    gets: int | None
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.figures.requests / self.figures.seconds
+
+    @property
+    def mib_per_second(self) -> float:
+        return self.figures.size_bytes / MIB / self.figures.seconds
+
+    @property
+    def cpu_us_per_request(self) -> float | None:
+        if self.cpu_seconds is None or not self.figures.requests:
+            return None
+        return self.cpu_seconds / self.figures.requests * 1e6
+
+
+def middle(values: Sequence[float | int | None]) -> float | None:
+    """The median of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

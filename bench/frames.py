@@ -1,0 +1,153 @@
+"""Requests encoded beforehand, and where the interesting bytes of their replies are.
+
+Everything is made with the codec once; what is sent and received by the million is only cut and compared.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+import attrs
+
+from bench.points import TOPIC, Point
+from kafscale.errors import KafkaError
+from kafscale.wire import codec, error_codes
+from kafscale.wire.frames import RequestHeader, request_frame, response_frame
+from kafscale.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kafscale.wire.records import Record, build_batch
+
+CLIENT_ID = "bench"
+PRODUCE_VERSION = 9
+FETCH_VERSION = 11  # the last with topic names and without varints: every field has a fixed place
+ACKS_ALL = -1
+TIMEOUT_MS = 30_000
+MAX_WAIT_MS = 500
+
+
+def batch_of(point: Point) -> bytes:
+    """One record batch of the point's size, with values that do not compress."""
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record(value=os.urandom(point.record_bytes), timestamp_ms=now_ms) for _ in range(point.record_count)]
+    return bytes(build_batch(records))
+
+
+@attrs.frozen(eq=False)
+class ProduceRing:
+    """Produce requests one behind the other, all of one size; the correlation id of each is its place.
+
+    There are at least as many as are in flight, so an id is never in use twice, and what is due can be sent by one call
+    however many requests it is.
+    """
+
+    frames: memoryview
+    count: int
+    frame_bytes: int
+    batch_bytes: int
+
+    @classmethod
+    def of(cls, point: Point) -> ProduceRing:
+        batch = batch_of(point)
+        rounds = -(-point.in_flight // point.partitions)
+        count = rounds * point.partitions
+        frames = bytearray()
+        for index in range(count):
+            frames += produce_frame(index, index % point.partitions, batch)
+        return cls(memoryview(frames), count, len(frames) // count, len(batch))
+
+
+def produce_frame(correlation_id: int, partition: int, batch: bytes) -> bytes:
+    """A Produce request with one batch."""
+    data = PartitionProduceData(index=partition, records=memoryview(batch))
+    topic = TopicProduceData(name=TOPIC, partition_data=[data])
+    request = ProduceRequest(acks=ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[topic])
+    header = RequestHeader(ProduceRequest.API_KEY, PRODUCE_VERSION, correlation_id, CLIENT_ID)
+    return b"".join(request_frame(header, codec.encode(request, PRODUCE_VERSION), flexible_header=True))
+
+
+def produce_reply(error_code: int) -> bytes:
+    """What a broker answers to such a request, but for offsets and ids."""
+    partition = PartitionProduceResponse(index=0, error_code=error_code)
+    response = ProduceResponse(responses=[TopicProduceResponse(name=TOPIC, partition_responses=[partition])])
+    return b"".join(response_frame(0, codec.encode(response, PRODUCE_VERSION), flexible_header=True))
+
+
+def produce_reply_layout() -> struct.Struct:
+    """Unpacks size, correlation id and error code of a reply without an error message; as long as the reply is."""
+    good, bad = produce_reply(0), produce_reply(-1)
+    position = _first_difference(good, bad)
+    return struct.Struct(f">ii{position - 8}xh{len(good) - position - 2}x")
+
+
+def _first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
+    return next(index for index, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
+
+
+def explain_produce_reply(reply: memoryview) -> str:
+    """The errors in a reply that is not as expected."""
+    response = codec.decode(ProduceResponse, PRODUCE_VERSION, reply[9:])
+    errors = {each.error_code for topic in response.responses for each in topic.partition_responses}
+    return ", ".join(error_codes.name(code) for code in errors)
+
+
+@attrs.define(eq=False)
+class FetchTemplate:
+    """A Fetch request of one partition, into which the offset is written before it is sent."""
+
+    frame: bytearray
+    offset_position: int
+
+    @classmethod
+    def of(cls, partition: int, max_bytes: int) -> FetchTemplate:
+        frame = bytearray(_fetch_frame(partition, 0, max_bytes))
+        return cls(frame, _first_difference(frame, _fetch_frame(partition, -1, max_bytes)))
+
+    def at(self, offset: int) -> bytearray:
+        """The request for what begins at `offset`."""
+        struct.pack_into(">q", self.frame, self.offset_position, offset)
+        return self.frame
+
+
+def _fetch_frame(partition: int, offset: int, max_bytes: int) -> bytes:
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = FetchRequest(
+        max_wait_ms=MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+    )
+    header = RequestHeader(FetchRequest.API_KEY, FETCH_VERSION, partition, CLIENT_ID)
+    return b"".join(request_frame(header, codec.encode(request, FETCH_VERSION), flexible_header=False))
+
+
+def fetch_reply_head_bytes() -> int:
+    """How many bytes of a reply stand before its records."""
+    topic = FetchableTopicResponse(topic=TOPIC, partitions=[PartitionData(partition_index=0)])
+    return sum(map(len, response_frame(0, codec.encode(FetchResponse(responses=[topic]), FETCH_VERSION), False)))
+
+
+def check_fetch_head(head: memoryview) -> None:
+    """Raises KafkaError for an error in the first bytes of a reply, up to its records."""
+    error_code, partition_error_code = _fetch_errors.unpack_from(head)
+    if error_code or partition_error_code:
+        raise KafkaError(error_code or partition_error_code, "fetch")
+
+
+# size, correlation id, throttle time | error | session id, count, name, count, partition | error
+_fetch_errors = struct.Struct(f">12xh4x4x{2 + len(TOPIC)}x4x4xh")

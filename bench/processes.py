@@ -1,0 +1,41 @@
+"""What /proc says about a process: CPU time, memory, and who listens on a port."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROC = Path("/proc")
+LISTENING = "0A"
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that the process has used, all threads together."""
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of the process now."""
+    for line in (PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def listener_pid(port: int) -> int | None:
+    """The process that listens on a TCP port of this machine; None if it is not here, or not ours to see."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for descriptors in PROC.glob("[0-9]*/fd"):
+        try:
+            if any(os.readlink(each) in inodes for each in descriptors.iterdir()):
+                return int(descriptors.parent.name)
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,74 @@
+"""The table on the terminal and the JSON file of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Result, middle
+from kafscale import __version__
+
+RESULTS = Path(__file__).parent / "results"
+WIDTH = 150  # of a table that does not go to a terminal
+
+
+def show(results: Sequence[Result], title: str) -> None:
+    """One row per point and broker: the medians of its rounds."""
+    console = Console() if Console().is_terminal else Console(width=WIDTH)
+    table = Table(title=title)
+    table.add_column("point", no_wrap=True)
+    table.add_column("broker")
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right")
+    for point, broker in dict.fromkeys((each.point, each.broker) for each in results):
+        rounds = [each for each in results if (each.point, each.broker) == (point, broker)]
+        table.add_row(point, broker, *(_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()))
+    console.print(table)
+
+
+_COLUMNS: dict[str, Callable[[Result], float | None]] = {
+    "p50 ms": lambda each: each.figures.p50_ms,
+    "p99 ms": lambda each: each.figures.p99_ms,
+    "p99.9 ms": lambda each: each.figures.p999_ms,
+    "MiB/s": lambda each: each.mib_per_second,
+    "requests/s": lambda each: each.requests_per_second,
+    "CPU s": lambda each: each.cpu_seconds,
+    "CPU us/request": lambda each: each.cpu_us_per_request,
+    "RSS MiB": lambda each: each.rss_mib,
+    "fsyncs": lambda each: each.syncs,
+    "PUTs": lambda each: each.puts,
+    "GETs": lambda each: each.gets,
+}
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def save(name: str, results: Sequence[Result], options: Mapping[str, object]) -> Path:
+    """Write every round to a file of its own under `bench/results`."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    content = {
+        "version": __version__,
+        "machine": {
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+            "load_average": os.getloadavg(),
+        },
+        "options": dict(options),
+        "results": [attrs.asdict(each) for each in results],
+    }
+    path.write_text(json.dumps(content, indent=1, default=str) + "\n")
+    return path
