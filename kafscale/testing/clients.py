@@ -1,0 +1,79 @@
+"""What the tests of all real clients share: records to send, and waiting on the clients' own calls with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DEADLINE_SECONDS = 30.0  # many times what a test takes on a busy machine
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+
+
+@attrs.frozen
+class Sample:
+    """A record as an application has it. Headers are in order, with names that may repeat."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int = FIRST_TIMESTAMP_MS
+
+
+def sample_records() -> list[Sample]:
+    """Records of every kind that a client may send; timestamps are a second apart, and not in order."""
+    kinds: Sequence[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]] = [
+        (b"key", b"value", ()),
+        (None, b"no key", ()),
+        (b"tombstone", None, ()),
+        (None, None, ()),
+        (b"", b"", ()),
+        (b"headers", b"v", (("b", b"2"), ("a", b"1"), ("b", b"3"), ("empty", b""), ("name-\u00e9", b"\x00\xff"))),
+        (bytes(range(256)), b"compresses well " * 2000, ()),
+        (b"long", bytes(range(256)) * 40, (("long", b"h" * 5000),)),
+    ]
+    order = [3, 0, 1, 7, 2, 6, 5, 4]
+    return [
+        Sample(key, value, headers, FIRST_TIMESTAMP_MS + 1000 * order[number % 8] + 8000 * (number // 8))
+        for number, (key, value, headers) in enumerate(list(kinds) * 3)
+    ]
+
+
+def poll_until(
+    condition: Callable[[], object], poll: Callable[[], object], *, what: str, seconds: float = DEADLINE_SECONDS
+) -> None:
+    """Call `poll`, which waits a little by itself, until the condition holds. Raises AssertionError past the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        poll()
+
+
+@attrs.define
+class Acknowledged:
+    """What producers were told was stored, and the proof that it is there exactly once and in order.
+
+    A producer adds `(value, offset)` pairs as they are acknowledged; values are unique.
+    """
+
+    partitions: dict[int, list[tuple[bytes, int]]] = attrs.field(factory=lambda: defaultdict(list))
+
+    @property
+    def count(self) -> int:
+        return sum(len(each) for each in self.partitions.values())
+
+    def add(self, partition: int, value: bytes, offset: int) -> None:
+        self.partitions[partition].append((value, offset))
+
+    def check(self, stored: Iterable[tuple[int, int, bytes]], sent: Callable[[int], Iterable[bytes]]) -> None:
+        """Hold what a consumer read, as (partition, offset, value), to what was acknowledged and sent, in order."""
+        found: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
+        for partition, offset, value in stored:
+            found[partition].append((value, offset))
+        for partition, acknowledged in self.partitions.items():
+            assert found[partition] == sorted(acknowledged, key=lambda pair: pair[1]), f"partition {partition}"
+            assert [value for value, _ in found[partition]] == list(sent(partition)), f"order of partition {partition}"
+        assert found.keys() == self.partitions.keys()

@@ -1,0 +1,44 @@
+"""A broker process for the tests of unmodified clients, and a word about clients that are not installed."""
+
+import itertools
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from kafscale.testing.process import BrokerProcess, broker_process
+
+LEFT_OUT: list[str] = []
+collect_ignore: list[str] = []
+
+if shutil.which("kcat") is None:
+    collect_ignore.append("test_kcat.py")
+    LEFT_OUT.append("kcat, which is not installed")
+
+_counter = itertools.count()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if LEFT_OUT:
+        terminalreporter.write_line(f"Clients left out: {'; '.join(LEFT_OUT)}.")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[BrokerProcess]:
+    """One for all tests that neither stop it nor count what is in it."""
+    with broker_process() as process:
+        yield process
+
+
+@pytest.fixture
+def own_broker() -> Iterator[BrokerProcess]:
+    """One to be stopped and killed."""
+    with broker_process() as process:
+        yield process
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for this test's topic and group that no other test has."""
+    return f"{re.sub('[^a-z0-9]+', '-', request.node.name)[:80].strip('-')}-{next(_counter)}"
