@@ -45,7 +45,7 @@ def sample_records() -> list[Sample]:
 def poll_until(
     condition: Callable[[], object], poll: Callable[[], object], *, what: str, seconds: float = DEADLINE_SECONDS
 ) -> None:
-    """Call `poll`, which waits a little by itself, until the condition holds. Raises AssertionError past the deadline."""
+    """Call `poll`, which waits a little by itself, until the condition holds. AssertionError past the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"

@@ -4,6 +4,7 @@ import itertools
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -15,6 +16,11 @@ collect_ignore: list[str] = []
 if shutil.which("kcat") is None:
     collect_ignore.append("test_kcat.py")
     LEFT_OUT.append("kcat, which is not installed")
+
+KAFKA_PYTHON_CODECS = {"snappy": "snappy", "lz4": "lz4", "zstandard": "zstd"}  # package: codec
+if missing := [package for package in KAFKA_PYTHON_CODECS if find_spec(package) is None]:
+    codecs = ", ".join(KAFKA_PYTHON_CODECS[package] for package in missing)
+    LEFT_OUT.append(f"kafka-python with {codecs}, for which {', '.join(missing)} must be installed")
 
 _counter = itertools.count()
 
