@@ -12,7 +12,9 @@ WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 
 import attrs
 import trio
@@ -137,11 +139,13 @@ class Log:
 
     async def delete_objects(self, name: str, topic_id: bytes) -> None:
         """Delete everything that a topic has in the bucket. What can't be deleted now is logged, and stays."""
+        await self.flusher.wait_ended(topic_id)  # an upload that is under way would leave its objects behind
         deleted = 0
         try:
-            async for page in self.store.list(topic_prefix(name, topic_id, namespace=self.namespace)):
-                await self.store.delete([info.key for info in page])
-                deleted += len(page)
+            async with aclosing(self.store.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
+                async for page in pages:
+                    await self.store.delete([info.key for info in page])
+                    deleted += len(page)
         except StoreError as exc:
             logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
         else:
@@ -158,30 +162,45 @@ class Log:
         progress = _Progress(f"reading footers: %d of {len(known)} partitions")
         restored = await restore_partitions(self.store, known, progress.report)
         for partition_id, contents in restored.items():
-            self.partitions[partition_id].restore(contents.segments, contents.last_footer)
+            partition = self.partitions[partition_id]
+            partition.restore(contents.segments, contents.last_footer)
+            first_offset = contents.segments[0].base_offset
+            if first_offset > partition.log_start_offset:
+                logger.error(
+                    "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
+                    partition,
+                    partition.log_start_offset,
+                    first_offset,
+                )
 
     async def replay(self) -> None:
         """Bring back what the WAL has and the bucket has not. Raises DamagedObject."""
         if self.wal is not None:
             progress = _Progress("replaying the write-ahead log: %d entries")
-            await self.wal.replay(self._replay_entry, on_progress=lambda done: progress.report(done.entry_count))
+            now_ms = time.time_ns() // 1_000_000
+            await self.wal.replay(
+                lambda entry: self._replay_entry(entry, now_ms),
+                on_progress=lambda done: progress.report(done.entry_count),
+            )
         for partition in self.partitions.values():
             if partition.next_offset < partition.log_start_offset:
                 partition.skip_to(partition.log_start_offset)
 
-    def _replay_entry(self, entry: WalEntry) -> bool:
+    def _replay_entry(self, entry: WalEntry, now_ms: int) -> bool:
         """Put an entry back into its partition's tail; False if it is in the bucket, or its topic is deleted."""
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None or entry.base_offset < partition.next_offset:
             return False
-        if partition.next_offset < entry.base_offset <= partition.log_start_offset:
+        if not partition.tail.batches and partition.next_offset < entry.base_offset <= partition.log_start_offset:
             partition.skip_to(entry.base_offset)
         if entry.base_offset > partition.next_offset:
             raise DamagedObject(
                 f"{partition}: the write-ahead log goes on at offset {entry.base_offset}, and the bucket ends before "
-                f"{partition.next_offset}; objects are missing from the bucket"
+                f"{partition.next_offset}; objects are missing from the bucket: bring back those whose keys begin with "
+                f"{partition.objects_prefix}, or start with an empty --data-dir to go on without what only this "
+                "write-ahead log holds"
             )
-        partition.replay(entry, parse_header(memoryview(entry.data)))
+        partition.replay(entry, parse_header(memoryview(entry.data)), now_ms)
         return True
 
     # ---- while running ----------------------------------------------------------------------------------------
@@ -195,11 +214,6 @@ class Log:
                 partition.release(batch)
             else:
                 partition.on_durable(batch.last_offset + 1, batch.size_bytes)
-
-    def on_wal_failed(self) -> None:
-        """The WAL will write no more: nobody may see what was ordered and is not durable."""
-        for partition in self.partitions.values():
-            partition.take_back_unacknowledged()
 
     def tail_bytes(self) -> int:
         """Bytes that are in no segment yet."""

@@ -12,6 +12,7 @@ The journal decides when a batch is durable: the write-ahead log (`wal`), or the
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -29,6 +30,7 @@ from kafscale.log.tail import ALONE, Tail, TailBatch
 from kafscale.log.wal import Round
 from kafscale.log.wal_format import WalEntry, WalFile
 from kafscale.metrics import Counter
+from kafscale.store.paths import partition_prefix
 from kafscale.wire.records import BatchHeader, set_base_offset
 
 CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
@@ -56,10 +58,14 @@ class PendingFlush:
     def append(self, entry: WalEntry) -> Round:
         return self._round
 
-    def flush_began(self, end_offset: int) -> None:
-        """A flush takes all there is, before `end_offset`; what comes now waits for the next one."""
-        self._taken.append((end_offset, self._round))
-        self._round = Round()
+    def flush_began(self, next_offset: int) -> None:
+        """A flush takes what has come so far, all of it below `next_offset`, or the first part of it.
+
+        What comes from now on shares no round with it, so that it can't put off its acknowledgement.
+        """
+        if not self._taken or self._taken[-1][0] < next_offset:
+            self._taken.append((next_offset, self._round))
+            self._round = Round()
 
     def flush_committed(self, high_watermark: int) -> None:
         """Acknowledge whatever lies below the high watermark."""
@@ -132,7 +138,8 @@ class FlushPlan:
 class Partition:
     """One partition; `wal` is None under `segment` durability.
 
-    `on_dirty` is called when the empty tail got something to flush, and when it has grown to a segment's size.
+    `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
+    segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards.
     """
 
     topic: str
@@ -153,6 +160,7 @@ class Partition:
     next_offset: int = attrs.field(default=0, init=False)
     high_watermark: int = attrs.field(default=0, init=False)
     flushed_offset: int = attrs.field(default=0, init=False)
+    flushable_bytes: int = attrs.field(default=0, init=False)  # of the tail, what a flush may take now
     pending: PendingFlush | None = attrs.field(init=False)
     journal: Journal = attrs.field(init=False)
     tail: Tail = attrs.field(factory=Tail, init=False)
@@ -175,9 +183,24 @@ class Partition:
         return self.high_watermark
 
     @property
+    def flushable_offset(self) -> int:
+        """The end of what a flush may take: what is durable already (`wal`), or all of it (`segment`)."""
+        return self.high_watermark if self.pending is None else self.next_offset
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the pool this partition holds, about."""
+        return max(self.tail.pooled_bytes, 0 if self._chunk is None else len(self._chunk.view))
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of record batches, in the bucket and in the tail."""
         return self.manifest.size_bytes + self.tail.size_bytes
+
+    @property
+    def objects_prefix(self) -> str:
+        """What the keys of this partition's objects begin with."""
+        return partition_prefix(self.topic, self.topic_id, self.index, namespace=self.namespace)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -218,7 +241,8 @@ class Partition:
     def append(self, header: BatchHeader, placed: Placed, now_ms: int) -> TailBatch:
         """Give a validated batch the next offsets, in place, and hand it to the journal. Takes over `placed`.
 
-        Raises StorageFailed if the journal takes nothing any more; then nothing has changed.
+        Raises StorageFailed if the journal takes nothing any more; then nothing has changed, and `placed` is still the
+        caller's.
         """
         base_offset = self.next_offset
         data = placed.data
@@ -244,23 +268,19 @@ class Partition:
             self.epochs.append(EpochStart(self.leader_epoch, base_offset))
         self.traffic.bytes_in.value += batch.size_bytes
         self.traffic.records_in.value += header.record_count
-        self._add_to_tail(batch)
+        self.tail.append(batch)
+        if self.pending is not None:
+            self._became_flushable(batch.size_bytes)
         return batch
 
-    def _add_to_tail(self, batch: TailBatch) -> None:
-        before = self.tail.size_bytes
-        self.tail.append(batch)
-        if before == 0:
-            self.dirty_since = self.clock()
-            self.on_dirty(self)
-        elif before < self.segment_bytes <= self.tail.size_bytes:
-            self.on_dirty(self)
+    def replay(self, entry: WalEntry, header: BatchHeader, now_ms: int) -> TailBatch:
+        """Take back a batch that the WAL had made durable before a restart; its bytes stay in the WAL's file.
 
-    def replay(self, entry: WalEntry, header: BatchHeader) -> TailBatch:
-        """Take back a batch that the WAL had made durable before a restart; its bytes stay in the WAL's file."""
+        Its producer counts as heard of now: the record's timestamps are the producer's own, and may be years old.
+        """
         assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
         if header.producer_id >= 0:
-            self.producers.record(header, entry.base_offset, header.max_timestamp_ms, durable_before=entry.base_offset)
+            self.producers.record(header, entry.base_offset, now_ms, durable_before=entry.base_offset)
         if not self.epochs or self.epochs[-1].epoch != entry.leader_epoch:
             self.epochs.append(EpochStart(entry.leader_epoch, entry.base_offset))
         batch = TailBatch(
@@ -278,24 +298,29 @@ class Partition:
         )
         batch.file, batch.position = entry.file, entry.position
         self.next_offset = self.high_watermark = batch.last_offset + 1
-        self._add_to_tail(batch)
+        self.tail.append(batch)
+        self._became_flushable(batch.size_bytes)
         return batch
 
     def on_durable(self, end_offset: int, size_bytes: int) -> None:
-        """Everything before `end_offset` is durable: consumers may see it."""
-        if end_offset <= self.high_watermark:
-            return
+        """The WAL holds everything before `end_offset`, `size_bytes` more than before: consumers may see it."""
+        self._move_high_watermark(end_offset, size_bytes)
+        self._became_flushable(size_bytes)
+
+    def _move_high_watermark(self, end_offset: int, size_bytes: int) -> None:
+        assert end_offset > self.high_watermark, (end_offset, self.high_watermark)
         self.high_watermark = end_offset
         for waiter in self.waiters:
             waiter.became_readable(size_bytes)
 
-    def take_back_unacknowledged(self) -> None:
-        """The journal failed: forget what was ordered and never became durable."""
-        for batch in self.tail.drop_from(self.high_watermark):
-            self.release(batch)
-        self.producers.take_back(self.high_watermark)
-        self.next_offset = self.high_watermark
-        self.epochs = [start for start in self.epochs if start.start_offset < self.high_watermark]
+    def _became_flushable(self, size_bytes: int) -> None:
+        before = self.flushable_bytes
+        self.flushable_bytes = after = before + size_bytes
+        if before == 0:
+            self.dirty_since = self.clock()
+            self.on_dirty(self)
+        elif before < self.segment_bytes <= after:
+            self.on_dirty(self)
 
     # ---- fetch ------------------------------------------------------------------------------------------------
 
@@ -318,26 +343,29 @@ class Partition:
         return epochs[-1] if epochs else self.leader_epoch
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
-        """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279)."""
+        """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279).
+
+        None for an epoch that is still to come. For one older than any that is known, as in Kafka, that epoch itself
+        and where the log begins.
+        """
+        if epoch > self.leader_epoch:
+            return None
         if epoch == self.leader_epoch:
             return EpochEnd(epoch, self.high_watermark)
-        not_above = [start for start in self.epochs if start.epoch <= epoch]
-        above = [start for start in self.epochs if start.epoch > epoch]
-        if not not_above or epoch > self.leader_epoch:
-            return None
-        return EpochEnd(not_above[-1].epoch, above[0].start_offset if above else self.high_watermark)
+        known = [start.epoch for start in self.epochs if start.epoch <= epoch]
+        above = [start.start_offset for start in self.epochs if start.epoch > epoch]
+        return EpochEnd(known[-1] if known else epoch, above[0] if above else self.high_watermark)
 
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose what to upload next: what is durable already (`wal`), or all of it (`segment`); None if nothing is."""
-        end_offset = self.high_watermark if self.pending is None else self.next_offset
-        batches = self.tail.select(self.flushed_offset, end_offset, self.segment_bytes)
+        """Choose what to upload next, of what may be flushed; None if that is nothing. Forgets expired producers."""
+        batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
-        end_offset = batches[-1].last_offset + 1
-        if self.pending is not None and end_offset == self.next_offset:
-            self.pending.flush_began(end_offset)
+        if self.pending is not None:
+            self.pending.flush_began(self.next_offset)
+        self.producers.expire(time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms)
         return self._plan(batches)
 
     def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
@@ -360,19 +388,18 @@ class Partition:
     def commit_flush(self, plan: FlushPlan, segment: Segment) -> None:
         """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits."""
         assert not self.closed
+        assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
         self.manifest.add(segment)
         self.flushed_offset = plan.end_offset
+        self.flushable_bytes -= plan.size_bytes
+        self.dirty_since = self.clock() if self.flushable_bytes else None
         for batch in self.tail.drop_first(len(plan.batches)):
             self.release(batch)
-        self.on_durable(plan.end_offset, plan.size_bytes)
-        if self.pending is not None:
-            self.pending.flush_committed(self.high_watermark)
-        if self.tail.batches:
-            self.dirty_since = self.clock()
-            self.on_dirty(self)
-        else:
-            self.dirty_since = None
+        if not self.tail.batches:
             self._leave_chunk()
+        if self.pending is not None:
+            self._move_high_watermark(plan.end_offset, plan.size_bytes)
+            self.pending.flush_committed(plan.end_offset)
 
     def adopt(self, segment: Segment, footer: Footer) -> None:
         """Take over a segment that this broker wrote before it was killed, in place of what is not acknowledged.
@@ -380,7 +407,11 @@ class Partition:
         Only under `segment` durability: an upload can reach the bucket after the restart has listed it.
         """
         assert self.pending is not None
-        self.take_back_unacknowledged()
+        assert not self.closed
+        for batch in self.tail.drop_from(self.high_watermark):
+            self.release(batch)
+        self.flushable_bytes = 0
+        self.dirty_since = None
         self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
         self.restore([*self.manifest.segments, segment], footer)
         self.wake_waiters()
@@ -409,15 +440,8 @@ class Partition:
 
     def spill(self) -> int:
         """Give up the chunks of all batches that the WAL can give back; returns how many bytes that were."""
-        spilled = 0
-        for batch in self.tail.batches:
-            if batch.last_offset >= self.high_watermark:
-                break
-            if batch.lease is not None and batch.file is not None:
-                batch.spill()
-                spilled += batch.size_bytes
         self._leave_chunk()
-        return spilled
+        return self.tail.spill_before(self.high_watermark)
 
     # ---- deletion ---------------------------------------------------------------------------------------------
 
@@ -433,7 +457,9 @@ class Partition:
         partition releases the batch.
         """
         self.closed = True
-        for batch in self.tail.drop_first(self.tail.find(self.high_watermark)):
+        self.flushable_bytes = 0
+        self.dirty_since = None
+        for batch in self.tail.drop_first(self.tail.find(self.flushable_offset)):
             self.release(batch)
         self._leave_chunk()
         if self.pending is not None:

@@ -6,11 +6,12 @@ and is returned even if it is larger than `max_bytes`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import attrs
 
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.log.footers import Footers
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition import Partition
@@ -20,7 +21,7 @@ from kafscale.log.wal import Wal
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.wire.records import batches, iterate_records, parse_header
 
-SEGMENT_GONE_RETRY_COUNT = 3  # a segment that is retired between look-up and GET is looked up again this often
+ALL_BYTES = 1 << 62
 
 
 @attrs.frozen
@@ -30,6 +31,14 @@ class FoundOffset:
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+@attrs.frozen(eq=False)
+class _Part:
+    """What one look at a segment gave: whole batches, and the offset up to which that is all there is."""
+
+    data: memoryview
+    end_offset: int
 
 
 @attrs.define(eq=False)
@@ -52,41 +61,52 @@ class LogReader:
 
         Raises NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
         """
-        for attempt in range(SEGMENT_GONE_RETRY_COUNT):
+        while offset < partition.high_watermark:
             selected = partition.select_tail(offset, max_bytes)
             if selected:
                 return await self.read_batches(selected)
             segment = partition.manifest.find(offset)
-            if segment is None or segment.base_offset >= partition.high_watermark:
-                return Slices()
+            if segment is None:  # a hole behind the last segment
+                offset = partition.flushed_offset
+                continue
             try:
-                return Slices([await self._read_segment(segment, max(offset, segment.base_offset), max_bytes)])
+                part = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes)
             except NotFound:
                 self.footers.forget(segment)
-                if attempt == SEGMENT_GONE_RETRY_COUNT - 1:
+                if partition.manifest.find(offset) is segment:
                     raise
-        raise AssertionError("unreachable")
+                continue  # it was merged into another one meanwhile
+            if part.data:
+                return Slices([part.data])
+            offset = part.end_offset
+        return Slices()
 
     async def read_batches(self, selected: Sequence[TailBatch]) -> Slices:
-        """Batches of the tail, some of which have given up their chunks; those are read from the WAL."""
+        """Batches of the tail, some of which may have given up their chunks; those are read from the WAL.
+
+        All of them are held from the call on: a flush can commit them, or a spill take their chunks, meanwhile.
+        """
         slices = Slices()
-        position = 0
-        while position < len(selected):
-            end = position
-            while end < len(selected) and selected[end].lease is not None:
-                end += 1
-            if end > position:
-                part = coalesce(selected[position:end])
-                slices.buffers += part.buffers
-                slices.leases += part.leases
-            elif (batch := selected[position]).lease is None:
-                end = position + 1
-                try:
-                    slices.buffers.append(await self._read_back(batch))
-                except BaseException:
-                    slices.release()
-                    raise
-            position = end
+        spilled: list[tuple[int, TailBatch]] = []
+        for in_pool, run in groupby(selected, key=lambda batch: batch.lease is not None):
+            if in_pool:
+                slices.add(coalesce(run))
+            else:
+                for batch in run:
+                    assert self.wal is not None
+                    assert batch.file is not None
+                    self.wal.retain(batch.file)
+                    spilled.append((len(slices.buffers), batch))
+                    slices.buffers.append(b"")
+        try:
+            for place, batch in spilled:
+                slices.buffers[place] = await self._read_back(batch)
+        except BaseException:
+            slices.release()
+            raise
+        finally:
+            for _, batch in spilled:
+                self._let_go(batch)
         return slices
 
     async def _read_back(self, batch: TailBatch) -> Buffer:
@@ -94,12 +114,22 @@ class LogReader:
         assert batch.file is not None
         return await self.wal.read(batch.file, batch.position, batch.size_bytes)
 
-    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int) -> memoryview:
+    def _let_go(self, batch: TailBatch) -> None:
+        assert self.wal is not None
+        assert batch.file is not None
+        self.wal.release(batch.file)
+
+    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int) -> _Part:
+        """At most one ranged GET. The data is empty if there is no record from `offset` up to `end_offset`."""
         footer = await self.footers.get(segment)
+        if footer.last_offset < offset:  # the listing told where the next one begins, not where this one ends
+            return _Part(memoryview(b""), max(segment.last_offset, footer.last_offset) + 1)
         row = footer.row_of(offset)
         end_row = footer.rows_within(row, max_bytes)
         data = await self._get_rows(segment, footer, row, end_row)
-        return _from_offset(data, offset, segment.kfs_key)
+        base_offsets = footer.index.base_offsets
+        end_offset = base_offsets[end_row] if end_row < len(base_offsets) else footer.last_offset + 1
+        return _Part(_cut(data, offset, max_bytes, segment.kfs_key), end_offset)
 
     async def _get_rows(self, segment: Segment, footer: Footer, row: int, end_row: int) -> memoryview:
         """One ranged GET of exactly these rows."""
@@ -112,20 +142,26 @@ class LogReader:
     # ---- look-up by time --------------------------------------------------------------------------------------
 
     async def find_timestamp(self, partition: Partition, timestamp_ms: int) -> FoundOffset | None:
-        """The first record whose timestamp is not before `timestamp_ms`, in order of offset (ListOffsets)."""
+        """The first record whose timestamp is not before `timestamp_ms`, in order of offset (ListOffsets).
+
+        Raises NotFound, DamagedObject, StoreError.
+        """
         offset = partition.log_start_offset
-        while (segment := partition.manifest.find(offset)) is not None:
-            if segment.max_timestamp_ms >= timestamp_ms:
-                found = await self._find_in_segment(segment, offset, timestamp_ms)
-                if found is not None:
-                    return found
-            offset = segment.last_offset + 1
-        for batch in partition.select_tail(max(offset, partition.flushed_offset), 1 << 62):
-            if batch.max_timestamp_ms >= timestamp_ms:
+        while True:  # each time anew: what was in the tail may be in a segment by now
+            found = None
+            segment = partition.manifest.find(offset)
+            if segment is not None:
+                if segment.max_timestamp_ms >= timestamp_ms:
+                    found = await self._find_in_segment(segment, offset, timestamp_ms)
+                offset = segment.last_offset + 1
+            else:
+                batch = _first_late_enough(partition, offset, timestamp_ms)
+                if batch is None:
+                    return None
                 found = await self._find_in_tail_batch(batch, offset, timestamp_ms)
-                if found is not None:
-                    return found
-        return None
+                offset = batch.last_offset + 1
+            if found is not None:
+                return found
 
     async def _find_in_segment(self, segment: Segment, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
         footer = await self.footers.get(segment)
@@ -150,7 +186,7 @@ class LogReader:
         for segment in list(partition.manifest.segments):
             if segment.last_offset >= partition.log_start_offset:
                 latest_ms = max(latest_ms, await self._max_timestamp_ms(segment))
-        for batch in partition.select_tail(partition.flushed_offset, 1 << 62):
+        for batch in partition.select_tail(partition.flushed_offset, ALL_BYTES):
             latest_ms = max(latest_ms, batch.max_timestamp_ms)
         return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
 
@@ -160,21 +196,37 @@ class LogReader:
         return (await self.footers.get(segment)).identity.max_timestamp_ms
 
 
-def _from_offset(data: memoryview, offset: int, name: str) -> memoryview:
-    """Leave out the batches that end before `offset`."""
+def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> TailBatch | None:
+    durable = partition.select_tail(max(offset, partition.flushed_offset), ALL_BYTES)
+    return next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
+
+
+def _cut(data: memoryview, offset: int, max_bytes: int, name: str) -> memoryview:
+    """The batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one."""
+    start: int | None = None
     position = 0
-    for batch in batches(data):
-        header = parse_header(batch)
-        if header.base_offset + header.last_offset_delta >= offset:
-            return data[position:]
+    for batch in _batches(data, name):
+        if start is None and parse_header(batch).last_offset >= offset:
+            start = position
+            if len(data) - start <= max_bytes:
+                return data[start:]
+        elif start is not None and position + len(batch) - start > max_bytes:
+            return data[start:position]
         position += len(batch)
-    raise DamagedObject(f"{name}: offset {offset} is not where the index says")
+    return data[position if start is None else start :]
+
+
+def _batches(data: memoryview, name: str) -> Iterator[memoryview]:
+    try:
+        yield from batches(data)
+    except KafkaError as exc:
+        raise DamagedObject(f"{name}: {exc}") from exc
 
 
 def _find_in_batches(data: Buffer, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
     for batch in batches(memoryview(data)):
         header = parse_header(batch)
-        if header.max_timestamp_ms < timestamp_ms:
+        if header.max_timestamp_ms < timestamp_ms or header.last_offset < min_offset:
             continue
         for record in iterate_records(batch):
             if record.timestamp_ms >= timestamp_ms and record.offset >= min_offset:

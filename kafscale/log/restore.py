@@ -1,7 +1,7 @@
 """What the bucket holds at start: the segments of every partition, and what follows from the last footer of each.
 
 A pair of which one half is missing is no obstacle: a `.kfs` is complete without its `.index`, which is written again
-from the footer; an `.index` without its `.kfs` is not looked at.
+from the footer, also where it is that of another attempt; an `.index` without its `.kfs` is not looked at.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from itertools import pairwise
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, PreconditionFailed, StartupError
-from kafscale.log.footers import read_footer
+from kafscale.errors import DamagedObject, StartupError
+from kafscale.log.footers import read_footer, read_index
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, resolve
+from kafscale.log.nurseries import ungrouped
 from kafscale.log.segment import Footer, encode_footer
 from kafscale.log.upload import segment_of
 from kafscale.store.base import ObjectStore
@@ -82,11 +83,13 @@ async def restore_partition(store: ObjectStore, listed: Sequence[ListedSegment])
     """
     footers: dict[SegmentKey, Footer] = {}
     ordered = sorted(listed, key=lambda each: (each.key.base_offset, each.key.generation))
-    last_flushed = max((each.key.base_offset for each in ordered if not each.key.generation), default=-1)
+    last_base_offset = ordered[-1].key.base_offset
     for each in ordered:
-        if each.key.generation or not each.has_index or each.key.base_offset == last_flushed:
+        is_last = each.key.base_offset == last_base_offset
+        if each.key.generation or not each.has_index or is_last:
             footers[each.key] = await _read_footer(store, each.key)
-        if not each.has_index:
+        # A flush that was killed can have left the .index of an earlier attempt, of other batches than the .kfs has.
+        if not each.has_index or (is_last and await read_index(store, each.key) != footers[each.key]):
             await _rebuild_index(store, each.key, footers[each.key])
     segments = resolve(_segments(ordered, footers))
     last_segment = max(segments, key=lambda segment: segment.last_offset)
@@ -94,16 +97,16 @@ async def restore_partition(store: ObjectStore, listed: Sequence[ListedSegment])
 
 
 def _segments(ordered: Sequence[ListedSegment], footers: Mapping[SegmentKey, Footer]) -> Iterable[Segment]:
-    """What a flush wrote ends where the next one begins, so its footer need not be read now."""
-    flushed = [each for each in ordered if not each.key.generation]
-    ends = {each.key: after.key.base_offset - 1 for each, after in pairwise(flushed)}
+    """What a flush wrote ends before the next base offset of any generation, so its footer need not be read now."""
+    base_offsets = sorted({each.key.base_offset for each in ordered})
+    ends = {base_offset: following - 1 for base_offset, following in pairwise(base_offsets)}
     for each in ordered:
         if each.key in footers:
             yield segment_of(each.key, footers[each.key])
         else:
             yield Segment(
                 key=each.key,
-                last_offset=ends[each.key],
+                last_offset=ends[each.key.base_offset],
                 size_bytes=each.object_size_bytes,
                 max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN,
             )
@@ -117,11 +120,8 @@ async def _read_footer(store: ObjectStore, key: SegmentKey) -> Footer:
 
 
 async def _rebuild_index(store: ObjectStore, key: SegmentKey, footer: Footer) -> None:
-    logger.warning("%s has no .index; writing it again", key.key)
-    try:
-        await store.put_if_absent(key.of_kind("index").key, [encode_footer(footer)])
-    except PreconditionFailed:
-        logger.info("%s: its .index has arrived meanwhile", key.key)
+    logger.warning("%s has no .index that goes with it; writing it again", key.key)
+    await store.put(key.of_kind("index").key, [encode_footer(footer)])
 
 
 async def restore_partitions(
@@ -136,10 +136,8 @@ async def restore_partitions(
             restored[partition_id] = await restore_partition(store, segments)
             on_progress(len(restored))
 
-    try:
+    with ungrouped():
         async with trio.open_nursery() as nursery:
             for _ in range(min(FOOTER_READS_MAX_COUNT, len(listed))):
                 nursery.start_soon(work)
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group
     return restored

@@ -56,10 +56,13 @@ class Tail:
 
     batches: list[TailBatch] = attrs.field(factory=list, init=False)
     size_bytes: int = attrs.field(default=0, init=False)
+    pooled_bytes: int = attrs.field(default=0, init=False)  # of these, what is in the chunk pool
 
     def append(self, batch: TailBatch) -> None:
         self.batches.append(batch)
         self.size_bytes += batch.size_bytes
+        if batch.lease is not None:
+            self.pooled_bytes += batch.size_bytes
 
     def find(self, offset: int) -> int:
         """Index of the batch that holds `offset`, or of the first one after it."""
@@ -79,18 +82,28 @@ class Tail:
 
     def drop_first(self, count: int) -> Sequence[TailBatch]:
         """Remove the oldest `count` batches and return them; their chunks are still held."""
-        dropped = self.batches[:count]
-        del self.batches[:count]
-        self.size_bytes -= sum(batch.size_bytes for batch in dropped)
-        return dropped
+        return self._drop(0, count)
 
     def drop_from(self, offset: int) -> Sequence[TailBatch]:
-        """Remove every batch that begins at `offset` or later: their write failed, or the offsets are not ours."""
-        index = self.find(offset)
-        dropped = self.batches[index:]
-        del self.batches[index:]
+        """Remove and return every batch from the one that holds `offset` on; their chunks are still held."""
+        return self._drop(self.find(offset), len(self.batches))
+
+    def _drop(self, start: int, end: int) -> Sequence[TailBatch]:
+        dropped = self.batches[start:end]
+        del self.batches[start:end]
         self.size_bytes -= sum(batch.size_bytes for batch in dropped)
+        self.pooled_bytes -= sum(batch.size_bytes for batch in dropped if batch.lease is not None)
         return dropped
+
+    def spill_before(self, offset: int) -> int:
+        """Give up the chunks of all batches that end before `offset`; returns how many bytes that were."""
+        spilled_bytes = 0
+        for batch in self.batches[: self.find(offset)]:
+            if batch.lease is not None:
+                batch.spill()
+                spilled_bytes += batch.size_bytes
+        self.pooled_bytes -= spilled_bytes
+        return spilled_bytes
 
 
 @attrs.define(eq=False)
@@ -99,6 +112,11 @@ class Slices:
 
     buffers: list[Buffer] = attrs.field(factory=list)
     leases: list[Lease] = attrs.field(factory=list)
+
+    def add(self, other: Slices) -> None:
+        """Take over what `other` has."""
+        self.buffers += other.buffers
+        self.leases += other.leases
 
     def release(self) -> None:
         """The bytes have been sent, or are not wanted any more."""

@@ -5,7 +5,7 @@ Both objects are written with If-None-Match. The key is made of topic id, base o
 writers believe they own the same offsets only one can win, and the loser finds out here (`_resolve`):
 
     what is at the key                     what it means                                    what is done
-    our own content                        our PUT, whose reply was lost                    nothing: it is committed
+    our own content                        our PUT, whose reply was lost                    it is committed
     our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
     a newer epoch                          another broker has taken over                    Fenced: the broker stops
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -22,6 +23,7 @@ import trio
 from kafscale.errors import Fenced, PreconditionFailed
 from kafscale.log.footers import Footers, read_footer, read_index
 from kafscale.log.manifest import Segment
+from kafscale.log.nurseries import ungrouped
 from kafscale.log.partition import FlushPlan, Partition
 from kafscale.log.reader import LogReader
 from kafscale.log.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
@@ -60,17 +62,20 @@ class Uploader:
             footer = await _make_footer(partition, plan, slices.buffers)
             key = _segment_key(partition, footer.identity)
             stored = await self._upload(key, footer, slices.buffers)
-            if stored is footer:
-                self._commit(partition, plan, key, footer)
-            else:
-                await self._adopt(partition, key, stored)
         finally:
             slices.release()
+        if partition.closed:
+            logger.info("%s was closed while %s was uploaded", partition, key.key)
+        elif _content(stored) == _content(footer):
+            self._commit(partition, plan, key, stored)
+        else:
+            await self._adopt(partition, key, stored)
 
     async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
         """Both objects at once. Returns the footer of what is at the key now: ours, or that of an earlier attempt."""
         encoded = encode_footer(footer)
         stored = footer
+        index_is_ours = False
 
         async def put_kfs() -> None:
             nonlocal stored
@@ -79,25 +84,27 @@ class Uploader:
             except PreconditionFailed:
                 stored = await self._resolve(key, footer)
 
-        try:
+        async def put_index() -> None:
+            nonlocal index_is_ours
+            with suppress(PreconditionFailed):
+                await self.store.put_if_absent(key.of_kind("index").key, [encoded])
+                index_is_ours = True
+
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(put_kfs)
-                nursery.start_soon(self._put_index, key, footer)
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group
-        if stored is not footer:
-            await self._put_index(key, stored)
+                nursery.start_soon(put_index)
+        if stored != footer or not index_is_ours:
+            await self._settle_index(key, stored)
         return stored
 
-    async def _put_index(self, key: SegmentKey, footer: Footer) -> None:
-        """Write the `.index`. One that is left over from an attempt whose `.kfs` never arrived is replaced."""
-        index_key = key.of_kind("index").key
-        encoded = encode_footer(footer)
-        try:
-            await self.store.put_if_absent(index_key, [encoded])
-        except PreconditionFailed:
-            if await read_index(self.store, key) != footer:
-                await self.store.put(index_key, [encoded])
+    async def _settle_index(self, key: SegmentKey, footer: Footer) -> None:
+        """Replace an `.index` of an attempt whose `.kfs` is not the one in the bucket.
+
+        Only now, when the `.kfs` is there and known: it never changes, so all who write its `.index` write the same.
+        """
+        if await read_index(self.store, key) != footer:
+            await self.store.put(key.of_kind("index").key, [encode_footer(footer)])
 
     async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
         """Somebody has written this `.kfs` before. Returns its footer if that was this broker."""
@@ -107,20 +114,22 @@ class Uploader:
                 f"{key.key} was written by a broker with epoch {stored.identity.leader_epoch}, "
                 f"this one has {ours.identity.leader_epoch}: it has been superseded"
             )
-        same = (stored.identity.body_crc, stored.last_offset) == (ours.identity.body_crc, ours.last_offset)
-        return ours if same else stored
+        return stored
 
     def _commit(self, partition: Partition, plan: FlushPlan, key: SegmentKey, footer: Footer) -> None:
-        if not partition.closed:
-            segment = segment_of(key, footer)
-            self.footers.put(segment, footer)
-            partition.commit_flush(plan, segment)
+        segment = segment_of(key, footer)
+        self.footers.put(segment, footer)
+        partition.commit_flush(plan, segment)
 
     async def _adopt(self, partition: Partition, key: SegmentKey, stored: Footer) -> None:
         """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
         logger.warning("%s: adopting %s, which an earlier attempt had written", partition, key.key)
         written = partition.plan_until(stored.last_offset)
-        if written is not None and await self._content_crc(written) == stored.identity.body_crc:
+        same = written is not None and await self._content_crc(written) == stored.identity.body_crc
+        if partition.closed:
+            return
+        if same:
+            assert written is not None
             self._commit(partition, written, key, stored)
         elif partition.pending is not None:
             partition.adopt(segment_of(key, stored), stored)
@@ -133,6 +142,11 @@ class Uploader:
             return await _crc(slices.buffers, plan.size_bytes)
         finally:
             slices.release()
+
+
+def _content(footer: Footer) -> tuple[int, int]:
+    """What two attempts with the same batches have in common; the rest says when and by whom they were made."""
+    return footer.last_offset, footer.identity.body_crc
 
 
 def segment_of(key: SegmentKey, footer: Footer) -> Segment:

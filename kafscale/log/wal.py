@@ -145,6 +145,11 @@ class Wal:
             self._work.set()
         return round
 
+    def retain(self, file: WalFile) -> None:
+        """Keep a file that has entries pending, for a reader of one of them who will `release` it."""
+        assert file.pending_count > 0, f"{file.name}: retained after its last release"
+        file.pending_count += 1
+
     def release(self, file: WalFile, count: int = 1) -> None:
         """Say that `count` entries of the file are in the bucket, or are no longer wanted."""
         file.pending_count -= count

@@ -1,0 +1,141 @@
+"""The whole log over a store and a disk in memory, without a broker around it: for tests on an autojump clock.
+
+    disk, store = MemoryDisk(), MemoryStore()
+    async with memory_log(store, disk) as log:
+        partition = log.partition()
+        await log.append(partition, b"one", b"two")
+        disk = disk.crash()                          # what the next one finds
+    async with memory_log(store, disk) as log: ...
+
+Leaving the block ends it as a kill does, but for the disk: there what was accepted is still written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from kafscale.log.log import Log, TopicSpec
+from kafscale.log.log_config import LogConfig
+from kafscale.log.opening import open_log
+from kafscale.log.partition import Partition
+from kafscale.log.tail import TailBatch
+from kafscale.log.wal import Round
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.memory_broker import memory_settings
+from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
+
+NOW_MS = 1_700_000_000_000
+ALL_BYTES = 1 << 40
+TOPIC = "t"
+TOPIC_ID = bytes(range(16))
+_NO_PRODUCER = ProducerStamp()
+
+
+def topic_spec(partition_count: int = 1, *, name: str = TOPIC, topic_id: bytes = TOPIC_ID, **changes: Any) -> TopicSpec:
+    """A topic; `changes` go to its config, but for `log_start_offsets`."""
+    log_start_offsets: Mapping[int, int] = changes.pop("log_start_offsets", {})
+    return TopicSpec(
+        name=name,
+        topic_id=topic_id,
+        partition_count=partition_count,
+        config=LogConfig(**changes),
+        log_start_offsets=log_start_offsets,
+    )
+
+
+def batch_of(*values: bytes, timestamps_ms: Sequence[int] = (), producer: ProducerStamp = _NO_PRODUCER) -> memoryview:
+    """A record batch as a producer sends it."""
+    timestamps_ms = timestamps_ms or [NOW_MS] * len(values)
+    records = [Record(value=value, timestamp_ms=ms) for value, ms in zip(values, timestamps_ms, strict=True)]
+    return memoryview(build_batch(records, producer=producer))
+
+
+@attrs.define(eq=False)
+class MemoryLog:
+    """A log that runs."""
+
+    log: Log
+    store: ObjectStore
+    disk: MemoryDisk
+
+    def partition(self, index: int = 0, *, name: str = TOPIC) -> Partition:
+        found = self.log.partition_named(name, index)
+        assert found is not None
+        return found
+
+    def append_nowait(self, partition: Partition, *values: bytes, **batch: Any) -> tuple[TailBatch, Round]:
+        """One batch, ordered but not durable, and what makes it so."""
+        return append_nowait(partition, *values, **batch)
+
+    async def append(self, partition: Partition, *values: bytes, **batch: Any) -> int:
+        """One batch, durable; returns its first offset."""
+        appended, round = append_nowait(partition, *values, **batch)
+        await round.wait()
+        return appended.base_offset
+
+    async def records(self, partition: Partition, offset: int = 0, *, max_bytes: int = ALL_BYTES) -> list[Record]:
+        """Every record from `offset` to the high watermark, by as many reads as `max_bytes` makes necessary."""
+        found: list[Record] = []
+        while read := await self.read(partition, offset, max_bytes):
+            found += [record for record in read if record.offset >= offset]
+            offset = found[-1].offset + 1
+        return found
+
+    async def read(self, partition: Partition, offset: int, max_bytes: int = ALL_BYTES) -> list[Record]:
+        """The records that one fetch returns, those before `offset` in its first batch too."""
+        reader = self.log.reader
+        slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
+        try:
+            return [
+                record
+                for buffer in slices.buffers
+                for batch in batches(memoryview(buffer))
+                for record in iterate_records(batch)
+            ]
+        finally:
+            slices.release()
+
+    async def values(self, partition: Partition, offset: int = 0, *, max_bytes: int = ALL_BYTES) -> list[bytes | None]:
+        return [record.value for record in await self.records(partition, offset, max_bytes=max_bytes)]
+
+
+def append_nowait(partition: Partition, *values: bytes, now_ms: int = NOW_MS, **batch: Any) -> tuple[TailBatch, Round]:
+    """One batch into a partition, as the Produce handler does it."""
+    data = batch_of(*values, **batch)
+    placed = partition.place_nowait(data)
+    assert placed is not None, "the pool is exhausted"
+    appended = partition.append(parse_header(data), placed, now_ms)
+    assert partition.latest_round is not None
+    return appended, partition.latest_round
+
+
+@asynccontextmanager
+async def memory_log(
+    store: ObjectStore,
+    disk: MemoryDisk,
+    *,
+    topics: Sequence[TopicSpec] = (),
+    leader_epoch: int = 1,
+    **settings: Any,
+) -> AsyncIterator[MemoryLog]:
+    """Restore and run a log for the block. What is given back to the pool is overwritten at once."""
+    log = open_log(memory_settings(**settings), store, disk, leader_epoch, Metrics())
+    log.pool.poison = True
+    for spec in topics or [topic_spec()]:
+        log.open_topic(spec)
+    await log.restore()
+    await log.replay()
+    async with trio.open_nursery() as nursery:
+        if log.wal is not None:
+            await nursery.start(log.wal.prepare_files)
+            await nursery.start(log.wal.run)
+        await nursery.start(log.flusher.run)
+        yield MemoryLog(log, store, disk)
+        nursery.cancel_scope.cancel()
