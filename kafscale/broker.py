@@ -41,6 +41,7 @@ from kafscale.config import Address, Settings
 from kafscale.errors import StartupError
 from kafscale.log.data_directory import lock_data_directory
 from kafscale.log.disk import Disk, RealDisk
+from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_log
 from kafscale.metrics import Metrics
@@ -172,6 +173,7 @@ class Broker:
                 await storage.start(log.wal.prepare_files)
                 await storage.start(log.wal.run)
             await storage.start(services.groups.run)
+            storage.start_soon(expire_producers, log)
             self._forget_offsets_of_deleted_topics()
 
             def delete_topic(topic: Topic) -> None:
