@@ -19,11 +19,17 @@ class Peer:
     """The client at the other end of a connection."""
 
     host: str
+    port: int
     listener_name: str
     reached_host: str  # the local address that the client reached: what a wildcard listener advertises
     reached_port: int
     software_name: str = ""
     software_version: str = ""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, to tell connections apart in the log. Group members are shown by `host` alone, as in Kafka."""
+        return f"{self.host}:{self.port}"
 
 
 @attrs.frozen(eq=False)

@@ -104,14 +104,14 @@ class Connection:
                 raise refused
         except* ProtocolError as group:
             self.metrics.ended_by_error_count.value += 1
-            logger.warning("closing the connection of %s: %s", self.peer.host, _first(group))
+            logger.warning("closing the connection of %s: %s", self.peer.address, _first(group))
         except* StorageFailed:
             raise  # the disk is lost: the broker must stop
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            logger.debug("%s went away", self.peer.host)
+            logger.debug("%s went away", self.peer.address)
         except* Exception:
             self.metrics.ended_by_error_count.value += 1
-            logger.exception("closing the connection of %s after a bug in the broker", self.peer.host)
+            logger.exception("closing the connection of %s after a bug in the broker", self.peer.address)
         finally:
             self._abandon()
             await trio.aclose_forcefully(self.transport)  # type: ignore[arg-type]

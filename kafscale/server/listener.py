@@ -121,6 +121,4 @@ class Acceptor:
 def _peer(listener_name: str, stream: trio.SocketStream) -> Peer:
     host, port = stream.socket.getpeername()[:2]
     reached_host, reached_port = stream.socket.getsockname()[:2]
-    return Peer(
-        host=f"{host}:{port}", listener_name=listener_name, reached_host=reached_host, reached_port=reached_port
-    )
+    return Peer(host=host, port=port, listener_name=listener_name, reached_host=reached_host, reached_port=reached_port)

@@ -16,7 +16,7 @@ def some_services(**components: object) -> Any:
 
 
 def some_peer() -> Peer:
-    return Peer(host="192.0.2.1", listener_name="PLAINTEXT", reached_host="127.0.0.1", reached_port=9092)
+    return Peer(host="192.0.2.1", port=1024, listener_name="PLAINTEXT", reached_host="127.0.0.1", reached_port=9092)
 
 
 async def ask(api: Api, services: Any, request: object, *, version: int | None = None, peer: Peer | None = None) -> Any:

@@ -53,7 +53,9 @@ class MemoryBroker:
     def open_stream(self, listener_name: str = "PLAINTEXT") -> trio.abc.Stream:
         """Connect a client; the other end is a connection of the broker."""
         ours, theirs = trio.testing.memory_stream_pair()
-        peer = Peer(host="192.0.2.1:1024", listener_name=listener_name, reached_host="192.0.2.2", reached_port=9092)
+        peer = Peer(
+            host="192.0.2.1", port=1024, listener_name=listener_name, reached_host="192.0.2.2", reached_port=9092
+        )
         self.nursery.start_soon(self.broker.acceptor.serve, StreamTransport(theirs), peer)
         return ours
 

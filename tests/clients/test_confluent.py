@@ -259,6 +259,16 @@ def test_groups_are_administered(broker, name):
     assert name not in [group.group_id for group in admin.list_consumer_groups().result(DEADLINE_SECONDS).valid]
 
 
+def test_the_host_of_a_member_is_told_without_its_port(broker, name):
+    admin = admin_for(broker)
+    create(broker, name)
+    member = Member(broker, name, name)
+    member.poll_until(lambda: member.partitions, "a partition")
+    (found,) = results(admin.describe_consumer_groups([name]))[name].members
+    member.consumer.close()
+    assert found.host == "/127.0.0.1"
+
+
 def test_records_are_deleted_and_offsets_listed(broker, name):
     admin = admin_for(broker)
     produce_numbers(broker, name, 10)
