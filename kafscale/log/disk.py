@@ -19,6 +19,9 @@ import trio
 from kafscale.store.base import Buffer
 
 IOV_MAX_COUNT = 1024  # Linux's limit on the buffers of one writev
+# What is synced leaves the page cache after this much: nothing but a replay reads it again, and the next writes find
+# its pages free. Batches of 960 KiB cost 2.9 ms of CPU with this and 3.9 without, in a VM, where new pages are dear.
+CACHED_MAX_BYTES = 1 << 20
 READERS_COUNT = 4  # threads for everything but the write path: batches read back, files made and deleted
 
 
@@ -123,8 +126,10 @@ class RealDisk:
         descriptor = self._descriptors.get(name)
         if descriptor is None:
             descriptor = self._descriptors[name] = os.open(self.directory / name, os.O_RDWR)
-        _write(descriptor, buffers, position)
+        end = _write(descriptor, buffers, position)
         os.fdatasync(descriptor)
+        if position // CACHED_MAX_BYTES != end // CACHED_MAX_BYTES:
+            os.posix_fadvise(descriptor, 0, end, os.POSIX_FADV_DONTNEED)
 
     def _read(self, name: str, position: int, length_bytes: int) -> bytes:
         # Not through a descriptor that a deletion in another thread could close and the next open reuse.
@@ -157,7 +162,8 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Returns the position behind the last buffer."""
     for start in range(0, len(buffers), IOV_MAX_COUNT):
         part = _unwritten(buffers[start : start + IOV_MAX_COUNT], 0)
         while part:
@@ -166,6 +172,7 @@ def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
                 raise OSError(errno.EIO, "a write had no effect")
             position += written
             part = _unwritten(part, written)
+    return position
 
 
 def _unwritten(buffers: Sequence[Buffer], written_bytes: int) -> list[Buffer]:
