@@ -1,0 +1,53 @@
+"""What a bucket holds by itself: every segment decoded and checked, as a reader without a broker would see it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+
+import attrs
+
+from kafscale.log.footers import read_footer, read_index
+from kafscale.log.restore import list_segments
+from kafscale.log.segment import HEADER, Footer, body_crc
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.testing.history import Read
+from kafscale.testing.workload import read_batches
+
+
+@attrs.define
+class BucketPartition:
+    """One partition's records in order of offset, and what is wrong with the objects that hold them."""
+
+    reads: list[Read] = attrs.field(factory=list)
+    faults: list[str] = attrs.field(factory=list)
+
+
+async def read_bucket(store: ObjectStore, namespace: str) -> Mapping[str, BucketPartition]:
+    """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError."""
+    found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
+    for listed in (await list_segments(store, namespace, lambda _: None)).values():
+        keys = sorted((each.key for each in listed), key=lambda key: key.base_offset)
+        partition = found[f"{keys[0].topic}-{keys[0].partition}"]
+        footers = [await _read_segment(store, key, partition) for key in keys]
+        for before, after in pairwise(footers):
+            if after.identity.base_offset != before.last_offset + 1:
+                partition.faults.append(f"{before.last_offset} is followed by {after.identity.base_offset}")
+    return found
+
+
+async def _read_segment(store: ObjectStore, key: SegmentKey, partition: BucketPartition) -> Footer:
+    footer = await read_footer(store, key)
+    body = memoryview((await store.get(key.key)).data)[HEADER.size : footer.end_position]
+    reads = list(read_batches(body))
+    partition.reads += reads
+    if body_crc([body]) != footer.identity.body_crc:
+        partition.faults.append(f"{key.key}: wrong CRC of the body")
+    if [read.offset for read in reads] != list(range(key.base_offset, footer.last_offset + 1)):
+        partition.faults.append(f"{key.key}: offsets are not those of the footer")
+    index = await read_index(store, key)
+    if index is not None and index != footer:
+        partition.faults.append(f"{key.key}: the .index is that of other content")
+    return footer
