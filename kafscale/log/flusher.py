@@ -155,6 +155,8 @@ class Flusher:
         finally:
             self._flushing.discard(partition)
             self._look_again(partition, at_once=failed)
+            if self.pool.statistics().waiting_count:
+                self.relieve()  # what has been freed was not enough
             self._flush_ended.set()
             self._flush_ended = trio.Event()
 

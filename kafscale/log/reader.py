@@ -165,8 +165,8 @@ class LogReader:
 
     async def _find_in_segment(self, segment: Segment, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
         footer = await self.footers.get(segment)
-        for row, latest_ms in enumerate(footer.index.max_timestamps_ms):
-            if latest_ms >= timestamp_ms:
+        for row in range(footer.row_of(min_offset), len(footer.index.positions)):
+            if footer.index.max_timestamps_ms[row] >= timestamp_ms:
                 data = await self._get_rows(segment, footer, row, row + 1)
                 found = _find_in_batches(data, min_offset, timestamp_ms)
                 if found is not None:
@@ -181,7 +181,11 @@ class LogReader:
             slices.release()
 
     async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none."""
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
+
+        None too, where Kafka tells an offset before the log start, as long as the largest timestamp known is that of a
+        deleted record whose batch or segment is still there. Raises NotFound, DamagedObject, StoreError.
+        """
         latest_ms = -1
         for segment in list(partition.manifest.segments):
             if segment.last_offset >= partition.log_start_offset:
