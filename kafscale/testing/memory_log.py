@@ -19,14 +19,19 @@ from typing import Any
 import attrs
 import trio
 
+from kafscale.log.footers import read_footer
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.log_config import LogConfig
+from kafscale.log.manifest import Segment
 from kafscale.log.opening import open_log
 from kafscale.log.partition import Partition
+from kafscale.log.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.tail import TailBatch
+from kafscale.log.upload import segment_of
 from kafscale.log.wal import Round
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import memory_settings
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
@@ -139,3 +144,37 @@ async def memory_log(
         await nursery.start(log.flusher.run)
         yield MemoryLog(log, store, disk)
         nursery.cancel_scope.cancel()
+
+
+async def merge_segments(log: MemoryLog, base_offsets: Sequence[int]) -> Segment:
+    """Put the batches of several segments of the first partition into one of generation 1, as a merger does.
+
+    The objects that it covers stay, and the partition does not know of it.
+    """
+    bodies: list[bytes] = []
+    for base_offset in base_offsets:
+        footer = await read_footer(log.store, _key(base_offset, 0))
+        content = bytes((await log.store.get(_key(base_offset, 0).key)).data)
+        bodies.append(content[HEADER.size : footer.end_position])
+    return await write_segment(log, b"".join(bodies), like=footer, generation=1)
+
+
+async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation: int = 0) -> Segment:
+    """Put a `.kfs` of these batches of the first partition into the bucket, without an `.index`."""
+    headers = [parse_header(batch) for batch in batches(memoryview(body))]
+    identity = attrs.evolve(
+        like.identity,
+        base_offset=headers[0].base_offset,
+        generation=generation,
+        batch_count=len(headers),
+        body_bytes=len(body),
+        body_crc=body_crc([body]),
+    )
+    footer = build_footer(identity, headers, producers=like.producers, epochs=like.epochs)
+    key = _key(identity.base_offset, generation)
+    await log.store.put(key.key, [encode_header(footer), body, encode_footer(footer)])
+    return segment_of(key, footer)
+
+
+def _key(base_offset: int, generation: int) -> SegmentKey:
+    return SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)

@@ -1,6 +1,5 @@
 """Reading: the tail, segments by one ranged GET, the WAL, look-ups by time, and what moves while one reads."""
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -10,14 +9,13 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.log.footers import read_footer
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
-from kafscale.log.segment import HEADER, body_crc, build_footer, encode_footer, encode_header
-from kafscale.log.upload import segment_of
+from kafscale.log.segment import HEADER
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log
-from kafscale.wire.records import batches, parse_header, set_base_offset
+from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, write_segment
+from kafscale.wire.records import set_base_offset
 
 SIZE = len(batch_of(bytes(100)))
 
@@ -218,7 +216,7 @@ async def test_a_segment_that_was_merged_between_look_up_and_get_is_looked_up_ag
     async with memory_log(store, MemoryDisk()) as log:
         partition = log.partition()
         await flushed_batches(log, 6, per_segment=3)
-        merged = await merge(log, [0, 3])
+        merged = await merge_segments(log, [0, 3])
         gate = store.hold(On("get_range"))
         found = []
 
@@ -232,31 +230,6 @@ async def test_a_segment_that_was_merged_between_look_up_and_get_is_looked_up_ag
             await store.delete([key_at(0).key, key_at(3).key])
             gate.open()
         assert [record.offset for record in found] == [4, 5]
-
-
-async def merge(log: MemoryLog, base_offsets: list[int]):
-    """What a merger does: the batches of several segments in one object of a higher generation."""
-    footers = [await read_footer(log.store, key_at(base)) for base in base_offsets]
-    bodies = []
-    for base, footer in zip(base_offsets, footers, strict=True):
-        content = (await log.store.get(key_at(base).key)).data
-        bodies.append(bytes(content)[HEADER.size : footer.end_position])
-    return await write_segment(log, key_at(base_offsets[0], 1), bodies[0] + bodies[1], footers[-1])
-
-
-async def write_segment(log: MemoryLog, key: SegmentKey, body: bytes, like):
-    headers = [parse_header(batch) for batch in batches(memoryview(body))]
-    identity = attrs.evolve(
-        like.identity,
-        base_offset=key.base_offset,
-        generation=key.generation,
-        batch_count=len(headers),
-        body_bytes=len(body),
-        body_crc=body_crc([body]),
-    )
-    footer = build_footer(identity, headers, producers=like.producers, epochs=like.epochs)
-    await log.store.put(key.key, [encode_header(footer), body, encode_footer(footer)])
-    return segment_of(key, footer)
 
 
 async def test_a_segment_that_has_gone_and_was_not_replaced_is_not_found(autojump_clock):
@@ -334,7 +307,7 @@ async def test_a_hole_inside_of_a_segment_is_skipped(autojump_clock, monkeypatch
             batch = batch_of(b"%d" % offset)
             set_base_offset(batch, offset, 1)
             parts.append(bytes(batch))
-        segment = await write_segment(log, key_at(0), b"".join(parts), footer)
+        segment = await write_segment(log, b"".join(parts), like=footer)
         partition = log.partition()
         forget_footers(log)
         partition.manifest = Manifest([segment])
