@@ -410,6 +410,7 @@ class Partition:
         assert not self.closed
         for batch in self.tail.drop_from(self.high_watermark):
             self.release(batch)
+        self._leave_chunk()
         self.flushable_bytes = 0
         self.dirty_since = None
         self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
