@@ -32,7 +32,8 @@ from kafscale.wire.frames import FrameReader, LargeFrame
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 64 << 10  # one read; holds sixty frames of 1 KiB, and larger reads are seldom filled
+# One read. With 64 KiB, batches of 1 KiB cost 42 us instead of 34, of 16 KiB 105 instead of 82.
+RECEIVE_BYTES = 256 << 10
 LARGE_FRAME_BYTES = 16 << 10  # a Produce above this is received straight into the chunk pool
 OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its size; 500,000 partitions fit
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
