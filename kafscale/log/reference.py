@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.log import segment, wal_format
+from kafscale.log import s3_wal_format, segment, wal_format
 from kafscale.store import paths
 from kafscale.wire import batch_header
 
@@ -27,6 +27,7 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Keys", paths),
     ("Segments", segment),
     ("Write-ahead log", wal_format),
+    ("Write-ahead log in the bucket", s3_wal_format),
     ("Record batches", batch_header),
 )
 

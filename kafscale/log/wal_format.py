@@ -38,6 +38,7 @@ ENTRY_MAGIC = 0x574C4F47  # "WLOG"
 ENTRY_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
 
 RECORD_BATCH = 0  # the kinds of entries; 0 holds one record batch in Kafka's format 2, in its final bytes
+METADATA = 1  # a transaction of the metadata store, of no topic (zeros) and partition -1
 
 _FILE_HEADER = struct.Struct(">8sHHIQQq20x")
 _PREFIX = struct.Struct(">III")

@@ -1,7 +1,9 @@
 """Every key in the bucket is made, checked and taken apart here.
 
     {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 digits}.kfs and .index
-    _kafscale/{namespace}/...       the broker's own objects: probes, epochs, checkpoints
+    _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
+    _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
+    _kafscale/{namespace}/...       the broker's other objects: probes, who leads
 
 The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
 everywhere in the program; in a key it is Kafka's text for it (22 characters of URL-safe base64, as `kafka-topics
@@ -22,9 +24,11 @@ KEY_MAX_BYTES = 1024  # S3's
 OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
 GENERATION_MAX = 99_999
+EPOCH_MAX = 2**31 - 1
 SYSTEM = "_kafscale"
 
 SegmentKind = Literal["kfs", "index"]
+NumberedKind = Literal["wal", "checkpoint"]
 
 _NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
 _TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
@@ -32,6 +36,7 @@ _SEGMENT = re.compile(
     rf"({_NAMESPACE})/({_TOPIC})/([a-zA-Z0-9_-]{{22}})/(0|[1-9][0-9]{{0,9}})"
     r"/segment-([0-9]{20})-([0-9]{5})\.(kfs|index)"
 )
+_NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint)/([0-9]{{10}})/([0-9]{{20}})\.(wal|checkpoint)")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -125,6 +130,40 @@ def system_key(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
 def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
     """What the keys of one kind of the broker's own objects start with. Raises ValueError."""
     return f"{system_key(*names, namespace=namespace)}/"
+
+
+@attrs.frozen(kw_only=True)
+class NumberedKey:
+    """What the key of a WAL object or of a checkpoint says. The order of keys is that of epochs, then of numbers."""
+
+    namespace: str = NAMESPACE_DEFAULT
+    kind: NumberedKind
+    epoch: int
+    number: int
+
+    @property
+    def key(self) -> str:
+        """The key in the bucket. Raises ValueError if a field is not what `parse_numbered_key` would accept."""
+        _check_range("epoch", self.epoch, EPOCH_MAX)
+        _check_range("number", self.number, OFFSET_MAX)
+        name = f"{self.number:020d}.{self.kind}"
+        return system_key(self.kind, f"{self.epoch:010d}", name, namespace=self.namespace)
+
+
+def parse_numbered_key(key: str) -> NumberedKey | None:
+    """What `NumberedKey.key` was made of, or None if the key is nothing that it makes."""
+    match = _NUMBERED.fullmatch(key)
+    if match is None:
+        return None
+    namespace, kind, epoch, number, suffix = match.groups()
+    if kind != suffix or int(epoch) > EPOCH_MAX or int(number) > OFFSET_MAX:
+        return None
+    return NumberedKey(
+        namespace=namespace,
+        kind="wal" if kind == "wal" else "checkpoint",
+        epoch=int(epoch),
+        number=int(number),
+    )
 
 
 def check_key(key: str) -> None:

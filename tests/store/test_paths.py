@@ -4,10 +4,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafscale.store.paths import (
+    NumberedKey,
     SegmentKey,
     check_key,
     check_prefix,
     namespace_prefix,
+    parse_numbered_key,
     parse_segment_key,
     parse_topic_id,
     partition_prefix,
@@ -143,3 +145,24 @@ def test_a_prefix_may_end_anywhere(prefix):
 def test_a_prefix_of_no_key_is_refused(prefix):
     with pytest.raises(ValueError, match="key"):
         check_prefix(prefix)
+
+
+def test_a_numbered_key_comes_back_and_sorts_by_epoch_and_number():
+    keys = [NumberedKey(kind="wal", epoch=epoch, number=number) for epoch in (0, 9, 10) for number in (1, 2, 10**12)]
+    assert [parse_numbered_key(key.key) for key in keys] == keys
+    assert sorted(key.key for key in keys) == [key.key for key in keys]
+    assert keys[0].key == "_kafscale/default/wal/0000000000/00000000000000000001.wal"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "_kafscale/default/wal/0000000000/00000000000000000001.checkpoint",
+        "_kafscale/default/wal/0000000000/1.wal",
+        "_kafscale/default/wal/9999999999/00000000000000000001.wal",
+        "default/wal/0000000000/00000000000000000001.wal",
+        "_kafscale/default/probe/00000000000000000001.wal",
+    ],
+)
+def test_what_is_no_numbered_key_is_none(key):
+    assert parse_numbered_key(key) is None

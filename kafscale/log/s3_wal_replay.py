@@ -1,0 +1,241 @@
+"""Taking over the write-ahead log in the bucket at a start: where it ends, a fence at that place, and its entries.
+
+A broker has several objects under way at once, so behind the first number that is missing there may be later ones. It
+acknowledges strictly in order, so what counts of an epoch is the run of numbers up to the first gap. `take_over` puts a
+fence into that gap, for each epoch before its own: the object that an older broker must still write before it can
+acknowledge anything more. Whichever of the two conditional writes comes first decides, for both, whether that object is
+part of the log:
+
+    the fence is first      the older broker's write is refused; it has not acknowledged it and never will, nor
+                            anything behind it, which is deleted here
+    the object is first     the fence is refused; the object is part of the log, and the fence goes behind it
+
+A gap that comes before an object which was made when the missing one had been acknowledged is damage. What is missing
+at the beginning of the log is none where a checkpoint has it.
+
+Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
+one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import count
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, Fenced, PreconditionFailed
+from kafscale.log.s3_wal_format import (
+    HEADER_BYTES,
+    START,
+    ObjectHeader,
+    WalObject,
+    WalPosition,
+    decode_header,
+    decode_object,
+    encode_header,
+    wal_object,
+)
+from kafscale.log.wal_format import RECORD_BATCH, WalEntry
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
+
+FENCES_KEPT_COUNT = 1000  # starts that a broker may have been suspended for and still be stopped
+READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying
+SLICE_COUNT = 1000  # entries between two checkpoints
+
+logger = logging.getLogger(__name__)
+
+
+Listed = Mapping[int, int]  # of one epoch: number of an object -> its size in bytes
+
+
+@attrs.frozen(eq=False)
+class EarlierLog:
+    """The log of all epochs before ours: the keys of what counts, in order, without the fences."""
+
+    store: ObjectStore
+    keys: Sequence[NumberedKey]
+
+    async def replay(self, handle: Callable[[WalEntry], bool], *, after: WalPosition = START) -> Sequence[WalObject]:
+        """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
+
+        `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
+        the objects. Raises DamagedObject, StoreError.
+        """
+        wanted = [key for key in self.keys if _position(key) > after]
+        replayed: list[WalObject] = []
+        expected: WalPosition | None = None
+        for start in range(0, len(wanted), READS_AT_ONCE_COUNT):
+            group = wanted[start : start + READS_AT_ONCE_COUNT]
+            for key, content in zip(group, await self._read_all(group), strict=True):
+                header, entries = decode_object(key.key, content)
+                _check_place(key, header, expected)
+                expected = WalPosition(key.epoch, header.sequence + header.entry_count)
+                replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), entries, handle))
+        return replayed
+
+    async def _read_all(self, keys: Sequence[NumberedKey]) -> Sequence[Buffer]:
+        contents: dict[str, Buffer] = {}
+
+        async def read(key: str) -> None:
+            contents[key] = (await self.store.get(key)).data
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for each in keys:
+                    nursery.start_soon(read, each.key)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        return [contents[each.key] for each in keys]
+
+
+def _position(key: NumberedKey) -> WalPosition:
+    return WalPosition(key.epoch, key.number)
+
+
+def _check_place(key: NumberedKey, header: ObjectHeader, expected: WalPosition | None) -> None:
+    """What the object says of itself against its key, and against the one before. Raises DamagedObject.
+
+    `expected` is the epoch of that one, and the number of the entry behind its last.
+    """
+    if (header.epoch, header.number) != (key.epoch, key.number):
+        raise DamagedObject(f"{key.key}: says that it is object {header.number} of epoch {header.epoch}")
+    if expected is not None and expected.epoch == key.epoch and expected.number != header.sequence:
+        raise DamagedObject(
+            f"{key.key}: begins with entry {header.sequence}, but entry {expected.number} follows the object before it"
+        )
+
+
+async def _replay_object(
+    replayed: WalObject, entries: Sequence[WalEntry], handle: Callable[[WalEntry], bool]
+) -> WalObject:
+    for number, entry in enumerate(entries, start=1):
+        entry.file = replayed
+        if handle(entry) and entry.kind == RECORD_BATCH:
+            replayed.pending_count += 1
+        if number % SLICE_COUNT == 0:
+            await trio.lowlevel.checkpoint()
+    return replayed
+
+
+# ---- where the log ends ----------------------------------------------------------------------------------------------
+
+
+async def take_over(store: ObjectStore, namespace: str, epoch: int, *, kept_until: WalPosition) -> EarlierLog:
+    """End the log of every epoch before `epoch`, which the caller has claimed, and return what it holds.
+
+    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. Raises DamagedObject,
+    Fenced if a later epoch has begun, StoreError.
+    """
+    listed = await list_log(store, namespace)
+    if any(later > epoch for later in listed):
+        raise Fenced(f"a broker of epoch {max(listed)} has taken over while this one, of epoch {epoch}, was starting")
+    first = max(0, epoch - FENCES_KEPT_COUNT)
+    keys: list[NumberedKey] = []
+    for each in sorted({*listed, *range(max(first, kept_until.epoch), epoch)}):
+        found = await _Epoch(store, namespace, each, taken_by=epoch).end(listed.get(each, {}), kept_until)
+        keys += found
+        if each < first and not found:
+            await _delete(store, [_key(namespace, each, number) for number in sorted(listed[each])])
+    return EarlierLog(store, keys)
+
+
+async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
+    """Every object of the log, by epoch. Raises StoreError."""
+    listed: dict[int, dict[int, int]] = defaultdict(dict)
+    async with aclosing(store.list(system_prefix("wal", namespace=namespace))) as pages:
+        async for page in pages:
+            for info in page:
+                key = parse_numbered_key(info.key)
+                if key is not None:
+                    listed[key.epoch][key.number] = info.size_bytes
+    return listed
+
+
+def _key(namespace: str, epoch: int, number: int) -> NumberedKey:
+    return NumberedKey(namespace=namespace, kind="wal", epoch=epoch, number=number)
+
+
+async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
+    """One at a time and in order, so that a crash leaves no gap."""
+    for each in keys:
+        await store.delete([each.key])
+
+
+@attrs.frozen
+class _Epoch:
+    """One epoch of the log, whose end is looked for."""
+
+    store: ObjectStore
+    namespace: str
+    epoch: int
+    taken_by: int
+
+    async def end(self, listed: Listed, kept_until: WalPosition) -> Sequence[NumberedKey]:
+        """Put a fence behind the run of objects, unless there is one, and return that run."""
+        while True:
+            first = self._first(listed, kept_until)
+            end = next(number for number in count(first) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
+            leftover = [self._key(number) for number in sorted(listed) if number > end]
+            await self._check_unacknowledged(leftover, end)
+            if end in listed and self.epoch >= kept_until.epoch:
+                await self._check_fence(end)
+            if end in listed or await self._fence(end):
+                await _delete(self.store, leftover)
+                return [self._key(number) for number in range(first, end)]
+            listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+
+    def _key(self, number: int) -> NumberedKey:
+        return _key(self.namespace, self.epoch, number)
+
+    def _first(self, listed: Listed, kept_until: WalPosition) -> int:
+        """The number that the run begins with: 1, or that behind what was deleted as it is kept elsewhere."""
+        lowest = min(listed, default=1)
+        if self.epoch < kept_until.epoch:
+            return lowest
+        needed = kept_until.number + 1 if self.epoch == kept_until.epoch else 1
+        if needed > 1 and not listed:
+            raise DamagedObject(
+                f"{self._key(needed).key} is missing: of an epoch that wrote objects at least one stays"
+            )
+        return min(lowest, needed)
+
+    async def _check_fence(self, number: int) -> None:
+        """What is as short as a fence must be one."""
+        key = self._key(number).key
+        header = decode_header(key, (await self.store.get(key)).data)
+        if not header.is_fence:
+            raise DamagedObject(f"{key}: cut off behind the header")
+        if header.epoch > self.taken_by:
+            raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
+
+    async def _check_unacknowledged(self, leftover: Sequence[NumberedKey], missing: int) -> None:
+        for each in leftover:
+            part = await self.store.get_range(each.key, 0, HEADER_BYTES)
+            if decode_header(each.key, part.data).durable_number >= missing:
+                raise DamagedObject(
+                    f"{self._key(missing).key} is missing: it had been acknowledged when {each.key} was written"
+                )
+            logger.warning("%s was never acknowledged and is deleted", each.key)
+
+    async def _fence(self, number: int) -> bool:
+        """Whether the fence is in place; if not, the broker of that epoch has been faster."""
+        header = ObjectHeader(
+            salt=0,
+            epoch=self.taken_by,
+            entry_count=0,
+            number=number,
+            durable_number=number - 1,
+            sequence=0,
+            body_bytes=0,
+        )
+        try:
+            await self.store.put_if_absent(self._key(number).key, [encode_header(header)])
+        except PreconditionFailed:
+            return False
+        return True
