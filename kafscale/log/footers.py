@@ -1,4 +1,7 @@
-"""Footers of segments: read by one GET of the object's last 64 KiB, kept in a bounded LRU, one GET for many who ask."""
+"""Footers of segments: read by one GET of the object's last 64 KiB, kept in a bounded LRU, one GET for many who ask.
+
+Which version a segment has is seen by its end, and matters to nobody who has its footer.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, NotFound
-from kafscale.log.manifest import Segment
-from kafscale.log.segment import Footer, check_index_order, decode_footer, footer_bytes_needed
+from kafscale.log import segment_v1
+from kafscale.log.footers_v1 import read_exact_footer_v1, read_footer_v1
+from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.log.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 
@@ -62,6 +67,14 @@ class Footers:
                 return await self._load(segment)
             await loading.wait()
 
+    async def get_with_timestamps(self, segment: Segment) -> Footer:
+        """As `get`; where version 1 tells no timestamps, the whole object is read. Raises as `get` does."""
+        footer = await self.get(segment)
+        if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+            footer = await read_exact_footer_v1(self.store, segment.key)
+            self.put(segment, footer)
+        return footer
+
     async def _load(self, segment: Segment) -> Footer:
         self.statistics.miss_count += 1
         loading = self._loading[segment.key] = trio.Event()
@@ -83,6 +96,8 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
     """The footer at the end of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
     key = segment_key.key
     part = await store.get_tail(key, FOOTER_READ_BYTES)
+    if segment_v1.is_version_1(part.data):
+        return await read_footer_v1(store, segment_key, part)
     needed = footer_bytes_needed(part.data, key)
     if needed > len(part.data):
         part = await store.get_tail(key, needed)
@@ -92,6 +107,24 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
     if footer.end_position + needed != part.object_size_bytes:
         raise DamagedObject(f"{key}: has {part.object_size_bytes} bytes, its footer tells of another size")
     return footer
+
+
+def encode_index(footer: Footer) -> bytes:
+    """The `.index` that goes with the `.kfs` of this footer."""
+    return segment_v1.encode_index(footer.index) if footer.version == segment_v1.VERSION else encode_footer(footer)
+
+
+async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:
+    """Whether the `.index` is there and is that of the `.kfs` with this footer."""
+    if footer.version != segment_v1.VERSION:
+        return await read_index(store, segment_key) == footer
+    key = segment_key.of_kind("index").key
+    try:
+        entries = segment_v1.decode_index((await store.get(key)).data, key)
+    except (NotFound, DamagedObject):
+        return False
+    rows = set(zip(footer.index.base_offsets, footer.index.positions, strict=True))
+    return all((entry.base_offset, entry.position) in rows for entry in entries)
 
 
 async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | None:

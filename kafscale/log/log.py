@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -31,7 +31,7 @@ from kafscale.log.wal import Wal
 from kafscale.log.wal_format import WalEntry
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import topic_prefix
+from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
@@ -142,14 +142,26 @@ class Log:
         await self.flusher.wait_ended(topic_id)  # an upload that is under way would leave its objects behind
         deleted = 0
         try:
-            async with aclosing(self.store.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
-                async for page in pages:
-                    await self.store.delete([info.key for info in page])
-                    deleted += len(page)
+            async with aclosing(self._list_topic(name, topic_id)) as pages:
+                async for keys in pages:
+                    await self.store.delete(keys)
+                    deleted += len(keys)
         except StoreError as exc:
             logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
         else:
             logger.info("deleted topic %s and its %d objects", name, deleted)
+
+    async def _list_topic(self, name: str, topic_id: bytes) -> AsyncGenerator[Sequence[str], None]:
+        """The keys of a topic, page by page; with those of version 1, if the topic was adopted with such segments."""
+        async with aclosing(self.store.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
+            async for page in pages:
+                yield [info.key for info in page]
+        if topic_id == version_1_topic_id(name, namespace=self.namespace):
+            async with aclosing(self.store.list(topic_name_prefix(name, namespace=self.namespace))) as pages:
+                async for page in pages:
+                    keys = [parse_segment_key(info.key) for info in page]
+                    if of_version_1 := [key.key for key in keys if key is not None and key.version == 1]:
+                        yield of_version_1
 
     # ---- start ------------------------------------------------------------------------------------------------
 
@@ -224,7 +236,11 @@ def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known
     unknown = {segments[0].key.topic for partition_id, segments in listed.items() if partition_id not in known}
     if unknown:
         names = ", ".join(sorted(unknown)[:10])
-        logger.warning("the bucket holds segments of %d deleted or unknown topics: %s", len(unknown), names)
+        logger.warning(
+            "the bucket holds segments of %d deleted or unknown topics: %s; `kafscale adopt` registers them",
+            len(unknown),
+            names,
+        )
 
 
 @attrs.define(eq=False)

@@ -197,7 +197,7 @@ class LogReader:
     async def _max_timestamp_ms(self, segment: Segment) -> int:
         if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
             return segment.max_timestamp_ms
-        return (await self.footers.get(segment)).identity.max_timestamp_ms
+        return (await self.footers.get_with_timestamps(segment)).identity.max_timestamp_ms
 
 
 def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> TailBatch | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.log import s3_wal_format, segment, wal_format
+from kafscale.log import s3_wal_format, segment, segment_v1, wal_format
 from kafscale.store import paths
 from kafscale.wire import batch_header
 
@@ -26,6 +26,7 @@ A reader accepts every version that was ever written.
 _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Keys", paths),
     ("Segments", segment),
+    ("Segments, version 1", segment_v1),
     ("Write-ahead log", wal_format),
     ("Write-ahead log in the bucket", s3_wal_format),
     ("Record batches", batch_header),

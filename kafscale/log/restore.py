@@ -16,10 +16,10 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, StartupError
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footers import encode_index, index_goes_with, read_footer
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, resolve
 from kafscale.log.nurseries import ungrouped
-from kafscale.log.segment import Footer, encode_footer
+from kafscale.log.segment import Footer
 from kafscale.log.upload import segment_of
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
@@ -89,7 +89,7 @@ async def restore_partition(store: ObjectStore, listed: Sequence[ListedSegment])
         if each.key.generation or not each.has_index or is_last:
             footers[each.key] = await _read_footer(store, each.key)
         # A flush that was killed can have left the .index of an earlier attempt, of other batches than the .kfs has.
-        if not each.has_index or (is_last and await read_index(store, each.key) != footers[each.key]):
+        if not each.has_index or (is_last and not await index_goes_with(store, each.key, footers[each.key])):
             await _rebuild_index(store, each.key, footers[each.key])
     segments = resolve(_segments(ordered, footers))
     last_segment = max(segments, key=lambda segment: segment.last_offset)
@@ -121,7 +121,7 @@ async def _read_footer(store: ObjectStore, key: SegmentKey) -> Footer:
 
 async def _rebuild_index(store: ObjectStore, key: SegmentKey, footer: Footer) -> None:
     logger.warning("%s has no .index that goes with it; writing it again", key.key)
-    await store.put(key.of_kind("index").key, [encode_footer(footer)])
+    await store.put(key.of_kind("index").key, [encode_index(footer)])
 
 
 async def restore_partitions(

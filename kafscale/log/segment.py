@@ -104,7 +104,7 @@ class Index:
 
 @attrs.frozen(kw_only=True)
 class Footer:
-    """A decoded footer. `producers` is the state after the segment's last batch."""
+    """A decoded footer. `producers` is the state after the segment's last batch; `version` is that of the object."""
 
     identity: Identity
     last_offset: int
@@ -112,6 +112,7 @@ class Footer:
     index: Index
     producers: Sequence[Producer]
     epochs: Sequence[EpochStart]
+    version: int = VERSION
 
     @property
     def end_position(self) -> int:

@@ -1,6 +1,7 @@
 """Every key in the bucket is made, checked and taken apart here.
 
     {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 digits}.kfs and .index
+    {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
     _kafscale/{namespace}/...       the broker's other objects: probes, who leads
@@ -9,13 +10,18 @@ The store's own prefix (`s3://bucket/prefix`) comes before and is not this modul
 everywhere in the program; in a key it is Kafka's text for it (22 characters of URL-safe base64, as `kafka-topics
 --describe` prints it). Digits are padded, so that the order of keys is the order of offsets. Kafka's topic names
 ([a-zA-Z0-9._-], never "." or "..") need no escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
+
+KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name, so
+whoever finds its segments knows which topic they belong to, and nothing has to remember it.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from typing import Literal
+from uuid import UUID, uuid5
 
 import attrs
 
@@ -37,12 +43,17 @@ _SEGMENT = re.compile(
     r"/segment-([0-9]{20})-([0-9]{5})\.(kfs|index)"
 )
 _NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint)/([0-9]{{10}})/([0-9]{{20}})\.(wal|checkpoint)")
+_SEGMENT_VERSION_1 = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(0|[1-9][0-9]{{0,9}})/segment-([0-9]{{20}})\.(kfs|index)")
+_VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @attrs.frozen(kw_only=True)
 class SegmentKey:
-    """What the key of a segment (`kfs`) or of its index says. `topic_id` is 16 raw bytes."""
+    """What the key of a segment (`kfs`) or of its index says. `topic_id` is 16 raw bytes.
+
+    One of version 1 has the id that `version_1_topic_id` gives, and generation 0.
+    """
 
     namespace: str = NAMESPACE_DEFAULT
     topic: str
@@ -51,14 +62,26 @@ class SegmentKey:
     base_offset: int
     generation: int = 0
     kind: SegmentKind = "kfs"
+    version: Literal[1, 2] = 2
 
     @property
     def key(self) -> str:
         """The key in the bucket. Raises ValueError if a field is not what `parse_segment_key` would accept."""
+        if self.version == 1:
+            return self._version_1_key()
         prefix = partition_prefix(self.topic, self.topic_id, self.partition, namespace=self.namespace)
         _check_range("base offset", self.base_offset, OFFSET_MAX)
         _check_range("generation", self.generation, GENERATION_MAX)
         return f"{prefix}segment-{self.base_offset:020d}-{self.generation:05d}.{self.kind}"
+
+    def _version_1_key(self) -> str:
+        _check_range("partition", self.partition, PARTITION_MAX)
+        _check_range("base offset", self.base_offset, OFFSET_MAX)
+        _check_range("generation of version 1", self.generation, 0)
+        if self.topic_id != version_1_topic_id(self.topic, namespace=self.namespace):
+            raise ValueError(f"topic {self.topic} has another id in version 1")
+        prefix = topic_name_prefix(self.topic, namespace=self.namespace)
+        return f"{prefix}{self.partition}/segment-{self.base_offset:020d}.{self.kind}"
 
     def of_kind(self, kind: SegmentKind) -> SegmentKey:
         """The key of the same segment's other object."""
@@ -69,7 +92,7 @@ def parse_segment_key(key: str) -> SegmentKey | None:
     """What `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
     match = _SEGMENT.fullmatch(key)
     if match is None:
-        return None
+        return _parse_version_1_key(key)
     namespace, topic, topic_id_text, partition, base_offset, generation, kind = match.groups()
     topic_id = parse_topic_id(topic_id_text)
     if topic_id is None or int(partition) > PARTITION_MAX or int(base_offset) > OFFSET_MAX:
@@ -85,6 +108,31 @@ def parse_segment_key(key: str) -> SegmentKey | None:
     )
 
 
+def _parse_version_1_key(key: str) -> SegmentKey | None:
+    match = _SEGMENT_VERSION_1.fullmatch(key)
+    if match is None:
+        return None
+    namespace, topic, partition, base_offset, kind = match.groups()
+    if int(partition) > PARTITION_MAX or int(base_offset) > OFFSET_MAX:
+        return None
+    return SegmentKey(
+        namespace=namespace,
+        topic=topic,
+        topic_id=version_1_topic_id(topic, namespace=namespace),
+        partition=int(partition),
+        base_offset=int(base_offset),
+        kind="kfs" if kind == "kfs" else "index",
+        version=1,
+    )
+
+
+@lru_cache(maxsize=10_000)
+def version_1_topic_id(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> bytes:
+    """The id of the topic to which segments of version 1 belong: always the same 16 bytes for the same name."""
+    digest = uuid5(_VERSION_1_TOPICS, f"{namespace}/{topic}").bytes
+    return bytes([digest[0] & 0x7F]) + digest[1:]  # so that its text does not begin with a dash
+
+
 def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
     """What the keys of all topics of a namespace start with. Raises ValueError."""
     if re.fullmatch(_NAMESPACE, namespace) is None:
@@ -94,9 +142,14 @@ def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
 
 def topic_prefix(topic: str, topic_id: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> str:
     """What the keys of all segments of one incarnation of a topic start with. Raises ValueError."""
+    return f"{topic_name_prefix(topic, namespace=namespace)}{topic_id_text(topic_id)}/"
+
+
+def topic_name_prefix(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of all topics that ever had this name start with, version 1's too. Raises ValueError."""
     if re.fullmatch(_TOPIC, topic) is None:
         raise ValueError(f"a topic's name is 1 to 249 of [a-zA-Z0-9._-] and not . or .., not {topic!r}")
-    return f"{namespace_prefix(namespace)}{topic}/{topic_id_text(topic_id)}/"
+    return f"{namespace_prefix(namespace)}{topic}/"
 
 
 def partition_prefix(topic: str, topic_id: bytes, partition: int, *, namespace: str = NAMESPACE_DEFAULT) -> str:

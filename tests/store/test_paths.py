@@ -16,7 +16,9 @@ from kafscale.store.paths import (
     system_key,
     system_prefix,
     topic_id_text,
+    topic_name_prefix,
     topic_prefix,
+    version_1_topic_id,
 )
 
 TOPIC_ID = bytes(range(16))
@@ -166,3 +168,34 @@ def test_a_numbered_key_comes_back_and_sorts_by_epoch_and_number():
 )
 def test_what_is_no_numbered_key_is_none(key):
     assert parse_numbered_key(key) is None
+
+
+VERSION_1 = SegmentKey(topic="orders", topic_id=version_1_topic_id("orders"), partition=7, base_offset=1234, version=1)
+
+
+def test_a_version_1_key_reads_as_documented():
+    assert VERSION_1.key == "default/orders/7/segment-00000000000000001234.kfs"
+    assert VERSION_1.of_kind("index").key == "default/orders/7/segment-00000000000000001234.index"
+
+
+@given(topics, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
+def test_a_version_1_key_survives_being_written_and_parsed(topic, partition, base_offset):
+    topic_id = version_1_topic_id(topic, namespace="n")
+    key = SegmentKey(
+        namespace="n", topic=topic, topic_id=topic_id, partition=partition, base_offset=base_offset, version=1
+    )
+    assert parse_segment_key(key.key) == key
+    assert key.key.startswith(topic_name_prefix(topic, namespace="n"))
+    assert not topic_id_text(topic_id).startswith("-")
+
+
+@pytest.mark.parametrize("change", [{"generation": 1}, {"topic_id": TOPIC_ID}, {"partition": -1}, {"base_offset": -1}])
+def test_a_version_1_key_that_could_not_be_parsed_is_not_made(change):
+    with pytest.raises(ValueError, match=r"is between|has another id"):
+        _ = attrs.evolve(VERSION_1, **change).key
+
+
+def test_the_id_of_a_version_1_topic_never_changes():
+    """It is in the keys of what was appended behind the old segments."""
+    assert topic_id_text(version_1_topic_id("orders")) == "dTm3HluwVm2klqfUDDyjQA"
+    assert version_1_topic_id("orders", namespace="other") != version_1_topic_id("orders")

@@ -1,0 +1,81 @@
+"""The batches of a segment, read from front to back in pieces, so that a large one does not have to fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import attrs
+
+from kafscale.errors import CorruptBatch
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.wire.records import HEADER_BYTES, LENGTH_END, parse_header
+
+PIECE_BYTES = 4 << 20  # at 20 ms and 100 MB/s a GET, two thirds of the time are the transfer
+
+
+@attrs.frozen
+class LocatedBatch:
+    """One record batch and where it begins, from the start of the `.kfs`."""
+
+    position: int
+    data: memoryview
+
+
+@attrs.define(eq=False)
+class BatchSplitter:
+    """Cuts pieces of a segment, given in order, into whole batches.
+
+    `position` is that of the first byte not yet given back, `end` that where the batches end. What is kept from piece
+    to piece is at most one batch.
+    """
+
+    position: int
+    end: int
+    _kept: list[Buffer] = attrs.field(factory=list, init=False)
+    _kept_bytes: int = attrs.field(default=0, init=False)
+    _wanted_bytes: int = attrs.field(default=HEADER_BYTES, init=False)
+
+    def feed(self, piece: Buffer) -> Sequence[LocatedBatch]:
+        """The batches that end in this piece. Raises KafkaError where none begins or can end."""
+        self._kept.append(piece)
+        self._kept_bytes += len(piece)
+        if self._kept_bytes < self._wanted_bytes:
+            return ()
+        view = memoryview(piece if len(self._kept) == 1 else b"".join(self._kept))
+        found: list[LocatedBatch] = []
+        start = 0
+        self._wanted_bytes = HEADER_BYTES
+        while len(view) - start >= HEADER_BYTES:
+            size = self._size_of(view[start:])
+            if start + size > len(view):
+                self._wanted_bytes = size
+                break
+            found.append(LocatedBatch(self.position, view[start : start + size]))
+            self.position += size
+            start += size
+        self._kept, self._kept_bytes = [bytes(view[start:])], len(view) - start
+        return found
+
+    def _size_of(self, view: memoryview) -> int:
+        header = parse_header(view)
+        if header.batch_length < HEADER_BYTES - LENGTH_END or self.position + header.size_bytes > self.end:
+            raise CorruptBatch(
+                f"a record batch of length {header.batch_length} {self.end - self.position} bytes before the end"
+            )
+        return header.size_bytes
+
+    def finish(self) -> None:
+        """Nothing more comes. Raises CorruptBatch if a batch is cut off."""
+        if self._kept_bytes:
+            raise CorruptBatch(f"a record batch is cut off after {self._kept_bytes} bytes")
+
+
+async def read_pieces(store: ObjectStore, key: str, start: int, end: int) -> AsyncGenerator[Buffer, None]:
+    """The bytes of an object from `start` to `end` (exclusive), piece by piece; fewer if the object ends before.
+
+    Raises NotFound, StoreError.
+    """
+    while start < end:
+        data = (await store.get_range(key, start, min(PIECE_BYTES, end - start))).data
+        yield data
+        start += len(data)
