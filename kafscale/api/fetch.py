@@ -141,7 +141,9 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
                     data.records = slices.buffers
                     look.size_bytes += size
                     left_bytes -= size
-                    partition.traffic.bytes_out.value += size
+                    if size:
+                        partition.traffic.bytes_out.value += size
+                        partition.traffic.records_out.value += slices.end_offset - fetched.wanted.fetch_offset
                     # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
                     look.complete |= bool(size) and fetched.wanted.fetch_offset < partition.flushed_offset
             except KafkaError as exc:

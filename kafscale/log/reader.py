@@ -77,7 +77,7 @@ class LogReader:
                     raise
                 continue  # it was merged into another one meanwhile
             if part.data:
-                return Slices([part.data])
+                return Slices([part.data], end_offset=part.end_offset)
             offset = part.end_offset
         return Slices()
 
@@ -86,7 +86,7 @@ class LogReader:
 
         All of them are held from the call on: a flush can commit them, or a spill take their chunks, meanwhile.
         """
-        slices = Slices()
+        slices = Slices(end_offset=selected[-1].last_offset + 1)
         spilled: list[tuple[int, TailBatch]] = []
         for in_pool, run in groupby(selected, key=lambda batch: batch.lease is not None):
             if in_pool:
@@ -129,7 +129,7 @@ class LogReader:
         data = await self._get_rows(segment, footer, row, end_row)
         base_offsets = footer.index.base_offsets
         end_offset = base_offsets[end_row] if end_row < len(base_offsets) else footer.last_offset + 1
-        return _Part(_cut(data, offset, max_bytes, segment.kfs_key), end_offset)
+        return _cut(_Part(data, end_offset), offset, max_bytes, segment.kfs_key)
 
     async def _get_rows(self, segment: Segment, footer: Footer, row: int, end_row: int) -> memoryview:
         """One ranged GET of exactly these rows."""
@@ -205,19 +205,20 @@ def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> 
     return next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
 
 
-def _cut(data: memoryview, offset: int, max_bytes: int, name: str) -> memoryview:
+def _cut(part: _Part, offset: int, max_bytes: int, name: str) -> _Part:
     """The batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one."""
+    data = part.data
     start: int | None = None
     position = 0
     for batch in _batches(data, name):
         if start is None and parse_header(batch).last_offset >= offset:
             start = position
             if len(data) - start <= max_bytes:
-                return data[start:]
+                return _Part(data[start:], part.end_offset)
         elif start is not None and position + len(batch) - start > max_bytes:
-            return data[start:position]
+            return _Part(data[start:position], parse_header(batch).base_offset)
         position += len(batch)
-    return data[position if start is None else start :]
+    return _Part(data[position if start is None else start :], part.end_offset)
 
 
 def _batches(data: memoryview, name: str) -> Iterator[memoryview]:

@@ -108,10 +108,14 @@ class Tail:
 
 @attrs.define(eq=False)
 class Slices:
-    """Buffers on their way to a socket, and the chunks that must not be reused before they have left."""
+    """Buffers on their way to a socket, and the chunks that must not be reused before they have left.
+
+    `end_offset` is the one behind the last record in them.
+    """
 
     buffers: list[Buffer] = attrs.field(factory=list)
     leases: list[Lease] = attrs.field(factory=list)
+    end_offset: int = 0
 
     def add(self, other: Slices) -> None:
         """Take over what `other` has."""
@@ -145,4 +149,5 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
             lease.retain()
             slices.leases.append(lease)
             slices.buffers.append(batch.data)
+        slices.end_offset = batch.last_offset + 1
     return slices

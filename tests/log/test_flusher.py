@@ -118,7 +118,7 @@ async def test_under_pressure_the_largest_tails_are_flushed_until_half_is_under_
         assert uploads(store) == []
         await log.append(log.partition(6), bytes(100_000))
         await wait_all_tasks_blocked()
-        assert uploads(store) == [1, 4]
+        assert sorted(uploads(store)) == [1, 4]  # two tasks that begin at once: either may upload first
 
 
 async def test_a_producer_that_waits_for_memory_gets_it_by_a_flush(autojump_clock, store):

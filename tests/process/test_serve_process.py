@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from kafscale.client.client import connect
+from kafscale.client.consumer import Consumer
 from kafscale.client.producer import Producer
 from kafscale.config import Address
 from kafscale.testing.process import BrokerProcess, ProcessFailed
@@ -68,6 +69,12 @@ async def _produce(address: Address, count: int) -> None:
             await producer.send([Record(key=None, value=b"%d" % number, timestamp_ms=1)])
 
 
+async def _consume(address: Address, offset: int) -> list[bytes | None]:
+    async with connect(address) as client:
+        consumer = Consumer(client=client, topic="orders", positions={0: offset})
+        return [each.record.value for each in await consumer.poll()]
+
+
 async def _wait_for_more(address: Address, waiting: trio.Event, answered: trio.Event) -> None:
     """A fetch at the end of the log, which has half a minute."""
     async with connect(address) as client:
@@ -87,10 +94,12 @@ def test_admin_pages_and_metrics(broker: BrokerProcess) -> None:
     assert _get(broker.admin, "/readyz") == (200, "ready\n")
     assert _get(broker.admin, "/other")[0] == 404
     trio.run(_produce, broker.kafka, 3)
+    assert trio.run(_consume, broker.kafka, 1) == [b"1", b"2"]
     status, exposition = _get(broker.admin, "/metrics")
     assert status == 200
     lines = exposition.splitlines()
     assert 'kafscale_topic_records_in_total{topic="orders"} 3' in lines
+    assert 'kafscale_topic_records_out_total{topic="orders"} 2' in lines
     assert 'kafscale_requests_total{api="Produce"} 3' in lines
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(names) == len(set(names)) > 30
