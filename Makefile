@@ -46,7 +46,7 @@ test-compose: $(VENV)/installed-dev ## Test the containers of compose.yaml; need
 	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
 	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || \
 	  { echo "make test-compose needs \`docker compose\` or \`docker-compose\`." >&2; exit 1; }
-	$(BIN)/python -m pytest -m compose $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
 
 bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python bench/produce.py
