@@ -5,8 +5,6 @@ Where a response class keeps its error codes follows from its declaration, so no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import attrs
 
 from kafscale.metrics import Counter, CounterFamily
@@ -23,12 +21,13 @@ class _Shape:
     has_error: bool
     arrays: tuple[tuple[str, _Shape], ...]
 
-    def errors(self, struct: object) -> Iterator[int]:
+    def collect(self, struct: object, codes: list[int]) -> None:
+        """Add the struct's errors, and those inside of it. No generator: this is done for every response."""
         if self.has_error and (code := getattr(struct, ERROR_FIELD)):
-            yield code
+            codes.append(code)
         for attribute, shape in self.arrays:
             for element in getattr(struct, attribute) or ():
-                yield from shape.errors(element)
+                shape.collect(element, codes)
 
 
 def _shape_of(cls: type) -> _Shape | None:
@@ -60,7 +59,9 @@ class ErrorCounter:
     def count(self, response: object) -> None:
         if self._shape is None:
             return
-        for code in self._shape.errors(response):
+        codes: list[int] = []
+        self._shape.collect(response, codes)
+        for code in codes:
             counter = self._counters.get(code)
             if counter is None:
                 counter = self._counters[code] = self.family.of(self.api_name, name(code))
