@@ -41,13 +41,15 @@ class ProcessFailed(Exception):
 class BrokerProcess:
     """One broker and its data directory; not running until `start`.
 
-    `options` are further flags of `kafscale serve`, `environ` further variables; both may be changed between starts.
+    `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
+    they may be changed between starts.
     After the first start `kafka` and `admin` are the addresses, and later starts ask for the same ones.
     """
 
     directory: Path
     options: Sequence[str] = ()
     environ: Mapping[str, str] = attrs.field(factory=dict)
+    program: Sequence[str] = ("-m", "kafscale")
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
     further_listeners: Sequence[str] = attrs.field(default=(), init=False)
@@ -139,7 +141,7 @@ class BrokerProcess:
         return self.directory / "stderr.log"
 
     def _command(self) -> list[str]:
-        serve = [sys.executable, "-m", "kafscale", "serve", "--data-dir", str(self.data_dir)]
+        serve = [sys.executable, *self.program, "serve", "--data-dir", str(self.data_dir)]
         return [*serve, "--listen", str(self.kafka), "--admin-listen", str(self.admin), *self.options]
 
     def _environ(self) -> dict[str, str]:

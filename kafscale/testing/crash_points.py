@@ -1,0 +1,195 @@
+"""A broker that kills itself (SIGKILL) at a named point:  python -m kafscale.testing.crash_points POINT:N -- serve ...
+
+N counts how often the point is passed unharmed. The points are at the seams between the log and what it writes to:
+disk, store and metadata are wrapped, and the broker itself has no hook.
+
+    wal-create-before, -after      a WAL file is made (rotation takes one that was made before)
+    wal-begin-torn                 the first write into a WAL file, after a rotation, of which only a part arrives
+    wal-write-before, -after       a group of entries is written and synced
+    wal-write-torn                 only a part of a group arrives
+    wal-delete-before, -after      a WAL file is deleted, since a flush was committed
+    kfs-put-before, -during, -after, index-put-before, -during, -after
+    metadata-commit-before, -during, -after
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale import broker
+from kafscale.broker import Broker, StorageParts
+from kafscale.cli.main import run
+from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
+from kafscale.log.disk import Disk
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
+
+POINTS = (
+    *("wal-create-before", "wal-create-after", "wal-begin-torn"),
+    *("wal-write-before", "wal-write-torn", "wal-write-after"),
+    *("wal-delete-before", "wal-delete-after"),
+    *("kfs-put-before", "kfs-put-during", "kfs-put-after"),
+    *("index-put-before", "index-put-during", "index-put-after"),
+    *("metadata-commit-before", "metadata-commit-during", "metadata-commit-after"),
+)
+DURING_MAX_SECONDS = 0.002  # about as long as a small write with its sync takes
+
+
+def die() -> None:
+    """End the process as a power cut would end it, but for the page cache."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@attrs.define
+class CrashPoint:
+    """The point to die at, and how often it is still to be passed before."""
+
+    name: str
+    passes_left_count: int
+
+    @classmethod
+    def parse(cls, text: str) -> CrashPoint:
+        """NAME:N. Raises ValueError."""
+        name, _, count = text.partition(":")
+        if name not in POINTS:
+            raise ValueError(f"no crash point {name}; there are {', '.join(POINTS)}")
+        return cls(name, int(count or 0))
+
+    def is_due(self, name: str) -> bool:
+        """Whether to die now, at this point; counts it if not."""
+        if name != self.name:
+            return False
+        self.passes_left_count -= 1
+        return self.passes_left_count < 0
+
+    def reach(self, name: str) -> None:
+        """Die if this is the point and the time."""
+        if self.is_due(name):
+            die()
+
+    def begin(self, operation: str) -> None:
+        """Before an operation: die now, or soon, from another thread, while it is under way."""
+        self.reach(f"{operation}-before")
+        if self.is_due(f"{operation}-during"):
+            threading.Timer(random.uniform(0, DURING_MAX_SECONDS), die).start()
+
+
+@attrs.define(eq=False)
+class CrashingDisk:
+    """A disk whose power fails at a point."""
+
+    disk: Disk
+    point: CrashPoint
+
+    @property
+    def location(self) -> str:
+        return self.disk.location
+
+    async def list(self) -> Mapping[str, int]:
+        return await self.disk.list()
+
+    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        self.point.begin("wal-create")
+        await self.disk.create(name, size_bytes, header)
+        self.point.reach("wal-create-after")
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        self.point.begin("wal-write")
+        if self.point.is_due("wal-write-torn") or (position == 0 and self.point.is_due("wal-begin-torn")):
+            data = b"".join(buffers)
+            await self.disk.write_and_sync(name, [data[: random.randrange(len(data))]], position)
+            die()
+        await self.disk.write_and_sync(name, buffers, position)
+        self.point.reach("wal-write-after")
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        return await self.disk.read(name, position, length_bytes)
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        await self.disk.truncate(name, size_bytes)
+
+    async def delete(self, name: str) -> None:
+        self.point.begin("wal-delete")
+        await self.disk.delete(name)
+        self.point.reach("wal-delete-after")
+
+    def close(self) -> None:
+        self.disk.close()
+
+
+@attrs.define(eq=False)
+class CrashingMetadataStore:
+    """A metadata store whose process dies at a point."""
+
+    store: MetadataStore
+    point: CrashPoint
+
+    async def get(self, key: str) -> Entry | None:
+        return await self.store.get(key)
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        return await self.store.list(prefix)
+
+    async def commit(self, transaction: Transaction) -> int:
+        self.point.begin("metadata-commit")
+        revision = await self.store.commit(transaction)
+        self.point.reach("metadata-commit-after")
+        return revision
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:
+    """A store whose client dies at a point."""
+    faulty = FaultyStore(store)
+    for operation, pattern in (("kfs-put", "*.kfs"), ("index-put", "*.index")):
+        faulty.rule(On("put*", pattern), _acting(partial(point.begin, operation)))
+        faulty.rule(On("put*", pattern), _acting(partial(point.reach, f"{operation}-after")), after_effect=True)
+    return faulty
+
+
+def _acting(act: Callable[[], None]) -> Callable[[StoreCall], Awaitable[None]]:
+    async def perform(call: StoreCall) -> None:
+        act()
+        await trio.lowlevel.checkpoint()
+
+    return perform
+
+
+def crashing_broker(point: CrashPoint) -> type[Broker]:
+    """The class of a broker that dies at a point."""
+
+    class CrashingBroker(Broker):
+        async def run_on(
+            self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
+        ) -> None:
+            crashing = StorageParts(
+                store=crashing_store(parts.store, point),
+                metadata=CrashingMetadataStore(parts.metadata, point),
+                disk=CrashingDisk(parts.disk, point),
+            )
+            await Broker.run_on(self, crashing, task_status=task_status)
+
+    return CrashingBroker
+
+
+def main(arguments: Sequence[str]) -> int:
+    """POINT:N -- and a command of `kafscale`."""
+    point = CrashPoint.parse(arguments[0])
+    assert arguments[1] == "--", arguments
+    broker.Broker = crashing_broker(point)  # type: ignore[misc] # `serve` makes a broker of this name
+    return run(arguments[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""A broker process under load from several clients, while somebody makes it crash; and what must be true afterwards.
+
+The broker's store must be the default one, a directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random, SystemRandom
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection, connect_to
+from kafscale.config import Settings
+from kafscale.store.file import FileStore
+from kafscale.testing.bucket import read_bucket
+from kafscale.testing.history import History
+from kafscale.testing.process import BrokerProcess
+from kafscale.testing.workload import Committer, IdempotentProducer, Reader, Topic, create_topic
+
+OPTIONS = (
+    *("--default-partitions", "3"),
+    *("--flush-interval", "20ms"),
+    *("--segment-bytes", "16KiB"),
+    *("--wal-segment-bytes", "64KiB"),
+)
+"""With these a broker under load flushes, rotates and deletes all the time."""
+
+PRODUCERS_COUNT = 3
+SETTLE_SECONDS = 60.0  # within this all producers get their answers, once the broker stays up
+
+
+def chosen_seed() -> int:
+    """The variable FAULTS_SEED, or any; printed, which pytest shows with a failure."""
+    seed = int(os.environ.get("FAULTS_SEED", SystemRandom().randrange(1 << 32)))
+    print(f"FAULTS_SEED={seed}")
+    return seed
+
+
+@attrs.define(eq=False)
+class Ordeal:
+    """One topic, its clients and one broker, from an empty data directory to the last look at the bucket."""
+
+    broker: BrokerProcess
+    seed: int
+    history: History = attrs.field(factory=History, init=False)
+    faults: list[str] = attrs.field(factory=list, init=False)
+    random: Random = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.random = Random(self.seed)
+
+    async def run(
+        self, crash: Callable[[], Awaitable[None]], *, more_clients: Sequence[Callable[..., Awaitable[None]]] = ()
+    ) -> None:
+        """Load the running broker while `crash` runs; it must leave a broker that runs.
+
+        Each of `more_clients` is called with the topic, the history and an event: no more sends when it is set.
+        """
+        topic = await create_topic(self.connect, "orders")
+        stopping = trio.Event()
+        committer = self._committer(topic, stopping)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(self._reader("follower", topic).run)
+            async with trio.open_nursery() as writers:
+                for number in range(PRODUCERS_COUNT):
+                    writers.start_soon(self._producer(f"p{number}", topic, stopping).run)
+                for run in more_clients:
+                    writers.start_soon(run, topic, self.history, stopping)
+                writers.start_soon(committer.run)
+                await crash()
+                stopping.set()
+                writers.cancel_scope.deadline = trio.current_time() + SETTLE_SECONDS
+            if writers.cancel_scope.cancelled_caught:
+                self.faults.append(f"some sends had no answer in {SETTLE_SECONDS:g} s: {self.broker.log[-2000:]}")
+            readers.cancel_scope.cancel()
+        await self._reader("after the last crash", topic).read_to_end()
+        await committer.check()
+        await trio.to_thread.run_sync(self.broker.stop)
+        await self.look_at_bucket()
+        await trio.to_thread.run_sync(self.broker.start)
+        await self._reader("after the last start", topic).read_to_end()
+        await committer.check()
+
+    async def connect(self) -> Connection:
+        """Raises BrokerUnavailable while the broker is down."""
+        return await connect_to(self.broker.kafka, "ordeal")
+
+    async def look_at_bucket(self) -> None:
+        """While the broker is down, read what its bucket holds as one more consumer."""
+        store = await FileStore.open(self.broker.data_dir / "bucket")
+        for partition, found in (await read_bucket(store, Settings().namespace)).items():
+            self.history.sought("bucket", partition)
+            self.history.polled("bucket", partition, found.reads)
+            self.faults += found.faults
+
+    def problems(self) -> list[str]:
+        """What must not be; empty if all is well."""
+        return [*map(str, self.history.anomalies()), *self.faults]
+
+    def _producer(self, name: str, topic: Topic, stopping: trio.Event) -> IdempotentProducer:
+        return IdempotentProducer(
+            name=name,
+            topic=topic,
+            connect=self.connect,
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=stopping,
+        )
+
+    def _reader(self, name: str, topic: Topic) -> Reader:
+        return Reader(name=name, topic=topic, connect=self.connect, history=self.history)
+
+    def _committer(self, topic: Topic, stopping: trio.Event) -> Committer:
+        return Committer(
+            group="billing",
+            topic=topic,
+            connect=self.connect,
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=stopping,
+        )

@@ -1,0 +1,69 @@
+"""A broker that dies under load at one point after the other where its state is half written, and starts again.
+
+FAULTS_SEED chooses the order and how often each point is passed before; it is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from kafscale.testing.crash_points import POINTS, CrashPoint
+from kafscale.testing.ordeal import OPTIONS, Ordeal, chosen_seed
+from kafscale.testing.process import BrokerProcess
+
+CRASH_TIMEOUT_SECONDS = 20.0
+ROUNDS_COUNT = 5  # of the slow suite
+PASSES_MAX_COUNT = {"wal-write": 40, "metadata-commit": 10}
+POINTS_OF = {"wal": POINTS, "segment": [point for point in POINTS if not point.startswith("wal-")]}
+
+
+async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
+    """The broker runs already, without a point, and does so again at the end."""
+    broker = ordeal.broker
+    await trio.sleep(0.1)
+    broker.kill()
+    for point in points:
+        passes_count = ordeal.random.randint(1, PASSES_MAX_COUNT.get(point.rpartition("-")[0], 3))
+        broker.program = ("-m", "kafscale.testing.crash_points", f"{point}:{passes_count}", "--")
+        await trio.to_thread.run_sync(broker.start)
+        with trio.move_on_after(CRASH_TIMEOUT_SECONDS):
+            while broker.returncode is None:
+                await trio.sleep(0.01)
+        assert broker.returncode == -9, f"{point}:{passes_count} was not reached: {broker.log[-2000:]}"
+        broker.kill()
+        await ordeal.look_at_bucket()
+    broker.program = ("-m", "kafscale")
+    await trio.to_thread.run_sync(broker.start)
+
+
+async def survive(directory: Path, durability: str, rounds_count: int) -> None:
+    with BrokerProcess(directory=directory, options=[*OPTIONS, "--durability", durability]) as broker:
+        ordeal = Ordeal(broker, chosen_seed())
+        points = [*POINTS_OF[durability]] * rounds_count
+        ordeal.random.shuffle(points)
+        await ordeal.run(lambda: crash_at_each(ordeal, points))
+        print(f"{len(points)} crashes, {ordeal.history.acknowledged_count} records acknowledged")
+        assert ordeal.problems() == []
+        assert ordeal.history.acknowledged_count > 10 * len(points)  # otherwise nothing was tried
+
+
+@pytest.mark.timeout(300)  # half a minute, where nobody else uses the machine
+@pytest.mark.parametrize("durability", ["wal", "segment"])
+async def test_survives_a_crash_at_each_point(tmp_path: Path, durability: str) -> None:
+    await survive(tmp_path, durability, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("durability", ["wal", "segment"])
+async def test_survives_many_crashes_at_each_point(tmp_path: Path, durability: str) -> None:
+    await survive(tmp_path, durability, ROUNDS_COUNT)
+
+
+def test_a_point_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="no crash point wal-writ; there are wal-create-before,"):
+        CrashPoint.parse("wal-writ:3")
