@@ -52,6 +52,7 @@ from kafscale.server.dispatch import Dispatcher
 from kafscale.server.listener import Acceptor, BoundListener, bind
 from kafscale.store.base import ObjectStore
 from kafscale.store.opening import open_store
+from kafscale.store.views import StoreViews
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +63,14 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very
 
 @attrs.frozen(kw_only=True, eq=False)
 class StorageParts:
-    """What a broker keeps its state in."""
+    """What a broker keeps its state in. `views` are those of `store`, which by itself knows no classes of work."""
 
     store: ObjectStore
     metadata: MetadataStore
     disk: Disk
+    views: StoreViews = attrs.field(
+        default=attrs.Factory(lambda parts: StoreViews.alike(parts.store), takes_self=True),
+    )
 
 
 @attrs.define(eq=False)
@@ -107,12 +111,14 @@ class Broker:
                     async with SqliteMetadataStore.open(directory / "metadata.db") as metadata:
                         await _check_same_store(metadata, self.settings)
                         await self._listen()
-                        parts = StorageParts(store=opened.store, metadata=metadata, disk=disk)
+                        parts = StorageParts(
+                            store=opened.views.background, metadata=metadata, disk=disk, views=opened.views
+                        )
                         await self.run_on(parts, task_status=task_status)
                 finally:
                     disk.close()
                     with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                        await opened.store.aclose()
+                        await opened.aclose()
                 nursery.cancel_scope.cancel()
 
     async def _listen(self) -> None:
@@ -131,7 +137,7 @@ class Broker:
             cluster_id=settings.cluster_id,
             advertised=_advertised(settings, self.listeners),
         )
-        log = open_log(settings, parts.store, parts.disk, node.broker_epoch, self.metrics)
+        log = open_log(settings, parts.views, parts.disk, node.broker_epoch, self.metrics)
         draining = trio.Event()
         self.services = Services(
             settings=settings,

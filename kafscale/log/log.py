@@ -30,8 +30,8 @@ from kafscale.log.tail import TailBatch
 from kafscale.log.wal import Wal
 from kafscale.log.wal_format import WalEntry
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.store.base import ObjectStore
 from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
+from kafscale.store.views import StoreViews
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class TrafficMetrics:
 class Log:
     """All partitions. Topics come and go by `open_topic`, `close_topic` and `delete_objects`."""
 
-    store: ObjectStore
+    views: StoreViews
     namespace: str
     leader_epoch: int
     segment_bytes: int
@@ -144,7 +144,7 @@ class Log:
         try:
             async with aclosing(self._list_topic(name, topic_id)) as pages:
                 async for keys in pages:
-                    await self.store.delete(keys)
+                    await self.views.background.delete(keys)
                     deleted += len(keys)
         except StoreError as exc:
             logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
@@ -153,11 +153,11 @@ class Log:
 
     async def _list_topic(self, name: str, topic_id: bytes) -> AsyncGenerator[Sequence[str], None]:
         """The keys of a topic, page by page; with those of version 1, if the topic was adopted with such segments."""
-        async with aclosing(self.store.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
+        async with aclosing(self.views.background.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
             async for page in pages:
                 yield [info.key for info in page]
         if topic_id == version_1_topic_id(name, namespace=self.namespace):
-            async with aclosing(self.store.list(topic_name_prefix(name, namespace=self.namespace))) as pages:
+            async with aclosing(self.views.background.list(topic_name_prefix(name, namespace=self.namespace))) as pages:
                 async for page in pages:
                     keys = [parse_segment_key(info.key) for info in page]
                     if of_version_1 := [key.key for key in keys if key is not None and key.version == 1]:
@@ -167,12 +167,13 @@ class Log:
 
     async def restore(self) -> None:
         """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
+        store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
         progress = _Progress("listing the bucket: %d objects")
-        listed = await list_segments(self.store, self.namespace, progress.report)
+        listed = await list_segments(store, self.namespace, progress.report)
         known = {partition_id: found for partition_id, found in listed.items() if partition_id in self.partitions}
         _report_unknown(listed, known)
         progress = _Progress(f"reading footers: %d of {len(known)} partitions")
-        restored = await restore_partitions(self.store, known, progress.report)
+        restored = await restore_partitions(store, known, progress.report)
         for partition_id, contents in restored.items():
             partition = self.partitions[partition_id]
             partition.restore(contents.segments, contents.last_footer)

@@ -12,10 +12,10 @@ from kafscale.log.reader import LogReader
 from kafscale.log.upload import Uploader
 from kafscale.log.wal import Wal
 from kafscale.metrics import Metrics
-from kafscale.store.base import ObjectStore
+from kafscale.store.views import StoreViews
 
 
-def open_log(settings: Settings, store: ObjectStore, disk: Disk, leader_epoch: int, metrics: Metrics) -> Log:
+def open_log(settings: Settings, views: StoreViews, disk: Disk, leader_epoch: int, metrics: Metrics) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`."""
     pool = ChunkPool(settings.chunk_pool_bytes)
     wal = None
@@ -26,10 +26,10 @@ def open_log(settings: Settings, store: ObjectStore, disk: Disk, leader_epoch: i
             segment_bytes=settings.wal_segment_bytes,
             sync_interval_seconds=settings.wal_sync_interval_seconds,
         )
-    footers = Footers(store, settings.limits.footer_cache_bytes)
-    reader = LogReader(store, footers, wal)
+    footers = Footers(views.fetch, settings.limits.footer_cache_bytes)
+    reader = LogReader(views.fetch, footers, wal)
     flusher = Flusher(
-        uploader=Uploader(store=store, footers=footers, reader=reader),
+        uploader=Uploader(store=views.acknowledge, footers=footers, reader=reader),
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,
         immediate=settings.durability is Durability.SEGMENT,
@@ -38,7 +38,7 @@ def open_log(settings: Settings, store: ObjectStore, disk: Disk, leader_epoch: i
     )
     pool.on_pressure = flusher.relieve
     log = Log(
-        store=store,
+        views=views,
         namespace=settings.namespace,
         leader_epoch=leader_epoch,
         segment_bytes=settings.segment_bytes,

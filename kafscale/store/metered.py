@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from kafscale.errors import StoreError
-from kafscale.metrics import CounterFamily, Histogram, HistogramFamily, Metrics
+from kafscale.metrics import Counter, CounterFamily, HistogramFamily, Metrics
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
 
 
@@ -25,20 +25,22 @@ class StoreMetrics:
     registry: Metrics
     operations: CounterFamily
     seconds: HistogramFamily
-    wait_seconds: Histogram
+    wait_seconds: HistogramFamily
     bytes: CounterFamily
     retries: CounterFamily
     lost_replies: CounterFamily
+    skipped_prefetches: Counter
 
     @classmethod
     def register(cls, metrics: Metrics) -> StoreMetrics:
         """Add the families to the registry. Gauges of the limiter are added by the limiter."""
-        waits = metrics.histogram("kafscale_store_wait_seconds", "Time that operations waited for the limiter")
         return cls(
             metrics,
             metrics.counter("kafscale_store_operations_total", "Attempts at the store", "operation", "outcome"),
-            metrics.histogram("kafscale_store_operation_seconds", "Latency of attempts at the store", "operation"),
-            waits.of(),
+            metrics.histogram(
+                "kafscale_store_operation_seconds", "Latency of attempts at the store", "operation", "outcome"
+            ),
+            metrics.histogram("kafscale_store_wait_seconds", "Time that operations waited for the limiter", "class"),
             metrics.counter("kafscale_store_bytes_total", "Bytes of objects read and written", "direction"),
             metrics.counter("kafscale_store_retries_total", "Attempts after the first", "operation", "reason"),
             metrics.counter(
@@ -46,6 +48,7 @@ class StoreMetrics:
                 "Conditional writes whose reply was lost, by what reading back found (ours, not_ours)",
                 "resolution",
             ),
+            metrics.counter("kafscale_store_prefetches_skipped_total", "Prefetches that found no place free").of(),
         )
 
 
@@ -123,7 +126,7 @@ class MeteredStore:
             raise
         finally:
             self._metrics.operations.of(operation, outcome).value += 1
-            self._metrics.seconds.of(operation).observe(trio.current_time() - started)
+            self._metrics.seconds.of(operation, outcome).observe(trio.current_time() - started)
 
 
 def outcome_of(error: StoreError) -> str:

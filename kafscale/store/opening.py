@@ -1,8 +1,9 @@
-"""From the settings to a store that is ready to use, with its wrappers in their order.
+"""From the settings to a store that is ready to use, with its wrappers in their order, once for each class of work.
 
     RetryingStore( LimitedStore( MeteredStore( S3Store | FileStore | MemoryStore )))
 
-Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own.
+Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own. What
+the views of the classes share is the limiter, the metrics, and the log of outages.
 """
 
 from __future__ import annotations
@@ -16,22 +17,28 @@ from kafscale.config import Settings
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
-from kafscale.store.limited import LimitedStore, StoreLimiter
+from kafscale.store.limited import LimitedStore, PrefetchStore
+from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import MeteredStore, StoreMetrics
 from kafscale.store.probe import check_usable, startup_errors
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.views import StoreViews
 
 STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class OpenStore:
-    """The store to use, and the limiter that it shares with prefetch."""
+    """The store to use, as each class of work sees it, and the limiter that the classes share."""
 
-    store: ObjectStore
+    views: StoreViews
     limiter: StoreLimiter
+
+    async def aclose(self) -> None:
+        """Close connections and files, whichever view they served."""
+        await self.views.background.aclose()
 
 
 async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
@@ -40,13 +47,11 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     Raises StartupError with one line that says what is wrong and what to do.
     """
     store_metrics = StoreMetrics.register(metrics)
-    limiter = StoreLimiter(settings.s3_concurrency, store_metrics)
     with startup_errors():
         raw = await open_raw_store(settings)
-    limited = LimitedStore(MeteredStore(raw, store_metrics), limiter)
-    deadline_seconds = settings.limits.store_retry_deadline_seconds
-    patience = RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, deadline_seconds))
-    starting = RetryingStore(limited, patience, Random(), store_metrics)
+    deadline_seconds = min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds)
+    patience = RetryPolicy(deadline_seconds=deadline_seconds)
+    starting = RetryingStore(MeteredStore(raw, store_metrics), patience, Random(), store_metrics)
     try:
         if isinstance(raw, S3Store):
             _register_pool(raw, metrics)
@@ -57,8 +62,26 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     except BaseException:
         await raw.aclose()
         raise
-    policy = RetryPolicy(deadline_seconds=deadline_seconds)
-    return OpenStore(RetryingStore(limited, policy, Random(), store_metrics), limiter)
+    return wrap_store(raw, settings, store_metrics)
+
+
+def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> OpenStore:
+    """Put the wrappers around a store, as the settings want them."""
+    limiter = StoreLimiter(settings.s3_concurrency, metrics)
+    metered = MeteredStore(raw, metrics)
+    policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
+    retrying = RetryingStore(metered, policy, Random(), metrics)
+
+    def view_of(work_class: WorkClass) -> ObjectStore:
+        return attrs.evolve(retrying, store=LimitedStore(metered, limiter, work_class))
+
+    views = StoreViews(
+        acknowledge=view_of(WorkClass.ACKNOWLEDGE),
+        fetch=view_of(WorkClass.FETCH),
+        background=view_of(WorkClass.BACKGROUND),
+        prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
+    )
+    return OpenStore(views=views, limiter=limiter)
 
 
 async def open_raw_store(settings: Settings) -> ObjectStore:

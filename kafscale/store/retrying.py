@@ -99,7 +99,7 @@ class RetryingStore:
     _policy: RetryPolicy
     _random: Random
     _metrics: StoreMetrics
-    _outage: _OutageLog = attrs.field(factory=_OutageLog, init=False)
+    _outage: _OutageLog = attrs.field(factory=_OutageLog)
 
     async def get(self, key: str) -> ObjectPart:
         return await self.retried("get", partial(self.store.get, key))
