@@ -105,7 +105,7 @@ class _Line:
 
     policy: ClassPolicy
     in_use_count: int = 0
-    waiting: dict[Token, trio.Event] = attrs.field(factory=dict)
+    waiting: dict[Token, trio.lowlevel.Task] = attrs.field(factory=dict)
     passed_over_count: int = 0  # tokens that others got since the first in line could have had one
 
     def may_take(self, allowed_count: float) -> bool:
@@ -114,10 +114,9 @@ class _Line:
     def is_its_turn(self) -> bool:
         return self.passed_over_count >= self.policy.patience_count
 
-    def take_first(self) -> tuple[Token, trio.Event]:
+    def take_first(self) -> trio.lowlevel.Task:
         self.passed_over_count = 0
-        token = next(iter(self.waiting))
-        return token, self.waiting.pop(token)
+        return self.waiting.pop(next(iter(self.waiting)))
 
     def leave(self, token: Token) -> None:
         """A wait is cancelled; who is behind it keeps the turn that the line has earned."""
@@ -150,17 +149,8 @@ class StoreLimiter:
         """Wait for a place, behind those of this class that wait already. A cancelled wait leaves the line."""
         await trio.lowlevel.checkpoint_if_cancelled()
         started = trio.current_time()
-        line = self._lines[work_class]
-        token = Token(work_class, self)
-        line.waiting[token] = granted = trio.Event()
-        self._serve()
-        try:
-            if not granted.is_set():
-                await granted.wait()
-        except BaseException:
-            # Whose event is set is not cancelled any more, so this one has no place to give back.
-            line.leave(token)
-            raise
+        # Who waits may not have what is free: else it would have been given to them.
+        token = self.try_acquire(work_class) or await self._wait(work_class)
         self._metrics.wait_seconds.of(work_class.value).observe(trio.current_time() - started)
         return token
 
@@ -193,15 +183,26 @@ class StoreLimiter:
             limit=self.allowance.limit,
         )
 
+    async def _wait(self, work_class: WorkClass) -> Token:
+        line, token = self._lines[work_class], Token(work_class, self)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            # At the very moment of the cancel, so that nobody grants a token to who will not take it.
+            line.leave(token)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        line.waiting[token] = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+        return token
+
     def _serve(self) -> None:
         """Give what is free to those who wait, until nothing is or nobody may have it."""
         while self._capacity.available_tokens >= 1 and (line := self._next_line()) is not None:
             for other in self._lines.values():
                 if other is not line and other.waiting and other.may_take(self.allowance.count):
                     other.passed_over_count += 1
-            token, granted = line.take_first()
-            self._grant(line, token)
-            granted.set()
+            self._grant(line, next(iter(line.waiting)))
+            trio.lowlevel.reschedule(line.take_first())
 
     def _next_line(self) -> _Line | None:
         """Of those who wait and may have a token: the most important whose turn it is, else the most important."""

@@ -13,7 +13,8 @@ import pytest
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
-from kafscale.store.limited import LimitedStore, StoreLimiter
+from kafscale.store.limited import LimitedStore
+from kafscale.store.limiter import StoreLimiter
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import MeteredStore, StoreMetrics
 from kafscale.store.retrying import RetryingStore, RetryPolicy

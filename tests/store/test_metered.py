@@ -53,7 +53,7 @@ async def test_latency_is_the_time_at_the_store(metrics, faulty, autojump_clock)
     store = MeteredStore(faulty, metrics)
     faulty.delay(On("put"), 3.0)
     await store.put("key", [b""])
-    histogram = metrics.seconds.of("put")
+    histogram = metrics.seconds.of("put", "ok")
     assert histogram.total == pytest.approx(3.0)
     assert sum(histogram.counts) == 1
 
@@ -75,5 +75,5 @@ async def test_the_scrape_has_a_line_for_each(metrics, faulty):
     await MeteredStore(faulty, metrics).put("key", [b"1"])
     text = metrics.registry.expose()
     assert 'kafscale_store_operations_total{operation="put",outcome="ok"} 1' in text
-    assert 'kafscale_store_operation_seconds_count{operation="put"} 1' in text
+    assert 'kafscale_store_operation_seconds_count{operation="put",outcome="ok"} 1' in text
     assert 'kafscale_store_bytes_total{direction="written"} 1' in text

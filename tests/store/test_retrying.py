@@ -9,7 +9,8 @@ import trio.testing
 from kafscale.errors import AccessDenied, Conflict, NotFound, PreconditionFailed, SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
 from kafscale.store import retrying as retrying_module
-from kafscale.store.limited import LimitedStore, StoreLimiter
+from kafscale.store.limited import LimitedStore
+from kafscale.store.limiter import StoreLimiter
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import StoreMetrics
 from kafscale.store.retrying import RetryingStore, RetryPolicy
