@@ -32,6 +32,7 @@ from kafscale.log.wal import Round
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
+from kafscale.store.views import StoreViews
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import memory_settings
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
@@ -131,7 +132,7 @@ async def memory_log(
     **settings: Any,
 ) -> AsyncIterator[MemoryLog]:
     """Restore and run a log for the block. What is given back to the pool is overwritten at once."""
-    log = open_log(memory_settings(**settings), store, disk, leader_epoch, Metrics())
+    log = open_log(memory_settings(**settings), StoreViews.alike(store), disk, leader_epoch, Metrics())
     log.pool.poison = True
     for spec in topics or [topic_spec()]:
         log.open_topic(spec)
