@@ -153,7 +153,9 @@ class Log:
 
     async def _list_topic(self, name: str, topic_id: bytes) -> AsyncGenerator[Sequence[str], None]:
         """The keys of a topic, page by page; with those of version 1, if the topic was adopted with such segments."""
-        async with aclosing(self.views.background.list(topic_prefix(name, topic_id, namespace=self.namespace))) as pages:
+        async with aclosing(
+            self.views.background.list(topic_prefix(name, topic_id, namespace=self.namespace))
+        ) as pages:
             async for page in pages:
                 yield [info.key for info in page]
         if topic_id == version_1_topic_id(name, namespace=self.namespace):
