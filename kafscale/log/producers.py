@@ -70,14 +70,14 @@ class ProducerStates:
             return None
         if not producer.batches:
             return None
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
+        if sequence == expected:
+            return None
         last_sequence = header.last_sequence
         for batch in producer.batches:
             if batch.base_sequence == sequence and batch.last_sequence == last_sequence:
                 return batch
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
-        if sequence != expected:
-            raise _out_of_order(header, expected)
-        return None
+        raise _out_of_order(header, expected)
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, durable_before: int) -> None:
         """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
