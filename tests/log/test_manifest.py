@@ -70,6 +70,13 @@ def test_a_segment_is_covered_by_one_that_begins_far_before_its_neighbour():
     assert spans(resolve(segments)) == [(0, 100, 1), (10, 20, 2)]
 
 
+def test_a_segment_is_covered_by_two_that_touch_each_other():
+    newer = [segment(0, 4, generation=1), segment(5, 9, generation=1)]
+    for order in (newer, newer[::-1]):
+        assert spans(resolve([*order, segment(3, 7)])) == [(0, 4, 1), (5, 9, 1)]
+        assert spans(resolve([*order, segment(3, 10)])) == [(0, 4, 1), (3, 10, 0), (5, 9, 1)]
+
+
 def test_the_segment_that_holds_an_offset_is_found_or_the_first_behind_it():
     manifest = Manifest([segment(10, 19), segment(20, 29), segment(40, 49)])
     found = {offset: manifest.find(offset) for offset in (0, 10, 19, 20, 29, 30, 39, 40, 49, 50)}

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from kafscale.config import Durability
-from kafscale.errors import Fenced, SlowDown, StorageFailed, StoreUnavailable
+from kafscale.errors import Fenced, StorageFailed, StoreUnavailable
 from kafscale.log.footers import read_footer, read_index
 from kafscale.log.segment import body_crc, encode_footer
 from kafscale.store.memory import MemoryStore
@@ -141,27 +141,6 @@ async def test_a_broker_of_a_newer_epoch_fences_and_its_index_stays_as_it_is(aut
             await flush(old)
         await assert_pair_is_whole(store, 0, 1)
         assert old.partition().flushed_offset == 0
-
-
-async def test_being_fenced_is_told_before_a_store_that_fails(autojump_clock):
-    store = FaultyStore(MemoryStore())
-    async with memory_log(store, MemoryDisk(), leader_epoch=1) as old:
-        await old.append(old.partition(), b"old")
-        async with memory_log(store, MemoryDisk(), leader_epoch=2) as new:
-            await new.append(new.partition(), b"new")
-            await flush(new)
-        both = trio.Event()
-
-        async def together(call) -> None:
-            both.set()
-            await trio.testing.wait_all_tasks_blocked()
-
-        store.rule(On("get_tail"), together, after_effect=True)
-        store.rule(INDEX, lambda call: both.wait())
-        store.rule(INDEX, together)
-        store.fail(INDEX, SlowDown)
-        with pytest.raises(Fenced):
-            await flush(old)
 
 
 async def test_other_records_of_an_older_epoch_are_not_ours_where_the_wal_has_acknowledged_some(autojump_clock):
