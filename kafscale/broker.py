@@ -63,14 +63,12 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very
 
 @attrs.frozen(kw_only=True, eq=False)
 class StorageParts:
-    """What a broker keeps its state in. `views` are those of `store`, which by itself knows no classes of work."""
+    """What a broker keeps its state in. `views` are those of `store`; without them, all work uses it as it is."""
 
     store: ObjectStore
     metadata: MetadataStore
     disk: Disk
-    views: StoreViews = attrs.field(
-        default=attrs.Factory(lambda parts: StoreViews.alike(parts.store), takes_self=True),
-    )
+    views: StoreViews | None = None
 
 
 @attrs.define(eq=False)
@@ -137,7 +135,8 @@ class Broker:
             cluster_id=settings.cluster_id,
             advertised=_advertised(settings, self.listeners),
         )
-        log = open_log(settings, parts.views, parts.disk, node.broker_epoch, self.metrics)
+        views = parts.views or StoreViews.alike(parts.store)
+        log = open_log(settings, views, parts.disk, node.broker_epoch, self.metrics)
         draining = trio.Event()
         self.services = Services(
             settings=settings,
