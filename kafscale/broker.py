@@ -107,7 +107,7 @@ class Broker:
                 disk = RealDisk(directory / "wal")
                 try:
                     async with SqliteMetadataStore.open(directory / "metadata.db") as metadata:
-                        await _check_same_store(metadata, self.settings)
+                        await check_same_store(metadata, self.settings)
                         await self._listen()
                         parts = StorageParts(
                             store=opened.views.background, metadata=metadata, disk=disk, views=opened.views
@@ -297,7 +297,7 @@ def _storage_directory(settings: Settings) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _check_same_store(metadata: MetadataStore, settings: Settings) -> None:
+async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
     """Metadata and WAL go with one bucket: with another one, segments would be missing. Raises StartupError."""
     url = settings.store
     if url.scheme == "file":

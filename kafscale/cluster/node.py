@@ -59,8 +59,8 @@ async def register_node(
 
     Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
     """
-    epoch_key = f"brokers/{node_id}/epoch"
-    id_entry, epoch_entry = await store.get(CLUSTER_ID_KEY), await store.get(epoch_key)
+    key = epoch_key(node_id)
+    id_entry, epoch_entry = await store.get(CLUSTER_ID_KEY), await store.get(key)
     known_id = decode(str, id_entry.value) if id_entry else None
     if cluster_id is not None and known_id not in (None, cluster_id):
         raise StartupError(
@@ -71,11 +71,16 @@ async def register_node(
     epoch = decode(int, epoch_entry.value) + 1 if epoch_entry else 0
     await store.commit(
         Transaction(
-            puts={CLUSTER_ID_KEY: encode(final_id), epoch_key: encode(epoch)},
-            expect={epoch_key: epoch_entry.revision if epoch_entry else 0},
+            puts={CLUSTER_ID_KEY: encode(final_id), key: encode(epoch)},
+            expect={key: epoch_entry.revision if epoch_entry else 0},
         )
     )
     return Node(node_id=node_id, cluster_id=final_id, broker_epoch=epoch, advertised=advertised)
+
+
+def epoch_key(node_id: int) -> str:
+    """Where the metadata has the epoch of this broker's latest start."""
+    return f"brokers/{node_id}/epoch"
 
 
 def random_uuid() -> bytes:

@@ -57,6 +57,7 @@ class TopicDraft:
 
     index: TopicIndex
     changes: dict[str, Topic | None] = attrs.field(factory=dict, init=False)
+    log_start_offsets: dict[bytes, Mapping[int, int]] = attrs.field(factory=dict, init=False)  # of adopted topics
     topic_count: int = attrs.field(init=False)
     partition_count: int = attrs.field(init=False)
     _names_by_collision_key: dict[str, str] = attrs.field(factory=dict, init=False)

@@ -43,12 +43,14 @@ REPLICATION_FACTOR_MAX = 100
 
 @attrs.frozen(kw_only=True)
 class NewTopic:
-    """What somebody wants to create."""
+    """What somebody wants to create. One that has data already, which is adopted, has an id and log starts, too."""
 
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
     overrides: Mapping[str, str] = attrs.field(factory=dict)
+    topic_id: bytes | None = None
+    log_start_offsets: Mapping[int, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -212,6 +214,8 @@ class TopicRegistry:
                 return outcomes
             await self.store.commit(_transaction(draft))
             draft.apply()
+            for topic_id, offsets in draft.log_start_offsets.items():
+                self._log_start_offsets[topic_id] = dict(offsets)
             for outcome in outcomes:
                 if isinstance(outcome, Topic):
                     if outcome.topic_id not in self._index.by_id:
@@ -235,13 +239,15 @@ class TopicRegistry:
         self._check_room(draft, partition_count)
         topic = Topic(
             name=new.name,
-            topic_id=random_uuid(),
+            topic_id=new.topic_id or random_uuid(),
             partition_count=partition_count,
             replication_factor=replication_factor,
             overrides=dict(new.overrides),
             config=config,
         )
         draft.put(topic)
+        if new.log_start_offsets:
+            draft.log_start_offsets[topic.topic_id] = new.log_start_offsets
         return topic
 
     def _plan_partitions(self, draft: TopicDraft, change: MorePartitions) -> Topic:
@@ -347,6 +353,8 @@ def _transaction(draft: TopicDraft) -> Transaction:
         elif (old := draft.index.by_name.get(name)) is not None:
             deletes.append(f"topics/{name}")
             prefixes.append(_offsets_prefix(old.topic_id))
+    for topic_id, offsets in draft.log_start_offsets.items():
+        puts |= {f"{_offsets_prefix(topic_id)}{partition}": encode(offset) for partition, offset in offsets.items()}
     return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes)
 
 

@@ -1,13 +1,16 @@
-"""One error instead of a group of them: that a function used a nursery is not its caller's affair."""
+"""Functions that use a nursery, which is not their caller's affair: one error comes out instead of a group of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import trio
 
 from kafscale.errors import StoreError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -24,6 +27,20 @@ def ungrouped() -> Iterator[None]:
         if not errors:
             raise
         raise min(errors, key=lambda exc: isinstance(exc, StoreError)) from group
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, tasks_count: int) -> None:
+    """Do the work for every item, for at most `tasks_count` of them at once."""
+    waiting = iter(items)
+
+    async def take() -> None:
+        for item in waiting:
+            await work(item)
+
+    with ungrouped():
+        async with trio.open_nursery() as nursery:
+            for _ in range(tasks_count):
+                nursery.start_soon(take)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -9,11 +9,15 @@ the views of the classes share is the limiter, the metrics, and the log of outag
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from random import Random
 
 import attrs
+import trio
 
 from kafscale.config import Settings
+from kafscale.errors import StartupError
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
@@ -27,6 +31,7 @@ from kafscale.store.s3 import S3Settings, S3Store
 from kafscale.store.views import StoreViews
 
 STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
+CLOSE_SECONDS = 2.0  # the bound on closing connections at the end of a command
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -82,6 +87,34 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
         prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
     )
     return OpenStore(views=views, limiter=limiter)
+
+
+@asynccontextmanager
+async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
+    """The store for a command that looks at what a broker has written: limited and retried, and nothing is made.
+
+    Raises StartupError if it is not there or can't be listed.
+    """
+    url = settings.store
+    if url.scheme == "memory":
+        raise StartupError("--store memory: holds nothing outside of the broker's own process")
+    if url.scheme == "file" and not await trio.Path(url.path).is_dir():
+        raise StartupError(f"there is no bucket at {url}: give the --store or --data-dir of a broker")
+    metrics = StoreMetrics.register(Metrics())
+    with startup_errors():
+        raw = await open_raw_store(settings)
+    try:
+        limited = LimitedStore(MeteredStore(raw, metrics), StoreLimiter(settings.s3_concurrency, metrics))
+        deadline_seconds = settings.limits.store_retry_deadline_seconds
+        patience = RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, deadline_seconds))
+        with startup_errors():
+            async with aclosing(RetryingStore(limited, patience, Random(), metrics).list("")) as pages:
+                async for _ in pages:
+                    break
+        yield RetryingStore(limited, RetryPolicy(deadline_seconds=deadline_seconds), Random(), metrics)
+    finally:
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await raw.aclose()
 
 
 async def open_raw_store(settings: Settings) -> ObjectStore:
