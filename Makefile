@@ -49,8 +49,8 @@ test-compose: $(VENV)/installed-dev ## Test the containers of compose.yaml; need
 	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
 
 bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
-	$(BIN)/python bench/produce.py
-	$(BIN)/python bench/consume.py
+	$(BIN)/python -m bench.produce
+	$(BIN)/python -m bench.consume
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
