@@ -304,9 +304,17 @@ async def test_a_hole_between_bucket_and_wal_stops_the_start_and_says_what_to_do
     await store.delete([key_at(3).key, key_at(3).of_kind("index").key])
     async with memory_log(store, disk, leader_epoch=2) as log:  # entries that are flushed are in the WAL's file still
         assert await log.values(log.partition()) == VALUES
-    small = {"wal_segment_bytes": 64 << 10}
+    store, disk = await with_short_wal()
+    with pytest.raises(DamagedObject, match=r"t-0: .* offset 14, .* before 0; .*bring back.*default/t/.*/0/") as caught:
+        async with memory_log(store, disk, leader_epoch=2):
+            raise AssertionError("it started")
+    assert "--data-dir" in str(caught.value)
+
+
+async def with_short_wal() -> tuple[MemoryStore, MemoryDisk]:
+    """Of 20 records the first 16 were flushed and are gone from the bucket; the WAL begins at 14."""
     store, disk = MemoryStore(), MemoryDisk()
-    async with memory_log(store, disk, **small) as log:
+    async with memory_log(store, disk, wal_segment_bytes=64 << 10) as log:
         for number in range(20):
             await log.append(log.partition(), bytes(9000))
             if number == 15:
@@ -314,10 +322,27 @@ async def test_a_hole_between_bucket_and_wal_stops_the_start_and_says_what_to_do
         await trio.testing.wait_all_tasks_blocked()
         disk = disk.crash()
     await store.delete([key_at(0).key, key_at(0).of_kind("index").key])
-    with pytest.raises(DamagedObject, match=r"t-0: .* offset 14, .* before 0; .*bring back.*default/t/.*/0/") as caught:
-        async with memory_log(store, disk, leader_epoch=2, **small):
-            raise AssertionError("it started")
-    assert "--data-dir" in str(caught.value)
+    return store, disk
+
+
+@pytest.mark.parametrize("log_start_offset", [13, 14, 15, 20])
+async def test_a_wal_that_begins_behind_the_bucket_is_whole_if_what_is_missing_was_deleted(
+    autojump_clock, log_start_offset
+):
+    store, disk = await with_short_wal()
+    topics = [topic_spec(log_start_offsets={0: log_start_offset})]
+    if log_start_offset < 14:
+        with pytest.raises(DamagedObject):
+            async with memory_log(store, disk, topics=topics, leader_epoch=2):
+                raise AssertionError("it started")
+        return
+    async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+        partition = log.partition()
+        assert (partition.flushed_offset, partition.high_watermark) == (14, 20)
+        offsets = [record.offset for record in await log.records(partition, log_start_offset)]
+        assert offsets == list(range(log_start_offset, 20))
+        await log.log.flusher.flush_all()
+        assert [each.base_offset for each in partition.manifest.segments] == [14]
 
 
 async def test_objects_missing_at_the_front_are_told(autojump_clock, caplog):

@@ -211,6 +211,39 @@ async def test_a_partition_that_is_closed_during_its_upload_is_left_alone(autoju
         assert log.log.pool.used_bytes == 0
 
 
+class HookedDisk(MemoryDisk):
+    """Does something before the next read."""
+
+    before_read = None
+
+    async def read(self, name, position, length_bytes):
+        if self.before_read is not None:
+            self.before_read()
+        return await super().read(name, position, length_bytes)
+
+
+async def test_a_partition_that_is_closed_while_an_earlier_attempt_is_looked_at_is_left_alone(autojump_clock):
+    store, disk = FaultyStore(MemoryStore()), HookedDisk()
+    store.lose_reply(On("put*", "*.kfs", times=1))
+    async with memory_log(store, disk) as log:
+        await log.append(log.partition(), b"a")
+        log.partition().spill()
+        with pytest.raises(StoreUnavailable):
+            await flush(log)
+        await log.append(log.partition(), b"b")
+
+        async def close_at_the_next_read(call) -> None:
+            disk.before_read = lambda: log.log.close_topic(TOPIC)
+
+        partition = log.partition()
+        store.rule(On("get_tail"), close_at_the_next_read)
+        await flush(log)
+        assert partition.closed
+        assert partition.flushed_offset == 0
+        assert log.log.pool.used_bytes == 0
+        assert log.log.wal.statistics().pending_count == 0
+
+
 async def test_batches_that_gave_up_their_chunks_are_uploaded_from_the_wal(autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
