@@ -286,13 +286,13 @@ async def test_a_last_segment_that_a_higher_generation_covers_is_not_read(autoju
 async def test_what_a_merged_segment_does_not_cover_ends_where_that_begins(autojump_clock):
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
-        await write(log)
-        await merge_segments(log, [3, 6])
+        await write(log, per_segment=2, flushed=8)
+        await merge_segments(log, [2, 4])
         disk = disk.crash()
-    await store.delete([each for base in (3, 6) for each in (key_at(base).key, key_at(base).of_kind("index").key)])
+    await store.delete([each for base in (2, 4) for each in (key_at(base).key, key_at(base).of_kind("index").key)])
     async with memory_log(store, disk, leader_epoch=2) as log:
         segments = log.partition().manifest.segments
-        assert [(each.base_offset, each.last_offset) for each in segments] == [(0, 2), (3, 8)]
+        assert [(each.base_offset, each.last_offset) for each in segments] == [(0, 1), (2, 5), (6, 7)]
         assert await log.values(log.partition()) == VALUES
 
 
