@@ -15,11 +15,11 @@ from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_I
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 
-def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if not request.group_id:
         return LeaveGroupResponse(error_code=INVALID_GROUP_ID)
     if call.version < 3:
-        (error_code,) = services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
+        (error_code,) = await services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
         return LeaveGroupResponse(error_code=error_code)
     leavers = [
         Leaving(
@@ -29,7 +29,7 @@ def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveG
         )
         for member in request.members
     ]
-    error_codes = services.groups.leave(request.group_id, leavers)
+    error_codes = await services.groups.leave(request.group_id, leavers)
     if COORDINATOR_NOT_AVAILABLE in error_codes:  # of the group, so of all
         return LeaveGroupResponse(error_code=COORDINATOR_NOT_AVAILABLE)
     return LeaveGroupResponse(

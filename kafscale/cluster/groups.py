@@ -180,12 +180,14 @@ class GroupCoordinator:
             return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
         return entry.group.heartbeat(member_id, group_instance_id, generation_id)
 
-    def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
-        """An error code for each."""
+    async def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
+        """An error code for each, once it is durable that a group has become empty."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
-        return entry.group.leave(leavers)
+        outcome = entry.group.leave(leavers)
+        await self._writes.wait_settled()
+        return outcome
 
     # -- Committed offsets -------------------------------------------------------------------------------------------
 

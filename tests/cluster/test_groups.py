@@ -219,7 +219,7 @@ async def test_groups_that_do_not_exist(autojump_clock: MockClock, broker: Broke
     assert (await coordinator.sync("", sync).wait()).error_code == e.INVALID_GROUP_ID
     assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
     assert coordinator.heartbeat("", "m", None, generation_id=1) == e.INVALID_GROUP_ID
-    assert coordinator.leave("g", [Leaving(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
+    assert await coordinator.leave("g", [Leaving(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
     assert await coordinator.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert coordinator.check_offset_deletion("g") == e.GROUP_ID_NOT_FOUND
     assert coordinator.offsets("g") == {}
@@ -355,6 +355,30 @@ async def test_metadata_that_cannot_be_read_is_named(autojump_clock: MockClock, 
         await coordinator.load()
 
 
+async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_killed_broker_does_not_wait_for_the_member(
+    autojump_clock: MockClock, broker: Broker
+) -> None:
+    """Else the next member's join would have to wait for the session of one that had been told that it had left."""
+    member_id = await broker.stable_member()
+    broker.store.gate = trio.Event()
+    answered = trio.Event()
+
+    async def leave() -> None:
+        assert await broker.coordinator.leave("g", [Leaving(member_id=member_id)]) == [e.NONE]
+        answered.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leave)
+        await wait_all_tasks_blocked()
+        assert not answered.is_set()
+        broker.store.gate.set()
+    restarted = GroupCoordinator(broker.store, GroupSettings(), draining=trio.Event())
+    await restarted.load()
+    group = restarted.group("g")
+    assert group is not None
+    assert len(group.members) == 0
+
+
 # -- Deleting --------------------------------------------------------------------------------------------------------
 
 
@@ -362,7 +386,7 @@ async def test_deleting_a_group_leaves_nothing(autojump_clock: MockClock, broker
     member_id = await broker.stable_member()
     assert await broker.coordinator.delete_group("g").wait() == e.NON_EMPTY_GROUP
     await broker.coordinator.commit("g", Identity(member_id=member_id, generation_id=1), {T0: at(1)}).wait()
-    broker.coordinator.leave("g", [Leaving(member_id=member_id)])
+    await broker.coordinator.leave("g", [Leaving(member_id=member_id)])
 
     assert await broker.coordinator.delete_group("g").wait() == e.NONE
 
@@ -459,7 +483,7 @@ async def consume_for_five_days_then_leave(broker: Broker) -> None:
     for _ in range(5 * 48):
         await trio.sleep(1795)
         assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
-    broker.coordinator.leave("g", [Leaving(member_id=member_id)])
+    await broker.coordinator.leave("g", [Leaving(member_id=member_id)])
 
 
 async def commit_with_a_retention_of_a_day(broker: Broker) -> None:

@@ -44,6 +44,7 @@ class WriteQueue:
     _waiting: list[_Submission] = attrs.field(factory=list, init=False)
     _submitted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _failed: bool = attrs.field(default=False, init=False)
+    _committing: bool = attrs.field(default=False, init=False)
 
     def submit(self, changes: Changes, then: Then) -> None:
         """Commit the changes, all or none, and then call `then`, which must not raise."""
@@ -52,6 +53,13 @@ class WriteQueue:
             return
         self._waiting.append(_Submission(changes, then))
         self._submitted.set()
+
+    async def wait_settled(self) -> None:
+        """Until everything that has been submitted so far is durable or lost; at once if nothing is on its way."""
+        if self._waiting or self._committing:
+            settled = trio.Event()
+            self.submit({}, lambda durable: settled.set())
+            await settled.wait()
 
     def statistics(self) -> int:
         """How many submissions wait for the next transaction."""
@@ -63,6 +71,7 @@ class WriteQueue:
             await self._submitted.wait()
             batch, puts, deletes = self._take()
             durable = True
+            self._committing = True
             try:
                 await self._store.commit(Transaction(puts=puts, deletes=deletes))
             except StorageFailed:
@@ -71,6 +80,8 @@ class WriteQueue:
             except StoreError as exc:
                 logger.warning("%d changes of metadata are lost: %s", len(puts) + len(deletes), exc)
                 durable = False
+            finally:
+                self._committing = False
             for submission in batch:
                 submission.then(durable)
 

@@ -47,6 +47,32 @@ async def test_changes_during_a_commit_share_the_next_one(nursery: trio.Nursery)
     assert done == [0, 1, 2, 3, 4]
 
 
+async def test_settled_is_when_all_that_was_submitted_is_durable_and_at_once_if_there_is_nothing(
+    nursery: trio.Nursery,
+) -> None:
+    store = MemoryMetadataStore(gate=trio.Event())
+    queue = WriteQueue(store)
+    nursery.start_soon(queue.run)
+    with trio.fail_after(0.1):
+        await queue.wait_settled()
+    for waits_for in ("what is being committed", "what waits behind it"):
+        queue.submit({waits_for: b""}, lambda _: None)
+        await wait_all_tasks_blocked()
+    settled = trio.Event()
+
+    async def wait() -> None:
+        await queue.wait_settled()
+        assert len(store.commits) == 2
+        settled.set()
+
+    nursery.start_soon(wait)
+    await wait_all_tasks_blocked()
+    assert not settled.is_set()
+    assert store.gate is not None
+    store.gate.set()
+    await settled.wait()
+
+
 async def test_a_transaction_is_not_larger_than_it_should_be(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
