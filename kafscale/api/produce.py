@@ -81,7 +81,7 @@ class PendingProduce:
     frame_lease: Lease | None
     candidates: list[_Candidate] = attrs.field(factory=list)
     unchecked: list[_Candidate] = attrs.field(factory=list)
-    rounds: list[Round] = attrs.field(factory=list)
+    rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
 
     async def complete(self) -> None:
@@ -142,20 +142,19 @@ class PendingProduce:
             placed.lease.release()
             response.base_offset = earlier.base_offset
             if earlier.last_offset >= partition.high_watermark:
-                self._wait_for(partition)
+                self._wait_for(partition, response)
             return
         if partition.config.log_append_time:
             set_log_append_time(placed.data, now_ms)
             header = attrs.evolve(header, max_timestamp_ms=now_ms)
             response.log_append_time_ms = now_ms
         response.base_offset = partition.append(header, placed, now_ms).base_offset
-        self._wait_for(partition)
+        self._wait_for(partition, response)
 
-    def _wait_for(self, partition: Partition) -> None:
+    def _wait_for(self, partition: Partition, response: PartitionProduceResponse) -> None:
         newest = partition.latest_round
         assert newest is not None
-        if not self.rounds or self.rounds[-1] is not newest:
-            self.rounds.append(newest)
+        self.rounds.setdefault(newest, []).append(response)
 
     def _end_if_refused(self) -> None:
         """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
@@ -175,19 +174,13 @@ class PendingProduce:
 
     async def wait(self) -> None:
         """Until everything is durable. A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable)."""
-        for each in self.rounds:
+        for each, responses in self.rounds.items():
             if not each.done:
                 try:
                     await each.wait()
-                except StorageFailed:
-                    self._refuse_all()
-                    return
-
-    def _refuse_all(self) -> None:
-        for topic in self.response.responses:
-            for partition in topic.partition_responses:
-                partition.error_code = partition.error_code or error_codes.KAFKA_STORAGE_ERROR
-                partition.base_offset = -1
+                except StorageFailed as exc:
+                    for response in responses:
+                        _refuse(response, KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc)))
 
     def abandon(self) -> None:
         """The connection has gone before `order`: give back what was placed."""

@@ -15,7 +15,8 @@ from kafscale.client.connection import Connection, Reply
 from kafscale.cluster.group_events import Identity
 from kafscale.cluster.group_records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.config import Limits
+from kafscale.cluster.topics import NewTopic
+from kafscale.config import Durability, Limits
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.wire import error_codes
@@ -367,3 +368,22 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
     async with memory_broker(parts) as running:
         await trio.testing.wait_all_tasks_blocked()
         assert list(running.broker.services.groups.committed_offsets()) == []
+
+
+async def test_a_partition_that_fails_takes_none_with_it_that_succeeded(autojump_clock: trio.testing.MockClock) -> None:
+    """Else a producer without idempotence would send again what is written already."""
+    settings = memory_settings(durability=Durability.SEGMENT)
+    async with memory_broker(memory_parts(), settings) as running:
+        await _create_topic(running)
+        client = await running.connect()
+        services = running.broker.services
+        await services.topics.create([NewTopic(name="doomed", partition_count=1)])
+        request = _produce(b"kept")
+        request.topic_data += _produce(b"lost", topic="doomed").topic_data
+        services.log.partition_named("doomed", 0).on_dirty = lambda partition: None  # type: ignore[union-attr]
+        reply = await client.send(request, ProduceResponse)
+        await trio.testing.wait_all_tasks_blocked()
+        await services.topics.delete(["doomed"])
+        kept, lost = [topic.partition_responses[0] for topic in (await reply.wait()).responses]
+        assert (kept.error_code, kept.base_offset) == (error_codes.NONE, 0)
+        assert (lost.error_code, lost.base_offset) == (error_codes.KAFKA_STORAGE_ERROR, -1)
