@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-faults test-compose bench clean
+.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -33,20 +33,24 @@ format: $(VENV)/installed-dev ## Format the code, and repair what lint can repai
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-java: $(VENV)/installed-dev ## Test with Kafka's own Java tools; needs Java 17 and Maven
-	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
-	  { [ "$${version:-0}" -ge 17 ] && command -v mvn >/dev/null; } || \
-	  { echo "make test-java needs Java 17 or newer and Maven (java and mvn on the PATH)." >&2; exit 1; }
+test-java: has-java $(VENV)/installed-dev ## Test with Kafka's own Java tools; needs Java 17 and Maven
 	$(BIN)/python -m pytest -m java $(PYTEST_ARGS)
 
 test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
 
-test-compose: $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
+test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
+	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
+
+has-java:
+	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	  { [ "$${version:-0}" -ge 17 ] && command -v mvn >/dev/null; } || \
+	  { echo "make test-java needs Java 17 or newer and Maven (java and mvn on the PATH)." >&2; exit 1; }
+
+has-docker:
 	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
 	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || \
 	  { echo "make test-compose needs \`docker compose\` or \`docker-compose\`." >&2; exit 1; }
-	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
 
 bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce
