@@ -1,8 +1,9 @@
 """A broker, its clients, and crashes, in one process on an autojump clock: everything follows from the seed.
 
 Disk, store and metadata are in memory. At a crash the disk keeps what was synced and, of the write under way, any
-sectors; clients' connections break at the same instant; the store keeps what had arrived. Meanwhile the store fails
-and loses replies now and then, and is slow. Then a new broker starts on what is left.
+sectors; clients' connections break at the same instant; the store keeps what had arrived, and what was on its way
+arrives later, or too late. Meanwhile the store fails and loses replies now and then, and is slow. Then a new broker
+starts on what is left.
 
 Run it under `trio.testing.MockClock(autojump_threshold=0)`.
 """
@@ -10,6 +11,8 @@ Run it under `trio.testing.MockClock(autojump_threshold=0)`.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -20,7 +23,8 @@ import trio.testing
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability, Settings
-from kafscale.errors import BrokerUnavailable
+from kafscale.errors import BrokerUnavailable, PreconditionFailed
+from kafscale.store.base import Buffer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import StoreMetrics
 from kafscale.store.paths import parse_segment_key
@@ -81,6 +85,28 @@ class _CutStream(trio.abc.Stream):
 
 
 @attrs.define(eq=False)
+class _NotingStore(MemoryStore):
+    """A bucket, before it the network: a PUT can have its effect after the process that sent it has died."""
+
+    under_way: dict[str, bytes] = attrs.field(factory=dict, init=False)
+    network_seconds: float = attrs.field(default=0.0, init=False)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        self.under_way[key] = b"".join(parts)
+        await trio.sleep(self.network_seconds)  # a cancellation here leaves it under way
+        del self.under_way[key]
+        return await super().put_if_absent(key, parts)
+
+    async def deliver_late(self, delay_seconds: float) -> None:
+        """After a crash: what was under way arrives now."""
+        late, self.under_way = self.under_way, {}
+        await trio.sleep(delay_seconds)
+        for key, data in late.items():
+            with suppress(PreconditionFailed):
+                await super().put_if_absent(key, [data])
+
+
+@attrs.define(eq=False)
 class Simulation:
     """One seed's run. `history` is what the clients saw, `faults` what was wrong besides."""
 
@@ -90,7 +116,7 @@ class Simulation:
     settings: Settings = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
     _store: FaultyStore = attrs.field(init=False)
-    _bucket: MemoryStore = attrs.field(factory=MemoryStore, init=False)
+    _bucket: _NotingStore = attrs.field(factory=_NotingStore, init=False)
     _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
     _disk: MemoryDisk = attrs.field(factory=MemoryDisk, init=False)
     _life: _Life | None = attrs.field(default=None, init=False)
@@ -140,12 +166,14 @@ class Simulation:
             self._crash()
             self._store.heal()
             await self._look_at_bucket(complete=False)
+            nursery.start_soon(self._bucket.deliver_late, self._random.choice([0.0, 0.01, 0.3]))
             await self._start(nursery)
 
     def _make_trouble(self) -> None:
         rng = self._random
         self._disk.sync_seconds = rng.choice([0.0, 0.002, 0.02])
         self._disk.create_seconds = rng.choice([0.0, 0.05])
+        self._bucket.network_seconds = rng.choice([0.0, 0.05])
         self._store.unreliable(rng.choice([0.0, 0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02, 0.2]))
 
     # ---- the broker's lives -----------------------------------------------------------------------------------
