@@ -94,6 +94,13 @@ class Settings:
         least=0,
         most=65_536,
     )
+    s3_hedge_percentile: int = option(
+        99,
+        "An upload that takes longer than this percentile of recent ones gets a second attempt beside it; 0 for never.",
+        why="At 99, a hundredth more PUTs for a shorter tail; only while --s3-concurrency leaves a place free.",
+        least=0,
+        most=99,
+    )
     durability: Durability = option(
         Durability.WAL,
         "When a produce is acknowledged: wal (synced to the local disk) or segment (in the bucket).",

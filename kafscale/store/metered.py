@@ -30,6 +30,7 @@ class StoreMetrics:
     retries: CounterFamily
     lost_replies: CounterFamily
     skipped_prefetches: Counter
+    hedges: CounterFamily
 
     @classmethod
     def register(cls, metrics: Metrics) -> StoreMetrics:
@@ -49,6 +50,9 @@ class StoreMetrics:
                 "resolution",
             ),
             metrics.counter("kafscale_store_prefetches_skipped_total", "Prefetches that found no place free").of(),
+            metrics.counter(
+                "kafscale_store_hedges_total", "Second attempts at slow uploads (started, won, no_place)", "event"
+            ),
         )
 
 

@@ -1,9 +1,10 @@
 """From the settings to a store that is ready to use, with its wrappers in their order, once for each class of work.
 
-    RetryingStore( LimitedStore( MeteredStore( S3Store | FileStore | MemoryStore )))
+    RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore ))))
 
-Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own. What
-the views of the classes share is the limiter, the metrics, and the log of outages.
+Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own. Only
+what produces wait for is hedged. What the views of the classes share is the limiter, the metrics, and the log of
+outages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kafscale.errors import StartupError
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
+from kafscale.store.hedging import HedgingStore
 from kafscale.store.limited import LimitedStore, PrefetchStore
 from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
@@ -77,13 +79,17 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
     policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
     retrying = RetryingStore(metered, policy, Random(), metrics)
 
-    def view_of(work_class: WorkClass) -> ObjectStore:
-        return attrs.evolve(retrying, store=LimitedStore(metered, limiter, work_class))
+    hedged: ObjectStore = metered
+    if settings.s3_hedge_percentile:
+        hedged = HedgingStore(metered, limiter, metrics, settings.s3_hedge_percentile)
+
+    def view_of(work_class: WorkClass, store: ObjectStore) -> ObjectStore:
+        return attrs.evolve(retrying, store=LimitedStore(store, limiter, work_class))
 
     views = StoreViews(
-        acknowledge=view_of(WorkClass.ACKNOWLEDGE),
-        fetch=view_of(WorkClass.FETCH),
-        background=view_of(WorkClass.BACKGROUND),
+        acknowledge=view_of(WorkClass.ACKNOWLEDGE, hedged),
+        fetch=view_of(WorkClass.FETCH, metered),
+        background=view_of(WorkClass.BACKGROUND, metered),
         prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
     )
     return OpenStore(views=views, limiter=limiter)

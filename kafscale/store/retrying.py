@@ -13,7 +13,6 @@ conditionally.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
@@ -25,19 +24,17 @@ import trio
 from kafscale.errors import (
     AccessDenied,
     Conflict,
-    NotFound,
     PreconditionFailed,
     SlowDown,
     StoreError,
     StoreUnavailable,
 )
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
-from kafscale.store.metered import StoreMetrics, outcome_of, size_of
+from kafscale.store.metered import StoreMetrics, outcome_of
+from kafscale.store.read_back import etag_if_equal
 
 logger = logging.getLogger(__name__)
 
-READ_BACK_BYTES = 4 * 1024 * 1024  # compared between two awaits: about 1 ms
-COMPARED_BYTES = 64 * 1024
 OUTAGE_SECONDS = 1.0  # nothing but failures for so long is worth a line in the log; a 503 now and then is not
 
 T = TypeVar("T")
@@ -198,38 +195,6 @@ class RetryingStore:
             raise
 
     async def _etag_if_ours(self, key: str, parts: Sequence[Buffer]) -> str | None:
-        etag = await self._etag_if_equal(key, parts)
+        etag = await etag_if_equal(self.store, key, parts)
         self._metrics.lost_replies.of("not_ours" if etag is None else "ours").value += 1
         return etag
-
-    async def _etag_if_equal(self, key: str, parts: Sequence[Buffer]) -> str | None:
-        """The ETag of the object if it holds exactly these parts."""
-        try:
-            found = await self.store.head(key)
-            if found.size_bytes != size_of(parts):
-                return None
-            rest = deque(memoryview(part).cast("B") for part in parts)
-            for start in range(0, found.size_bytes, READ_BACK_BYTES):
-                piece = await self.store.get_range(key, start, READ_BACK_BYTES)
-                if piece.etag != found.etag or not _take_equal(rest, memoryview(piece.data)):
-                    return None
-        except NotFound:
-            return None  # deleted meanwhile: whosever it was, it is no longer there
-        return found.etag
-
-
-def _take_equal(rest: deque[memoryview], data: memoryview) -> bool:
-    """Take as many bytes as `data` has from the front of `rest`; whether they are the same.
-
-    A CRC-32C would not do: of data that carries CRC-32Cs of its own, as ours does, it tells little. Copied in pieces
-    that stay in the cache, since memoryviews are compared item by item, which takes 30 times as long.
-    """
-    while data:
-        part = rest.popleft()
-        length = min(len(part), len(data), COMPARED_BYTES)
-        if bytes(part[:length]) != bytes(data[:length]):
-            return False
-        if length < len(part):
-            rest.appendleft(part[length:])
-        data = data[length:]
-    return True
