@@ -1,6 +1,9 @@
 """A broker as a process of its own, as users run it: `python -m kafscale serve` on free ports, to be stopped, killed
 and started again on the same ports and data.
 
+The ports stay reserved while it is down: a free port is one of those that the kernel gives to outgoing connections
+too, so any program on the machine could have it by the time of the next start.
+
 Blocking, without trio: for tests of other clients and for load generators. A trio caller puts `start` and `stop` into
 a thread. Variables named KAFSCALE_… do not reach the process unless they are given.
 """
@@ -11,9 +14,11 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +48,7 @@ class BrokerProcess:
 
     `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
     they may be changed between starts.
-    After the first start `kafka` and `admin` are the addresses, and later starts ask for the same ones.
+    From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones.
     """
 
     directory: Path
@@ -101,6 +106,8 @@ class BrokerProcess:
         """Begin to run it, and wait for nothing."""
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
+        if self.kafka.port == 0:
+            self.kafka, self.admin = self._reserved(), self._reserved()
         self.directory.mkdir(parents=True, exist_ok=True)
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -135,6 +142,14 @@ class BrokerProcess:
         else:
             self.stop()
         self.start()
+
+    def _reserved(self) -> Address:
+        """A free port, bound as long as this object lives; a broker that reuses addresses may listen on it."""
+        reservation = socket.socket()
+        weakref.finalize(self, reservation.close)
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((_ANY_PORT.host, _ANY_PORT.port))
+        return Address(*reservation.getsockname())
 
     @property
     def _log_file(self) -> Path:

@@ -162,10 +162,11 @@ def test_two_members_share_all_partitions_and_lose_nothing(broker, name, assigno
 def test_committed_offsets_outlast_the_broker(own_broker, name, kill, opened):
     produce_numbers(own_broker, name, 10)
     partition = TopicPartition(name, 0)
-    before, after = (opened(consumer_for(own_broker, name)) for _ in range(2))
-    before.assign([partition])
-    before.commit({partition: OffsetAndMetadata(7, "note", -1)})
+    with closing(consumer_for(own_broker, name)) as before:
+        before.assign([partition])
+        before.commit({partition: OffsetAndMetadata(7, "note", -1)})
     own_broker.restart(kill=kill)
+    after = opened(consumer_for(own_broker, name))
     committed = after.committed(partition, metadata=True)
     assert (committed.offset, committed.metadata) == (7, "note")
     member = Member(after, name)

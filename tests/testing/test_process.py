@@ -49,6 +49,16 @@ def test_not_ready_in_time_is_killed(tmp_path: Path) -> None:
     assert broker.returncode == -9
 
 
+def test_nobody_gets_its_port_while_it_is_down() -> None:
+    """A connection of another program had it as its own port once, and the broker could not start again."""
+    with broker_process() as broker, socket.socket() as other:
+        broker.kill()
+        with pytest.raises(OSError, match="in use"):
+            other.bind((broker.kafka.host, broker.kafka.port))
+        broker.start()
+        assert accepts(broker)
+
+
 def test_stopping_what_ended_by_itself_is_told(tmp_path: Path) -> None:
     with BrokerProcess(directory=tmp_path) as broker:
         broker.kill()
