@@ -83,7 +83,7 @@ def command(
 
         codec = next(number for number, name in NAMES.items() if name == delivery.compression)
         producer = Producer(client=client, topic=topic, acks=ACKS[delivery.acks], codec=codec)
-        reader = LineReader(sys.stdin.buffer)
+        reader = LineReader(stdin())
         while lines := await reader.read():
             await producer.send([line_form.record(line) for line in lines], partition=delivery.partition)
 
@@ -92,7 +92,7 @@ def command(
 
 @attrs.define(eq=False)
 class LineReader:
-    """Lines of a stream as they come."""
+    """Lines of an unbuffered stream as they come."""
 
     stream: IO[bytes]
     _rest: bytes = b""
@@ -109,5 +109,15 @@ class LineReader:
         return [last] if last else []
 
 
+def stdin() -> IO[bytes]:
+    """Standard input, unbuffered: a read gives what is there.
+
+    A buffered stream has a lock. The thread that Ctrl-C abandons in a read would hold it, and Python aborts when it
+    can't take that lock at exit.
+    """
+    buffered: IO[bytes] = sys.stdin.buffer
+    return getattr(buffered, "raw", buffered)
+
+
 def _read_what_is_there(stream: IO[bytes]) -> bytes:
-    return stream.read1(READ_BYTES)  # type: ignore[attr-defined,no-any-return] # every binary stdin is buffered
+    return stream.read(READ_BYTES)

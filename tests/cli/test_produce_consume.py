@@ -107,8 +107,8 @@ async def test_wrong_input_is_one_line(kafscale: Any, feed: Any) -> None:
 
 
 class Trickle(io.BytesIO):
-    def read1(self, size: int | None = -1, /) -> bytes:
-        return super().read1(3)
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(3)
 
 
 async def test_lines_are_put_together_whatever_a_read_gives() -> None:
