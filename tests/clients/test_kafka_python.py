@@ -30,6 +30,7 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 POLL_MS = 50
+REBALANCE_MS = 1500
 QUICK_RECONNECT = {"reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 100, "retry_backoff_ms": 20}
 SAMPLES = [each for each in sample_records() if (each.key, each.value) != (None, None)]  # it refuses to send that one
 INSTALLED_CODECS = [each for each in CODECS if each == "none" or getattr(codec, f"has_{each}")()]
@@ -90,14 +91,25 @@ def read_partitions(broker, topic, count, partitions=1, **config):
     return records
 
 
+def wait_for(condition, what="acknowledgements"):
+    poll_until(condition, lambda: threading.Event().wait(0.01), what=what)
+
+
 class Member(ConsumerRebalanceListener):
-    """A consumer of a group that notes what it was given and what it read."""
+    """A consumer of a group that notes what it was given and what it read, in a thread of its own until it is closed.
+
+    A poll must last longer than a rebalance (and so two can't take turns in one thread): in kafka-python 3.0.12, an
+    assignment that arrives between two polls is lost, and the member is idle from then on.
+    """
 
     def __init__(self, consumer, topic):
         self.consumer = consumer
         self.values = []
         self.events = []
+        self.left = threading.Event()
         consumer.subscribe([topic], listener=self)
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
 
     def on_partitions_assigned(self, assigned):
         self.events.append(("assigned", len(assigned)))
@@ -105,16 +117,19 @@ class Member(ConsumerRebalanceListener):
     def on_partitions_revoked(self, revoked):
         self.events.append(("revoked", len(revoked)))
 
+    def _read(self):
+        with closing(self.consumer):
+            while not self.left.is_set():
+                for batch in self.consumer.poll(REBALANCE_MS, max_records=50).values():
+                    self.values.extend(int(record.value) for record in batch)
+
     @property
     def partitions(self):
         return {each.partition for each in self.consumer.assignment()}
 
-    def poll(self):
-        for batch in self.consumer.poll(POLL_MS, max_records=50).values():
-            self.values.extend(int(record.value) for record in batch)
-
-    def poll_until(self, condition, what, *others):
-        poll_until(condition, lambda: [each.poll() for each in (self, *others)], what=what)
+    def close(self):
+        self.left.set()
+        self.thread.join(DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize("codec", INSTALLED_CODECS)
@@ -136,20 +151,20 @@ def test_two_members_share_all_partitions_and_lose_nothing(broker, name, assigno
     produce_numbers(broker, name, 300, partitions=6)
 
     def join():
-        return Member(opened(consumer_for(broker, name, partition_assignment_strategy=[assignor])), name)
+        return opened(Member(consumer_for(broker, name, partition_assignment_strategy=[assignor]), name))
 
     first = join()
-    first.poll_until(lambda: len(first.values) >= 50, "the first member reads")
+    wait_for(lambda: len(first.values) >= 50, "the first member reads")
     assert first.partitions == set(range(6))
     second = join()
-    first.poll_until(lambda: len(first.partitions) == len(second.partitions) == 3, "half for each", second)
+    wait_for(lambda: len(first.partitions) == len(second.partitions) == 3, "half for each")
     assert first.partitions | second.partitions == set(range(6))
     produce_numbers(broker, name, 300, partitions=6)
-    first.poll_until(lambda: len(second.values) >= 50, "the second member reads", second)
-    second.consumer.close()
-    first.poll_until(lambda: len(first.partitions) == 6, "all for the first again")
-    first.poll_until(lambda: len(first.values) + len(second.values) >= 600, "all records")
-    first.consumer.close()
+    wait_for(lambda: len(second.values) >= 50, "the second member reads")
+    second.close()
+    wait_for(lambda: len(first.partitions) == 6, "all for the first again")
+    wait_for(lambda: len(first.values) + len(second.values) >= 600, "all records")
+    first.close()
     assert sorted(first.values + second.values) == sorted([*range(300), *range(300)])
     if assignor is CooperativeStickyAssignor:  # KIP-429: only what moves is revoked
         assert ("revoked", 3) in first.events
@@ -166,24 +181,24 @@ def test_committed_offsets_outlast_the_broker(own_broker, name, kill, opened):
         before.assign([partition])
         before.commit({partition: OffsetAndMetadata(7, "note", -1)})
     own_broker.restart(kill=kill)
-    after = opened(consumer_for(own_broker, name))
-    committed = after.committed(partition, metadata=True)
+    with closing(consumer_for(own_broker, name)) as after:
+        committed = after.committed(partition, metadata=True)
     assert (committed.offset, committed.metadata) == (7, "note")
-    member = Member(after, name)
-    member.poll_until(lambda: len(member.values) >= 3, "what was not committed")
+    member = opened(Member(consumer_for(own_broker, name), name))
+    wait_for(lambda: len(member.values) >= 3, "what was not committed")
     assert member.values == [7, 8, 9]
 
 
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker, name, opened):
     create(broker, name, partitions=4)
     first, second = (
-        Member(opened(consumer_for(broker, name, group_instance_id=each)), name) for each in ("first", "second")
+        opened(Member(consumer_for(broker, name, group_instance_id=each), name)) for each in ("first", "second")
     )
-    first.poll_until(lambda: len(first.partitions) == len(second.partitions) == 2, "half for each", second)
+    wait_for(lambda: len(first.partitions) == len(second.partitions) == 2, "half for each")
     had, events = second.partitions, list(first.events)
-    second.consumer.close()
-    again = Member(opened(consumer_for(broker, name, group_instance_id="second")), name)
-    first.poll_until(lambda: again.partitions, "partitions for the member that came back", again)
+    second.close()
+    again = opened(Member(consumer_for(broker, name, group_instance_id="second"), name))
+    wait_for(lambda: again.partitions, "partitions for the member that came back")
     assert again.partitions == had
     assert first.events == events
 
@@ -241,14 +256,14 @@ def test_the_cluster_is_described(admin, broker, name):
 def test_groups_are_administered(admin, broker, name, opened):
     produce_numbers(broker, name, 10)
     partition = TopicPartition(name, 0)
-    member = Member(opened(consumer_for(broker, name, client_id="somebody")), name)
-    member.poll_until(lambda: len(member.values) == 10, "all records")
+    member = opened(Member(consumer_for(broker, name, client_id="somebody"), name))
+    wait_for(lambda: len(member.values) == 10, "all records")
     assert [each["group_state"] for each in admin.list_groups() if each["group_id"] == name] == ["Stable"]
     described = admin.describe_groups([name])[name]
     assert (described["group_state"], described["protocol_data"]) == ("Stable", "range")
     assert [each["client_id"] for each in described["members"]] == ["somebody"]
     assert "NonEmptyGroup" in str(admin.delete_groups([name])[name])
-    member.consumer.close()
+    member.close()
     admin.alter_group_offsets(name, {partition: OffsetAndMetadata(4, "", -1)})
     assert admin.list_group_offsets(name)[name][partition].offset == 4
     admin.delete_group_offsets(name, [partition])
@@ -305,10 +320,6 @@ def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_aw
     )
 
 
-def wait_for(condition):
-    poll_until(condition, lambda: threading.Event().wait(0.01), what="acknowledgements")
-
-
 def test_large_messages_go_both_ways_and_one_too_large_is_refused(broker, name, opened):
     create(broker, name, **{"max.message.bytes": "12000000"})
     producer = opened(producer_for(broker, max_request_size=20_000_000))
@@ -322,8 +333,8 @@ def test_large_messages_go_both_ways_and_one_too_large_is_refused(broker, name, 
 def test_a_topic_is_created_by_use(broker, name, admin, opened):
     produce_numbers(broker, name, 1)
     assert [record.value for record in read_partitions(broker, name, 1)] == [b"0"]
-    member = Member(opened(consumer_for(broker, name)), f"{name}-by-reading")
-    member.poll_until(lambda: f"{name}-by-reading" in admin.list_topics(), "the topic")
+    opened(Member(consumer_for(broker, name), f"{name}-by-reading"))
+    wait_for(lambda: f"{name}-by-reading" in admin.list_topics(), "the topic")
 
 
 def test_a_transactional_producer_is_told_no_at_once(broker, name, opened):
@@ -338,8 +349,8 @@ def test_a_fetch_session_follows_a_hundred_and_fifty_partitions(broker, name, op
     """KIP-227: after the first fetch, only partitions that changed are named in requests and replies."""
     create(broker, name, partitions=150)
     produce_numbers(broker, name, 600, partitions=150)
-    member = Member(opened(consumer_for(broker, name)), name)
-    member.poll_until(lambda: len(member.values) >= 600, "all records")
+    member = opened(Member(consumer_for(broker, name), name))
+    wait_for(lambda: len(member.values) >= 600, "all records")
     produce_numbers(broker, name, 600, partitions=150)
-    member.poll_until(lambda: len(member.values) >= 1200, "the records that came later")
+    wait_for(lambda: len(member.values) >= 1200, "the records that came later")
     assert sorted(member.values) == sorted([*range(600), *range(600)])
