@@ -24,6 +24,7 @@ import trio
 
 from kafscale.store.sigv4 import Credentials
 from kafscale.testing.certificates import Certificate, make_certificate
+from kafscale.testing.link import Link
 from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
 
 RECEIVE_BYTES = 256 * 1024
@@ -74,21 +75,6 @@ class S3Counters:
     connections_open: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
-
-
-@attrs.define
-class Link:
-    """One direction of a line that all connections share: who sends waits until its bytes have passed."""
-
-    bytes_per_second: float
-    _free_at: float = 0.0
-
-    async def carry(self, count: int) -> None:
-        """Wait for as long as the bytes take, behind those of others."""
-        if math.isinf(self.bytes_per_second):
-            return
-        self._free_at = max(self._free_at, trio.current_time()) + count / self.bytes_per_second
-        await trio.sleep_until(self._free_at)
 
 
 @attrs.define(kw_only=True)

@@ -18,7 +18,7 @@ from kafscale.errors import SlowDown
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.metered import size_of
-from kafscale.testing.s3_server import Link
+from kafscale.testing.link import Link
 
 
 @attrs.define(eq=False)

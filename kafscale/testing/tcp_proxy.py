@@ -1,0 +1,166 @@
+"""A TCP proxy with a bad line: for tests of what a program does when its connections are reset, slow, or silent.
+
+    proxy = TcpProxy(Address("127.0.0.1", broker_port))
+    await nursery.start(proxy.run)              # clients connect to proxy.port
+    proxy.delay_seconds = 0.2                   # each way
+    proxy.set_bandwidth(100_000)
+    proxy.reset()                               # RST to both ends of every connection
+    proxy.freeze()                              # connections stay open, and nothing passes ...
+    proxy.thaw()                                # ... until now, and nothing is lost
+    proxy.half_open()                           # the server's ends are closed; the clients are not told
+    proxy.refusing = True                       # new connections are reset at once
+
+It keeps its port while the server is down: a connection that can't be passed on is reset.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+
+import attrs
+import trio
+
+from kafscale.config import Address
+from kafscale.testing.link import Link
+
+CHUNK_BYTES = 16 << 10  # what is delayed, and passes the line, as one piece
+UNDER_WAY_CHUNKS = 256  # per direction of a connection; the sender waits past this, as past a full socket buffer
+CLOSE_WITH_RST = struct.pack("ii", 1, 0)
+
+
+@attrs.define(eq=False)
+class _Connection:
+    """A client's end, and the server's once it is reached."""
+
+    client: trio.SocketStream
+    server: trio.SocketStream | None = None
+    is_half_open: bool = False
+
+    def reset(self) -> None:
+        for stream in (self.client, self.server):
+            if stream is not None:
+                _reset(stream)
+
+
+@attrs.define(eq=False)
+class TcpProxy:
+    """Passes connections on to `upstream`. Knobs may be turned while it runs, from trio's thread.
+
+    delay_seconds: added each way, without limiting the rate. refusing: reset new connections.
+    """
+
+    upstream: Address
+    port: int = 0
+    delay_seconds: float = 0.0
+    refusing: bool = False
+    accepted_count: int = attrs.field(default=0, init=False)
+    _to_server: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
+    _to_client: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
+    _connections: set[_Connection] = attrs.field(factory=set, init=False)
+    _flowing: trio.Event = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._flowing = trio.Event()
+        self._flowing.set()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
+    async def run(self, *, task_status: trio.TaskStatus[TcpProxy] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen on 127.0.0.1 until cancelled; `port` is the real one once this has started."""
+        listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1")
+        self.port = listeners[0].socket.getsockname()[1]
+        task_status.started(self)
+        await trio.serve_listeners(self._serve, listeners)
+
+    def set_bandwidth(self, bytes_per_second: float) -> None:
+        """Limit each direction, over all connections together; `math.inf` for no limit."""
+        self._to_server.bytes_per_second = self._to_client.bytes_per_second = bytes_per_second
+
+    def reset(self) -> int:
+        """Reset every connection. Returns how many there were."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.reset()
+        return len(connections)
+
+    def freeze(self) -> None:
+        """Let nothing pass, on connections that are open or will be."""
+        if self._flowing.is_set():
+            self._flowing = trio.Event()
+
+    def thaw(self) -> None:
+        """Let everything pass again, what was held back first."""
+        self._flowing.set()
+
+    def half_open(self) -> int:
+        """Close the server's ends: the clients' stay open, as if the server had lost its power. Returns how many."""
+        connections = [each for each in self._connections if each.server is not None and not each.is_half_open]
+        for connection in connections:
+            assert connection.server is not None
+            connection.is_half_open = True
+            connection.server.socket.close()
+        return len(connections)
+
+    async def _serve(self, client: trio.SocketStream) -> None:
+        self.accepted_count += 1
+        if self.refusing:
+            _reset(client)
+            return
+        connection = _Connection(client)
+        self._connections.add(connection)
+        try:
+            connection.server = await trio.open_tcp_stream(self.upstream.host, self.upstream.port)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pass, client, connection.server, self._to_server)
+                nursery.start_soon(self._pass, connection.server, client, self._to_client)
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            if connection.is_half_open:
+                await _swallow(client)
+            else:
+                connection.reset()
+        finally:
+            self._connections.discard(connection)
+            for stream in (client, connection.server):
+                if stream is not None:
+                    stream.socket.close()
+
+    async def _pass(self, source: trio.SocketStream, target: trio.SocketStream, link: Link) -> None:
+        """Pass one direction on, to its end. A separate task delivers, so that a delay does not limit the rate."""
+        send, receive = trio.open_memory_channel[tuple[float, bytes]](UNDER_WAY_CHUNKS)
+        async with trio.open_nursery() as nursery, send:
+            nursery.start_soon(self._deliver, receive, target, link)
+            while data := await source.receive_some(CHUNK_BYTES):
+                await send.send((trio.current_time() + self.delay_seconds, bytes(data)))
+
+    async def _deliver(
+        self, chunks: trio.MemoryReceiveChannel[tuple[float, bytes]], target: trio.SocketStream, link: Link
+    ) -> None:
+        async for due, data in chunks:
+            await trio.sleep_until(due)
+            await link.carry(len(data))
+            while not self._flowing.is_set():
+                await self._flowing.wait()
+            await target.send_all(data)
+        while not self._flowing.is_set():
+            await self._flowing.wait()
+        await target.send_eof()
+
+
+def _reset(stream: trio.SocketStream) -> None:
+    if stream.socket.fileno() >= 0:
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, CLOSE_WITH_RST)
+        stream.socket.close()
+
+
+async def _swallow(client: trio.SocketStream) -> None:
+    """What a lost server never reads, until the client gives up or is reset."""
+    try:
+        while await client.receive_some(CHUNK_BYTES):
+            pass
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
