@@ -6,17 +6,19 @@ with where the batches are. Findings are gathered, not raised, so that one look 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import pairwise
 
 import attrs
 
 from kafscale.cli.output import iso_time
-from kafscale.errors import DamagedObject, KafkaError
-from kafscale.log import segment, wal_format
+from kafscale.errors import DamagedObject
+from kafscale.log import segment, segment_v1, wal_format
+from kafscale.log.segment_check import BodyCheck
+from kafscale.log.wal_check import WalFileCheck
 from kafscale.store.base import Buffer
 from kafscale.store.paths import SegmentKey, parse_segment_key, topic_id_text
 from kafscale.wire.compression import NAMES, NONE
-from kafscale.wire.records import BatchHeader, batches, validate, validate_compressed
+from kafscale.wire.records import BatchHeader, validate, validate_compressed
 
 MAX_DECOMPRESSED_BYTES = 1 << 30  # of one batch, when it is checked
 
@@ -80,6 +82,8 @@ def inspect(data: Buffer, name: str) -> Inspection:
         return _inspect_wal(view, name)
     if view[-4:] == segment.TRAILER_MAGIC:
         return _inspect_index(view, name)
+    if view[:4] == segment_v1.INDEX_MAGIC:
+        return _inspect_version_1_index(view, name)
     raise DamagedObject(f"{name}: neither a segment, nor an index, nor a file of the WAL; or its beginning is damaged")
 
 
@@ -89,19 +93,57 @@ def _inspect_segment(view: memoryview, name: str) -> Inspection:
         raise DamagedObject(f"{name}: {len(view)} bytes are too few for a header")
     version = segment.HEADER.unpack_from(view)[1]
     found.add("format version", version)
+    if version == segment_v1.VERSION:
+        return _inspect_version_1(found, view, name)
     if version != segment.VERSION:
-        found.damage.append(f"format version {version} is not known, only {segment.VERSION}")
+        found.damage.append(f"format version {version} is not known, only {segment_v1.VERSION} and {segment.VERSION}")
         return found
     footer = _footer(found, view, name)
     if footer is None:
         return found
-    identity = footer.identity
     found.expect("the header", bytes(view[: segment.HEADER.size]).hex(), segment.encode_header(footer).hex())
     size_bytes = footer.end_position + segment.footer_bytes_needed(view, name)
     found.expect("the size", len(view), size_bytes)
-    body = view[segment.HEADER.size : footer.end_position]
-    found.expect("the batches' CRC-32C", f"{segment.body_crc([body]):#010x}", f"{identity.body_crc:#010x}")
-    _check_body(found, body, footer)
+    _check_body(found, view[segment.HEADER.size : footer.end_position], footer)
+    return found
+
+
+def _inspect_version_1(found: Inspection, view: memoryview, name: str) -> Inspection:
+    key = _segment_key(name)
+    try:
+        header, trailer = segment_v1.decode_header(view, name), segment_v1.decode_trailer(view, name)
+        if key is None:
+            key = SegmentKey(topic="unknown", topic_id=bytes(16), partition=0, base_offset=header.base_offset)
+        footer = segment_v1.footer_without_index(segment_v1.decode_ends(key, view, view, len(view)))
+    except DamagedObject as exc:
+        found.damage.append(str(exc).removeprefix(f"{name}: ").removeprefix(f"{key.key if key else name}: "))
+        return found
+    if view[: segment.HEADER.size] != segment_v1.encode_header(header):
+        found.damage.append("the header has something where version 1 has nothing")
+    for fact, value in (
+        ("base offset", header.base_offset),
+        ("last offset", trailer.last_offset),
+        ("created", iso_time(header.created_ms)),
+        ("records", header.record_count),
+        ("bytes of batches", footer.identity.body_bytes),
+    ):
+        found.add(fact, value)
+    _check_body(found, view[segment.HEADER.size : footer.end_position], footer)
+    return found
+
+
+def _inspect_version_1_index(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="index")
+    found.add("format version", segment_v1.VERSION)
+    try:
+        entries = segment_v1.decode_index(view, name)
+    except DamagedObject as exc:
+        found.damage.append(str(exc).removeprefix(f"{name}: "))
+        return found
+    found.add("index rows", len(entries))
+    found.add("base offset", entries[0].base_offset)
+    if any(b.base_offset <= a.base_offset or b.position <= a.position for a, b in pairwise(entries)):
+        found.damage.append("the index is not in order")
     return found
 
 
@@ -150,78 +192,52 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
 
 def _segment_key(name: str) -> SegmentKey | None:
     """What a key says, also at the end of the path of a file store."""
-    return parse_segment_key("/".join(name.split("/")[-5:]))
+    parts = name.split("/")
+    return parse_segment_key("/".join(parts[-5:])) or parse_segment_key("/".join(parts[-4:]))
 
 
 def _check_body(found: Inspection, body: memoryview, footer: segment.Footer) -> None:
-    position, next_offset, record_count, max_timestamp_ms = segment.HEADER.size, footer.identity.base_offset, 0, -1
-    starts: dict[int, int] = {}
-    try:
-        for batch in batches(body):
-            header = validated(batch)
-            if header.base_offset < next_offset:
-                found.damage.append(f"the batch at byte {position} goes back to offset {header.base_offset}")
-            starts[position] = header.base_offset
-            found.rows.append(batch_row(header, position))
-            next_offset, position = header.next_offset, position + len(batch)
-            record_count += header.last_offset_delta + 1
-            max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
-    except KafkaError as exc:
-        found.damage.append(f"the batch at byte {position}: {exc}")
-        return
-    found.expect("the number of batches", len(starts), footer.identity.batch_count)
-    found.expect("the last offset", next_offset - 1, footer.last_offset)
-    found.expect("the number of records", record_count, footer.record_count)
-    found.expect("the greatest timestamp", max_timestamp_ms, footer.identity.max_timestamp_ms)
-    for row_offset, row_position in zip(footer.index.base_offsets, footer.index.positions, strict=True):
-        found.expect(f"the batch at byte {row_position}", starts.get(row_position), row_offset)
+    check = BodyCheck(
+        footer=footer,
+        base_offset=footer.identity.base_offset,
+        end=footer.end_position,
+        merged=footer.identity.generation > 0,
+        check_batch=validated,
+        on_batch=lambda header, position: found.rows.append(batch_row(header, position)),
+    )
+    check.feed(body)
+    check.finish()
+    found.damage += map(str, check.damage)
 
 
 def _inspect_wal(view: memoryview, name: str) -> Inspection:
     found = Inspection(kind="WAL file", row_class=EntryRow)
-    header = wal_format.decode_file_header(name, view)
-    if header is None:
+    check = WalFileCheck(name=name, content=view, check_batch=validated)
+    header, topics = check.header, set()
+    if header is not None:
+        found.add("file number", header.number)
+        found.add("first sequence number", header.sequence)
+        found.add("created", iso_time(header.created_ms))
+        found.add("started", "yes" if header.started else "no")
+        for checked in check.entries():
+            topics.add((checked.entry.topic_id, checked.entry.partition))
+            if checked.header is not None:
+                found.rows.append(_entry_row(checked.entry, checked.header))
+        found.add("entries", check.next_sequence - header.sequence)
+        found.add("partitions", len(topics))
+        found.add("bytes in use", check.end)
+        found.add("bytes of the file", len(view))
+        if check.tail is not None:
+            found.add("tail", check.tail)
+    elif not check.damage:
         found.damage.append("the file's header is damaged")
-        return found
-    found.add("file number", header.number)
-    found.add("first sequence number", header.sequence)
-    found.add("created", iso_time(header.created_ms))
-    found.add("started", "yes" if header.started else "no")
-    end, sequence, topics = wal_format.FILE_HEADER_BYTES, header.sequence, set()
-    for entry in wal_format.scan(view, end, salt=header.salt):
-        found.expect(f"the sequence number of the entry at byte {end}", entry.sequence, sequence)
-        end, sequence = entry.end, sequence + 1
-        topics.add((entry.topic_id, entry.partition))
-        found.rows += _entry_rows(found, entry)
-    found.add("entries", sequence - header.sequence)
-    found.add("partitions", len(topics))
-    found.add("bytes in use", end)
-    found.add("bytes of the file", len(view))
-    _check_tail(found, bytes(view[end:]), sequence, header.salt)
+    found.damage += map(str, check.damage)
     return found
 
 
-def _entry_rows(found: Inspection, entry: wal_format.WalEntry) -> Iterator[EntryRow]:
-    data = memoryview(entry.data)
-    try:
-        header = validated(data)
-    except KafkaError as exc:
-        found.damage.append(f"the batch at byte {entry.position}: {exc}")
-        return
-    found.expect(f"the base offset of the batch at byte {entry.position}", header.base_offset, entry.base_offset)
-    topic_id = topic_id_text(entry.topic_id)
+def _entry_row(entry: wal_format.WalEntry, header: BatchHeader) -> EntryRow:
     row = batch_row(header, entry.position)
-    yield EntryRow(**attrs.asdict(row), topic_id=topic_id, partition=entry.partition)
-
-
-def _check_tail(found: Inspection, tail: bytes, sequence: int, salt: int) -> None:
-    """What follows the last good entry: zeros, or the rest of a write that was never acknowledged, or damage."""
-    if wal_format.is_zero(tail, 0):
-        found.add("tail", "clean")
-    elif wal_format.find_proof(tail, 0, sequence=sequence, salt=salt) is None:
-        found.add("tail", "torn: a write that was never acknowledged is cut off at the next start")
-    else:
-        found.damage.append(f"entry {sequence} was acknowledged and is damaged")
+    return EntryRow(**attrs.asdict(row), topic_id=topic_id_text(entry.topic_id), partition=entry.partition)
 
 
 def validated(batch: memoryview) -> BatchHeader:

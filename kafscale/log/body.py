@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 
 import attrs
 
@@ -35,14 +35,13 @@ class BatchSplitter:
     _kept_bytes: int = attrs.field(default=0, init=False)
     _wanted_bytes: int = attrs.field(default=HEADER_BYTES, init=False)
 
-    def feed(self, piece: Buffer) -> Sequence[LocatedBatch]:
-        """The batches that end in this piece. Raises KafkaError where none begins or can end."""
+    def feed(self, piece: Buffer) -> Iterator[LocatedBatch]:
+        """The batches that end in this piece; take them all. Raises KafkaError where none begins or can end."""
         self._kept.append(piece)
         self._kept_bytes += len(piece)
         if self._kept_bytes < self._wanted_bytes:
-            return ()
+            return
         view = memoryview(piece if len(self._kept) == 1 else b"".join(self._kept))
-        found: list[LocatedBatch] = []
         start = 0
         self._wanted_bytes = HEADER_BYTES
         while len(view) - start >= HEADER_BYTES:
@@ -50,11 +49,11 @@ class BatchSplitter:
             if start + size > len(view):
                 self._wanted_bytes = size
                 break
-            found.append(LocatedBatch(self.position, view[start : start + size]))
+            found = LocatedBatch(self.position, view[start : start + size])
             self.position += size
             start += size
+            yield found
         self._kept, self._kept_bytes = [bytes(view[start:])], len(view) - start
-        return found
 
     def _size_of(self, view: memoryview) -> int:
         header = parse_header(view)

@@ -103,7 +103,7 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
         part = await store.get_tail(key, needed)
     footer = decode_footer(part.data, key)
     check_index_order(footer, key)
-    _check_identity(footer, segment_key)
+    check_identity(footer, segment_key)
     if footer.end_position + needed != part.object_size_bytes:
         raise DamagedObject(f"{key}: has {part.object_size_bytes} bytes, its footer tells of another size")
     return footer
@@ -133,13 +133,13 @@ async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | No
     try:
         footer = decode_footer((await store.get(key)).data, key)
         check_index_order(footer, key)
-        _check_identity(footer, segment_key)
+        check_identity(footer, segment_key)
     except (NotFound, DamagedObject):
         return None
     return footer
 
 
-def _check_identity(footer: Footer, key: SegmentKey) -> None:
+def check_identity(footer: Footer, key: SegmentKey) -> None:
     """A footer of another segment, copied or renamed, is as good as a damaged one."""
     identity = footer.identity
     told = (identity.topic_id, identity.partition, identity.base_offset, identity.generation)

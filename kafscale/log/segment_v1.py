@@ -102,6 +102,11 @@ def decode_header(data: Buffer, name: str) -> Header:
     return Header(base_offset, record_count, created_ms)
 
 
+def encode_header(header: Header) -> bytes:
+    """The first 32 bytes of a `.kfs`."""
+    return HEADER.pack(HEADER_MAGIC, VERSION, 0, header.base_offset, header.record_count, header.created_ms, 0)
+
+
 def decode_trailer(tail: Buffer, name: str) -> Trailer:
     """Raises DamagedObject."""
     if len(tail) < TRAILER.size:
@@ -166,6 +171,11 @@ def footer_from_index(ends: Ends, entries: Sequence[IndexEntry]) -> Footer:
     )
     check_index_order(footer, ends.key.of_kind("index").key)
     return footer
+
+
+def footer_without_index(ends: Ends) -> Footer:
+    """A footer with one row for all batches. Raises DamagedObject."""
+    return footer_from_index(ends, [IndexEntry(ends.header.base_offset, HEADER.size)])
 
 
 def footer_from_batches(ends: Ends, spans: Sequence[Span]) -> Footer:

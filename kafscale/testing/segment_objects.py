@@ -14,7 +14,7 @@ from crc32c import crc32c
 from kafscale.log.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
-from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header, set_base_offset
 
 CREATED_MS = 1_700_000_000_000
 
@@ -85,7 +85,8 @@ def version_1_objects(key: SegmentKey, batches: Sequence[bytes], *, interval: in
 
 
 def version_2_objects(key: SegmentKey, batches: Sequence[bytes], *, leader_epoch: int = 0) -> SegmentObjects:
-    """As a flush writes them, without producers."""
+    """As a flush writes them, which gives the batches its leader epoch; without producers."""
+    batches = [_with_leader_epoch(batch, leader_epoch) for batch in batches]
     headers = [parse_header(memoryview(batch)) for batch in batches]
     identity = Identity(
         topic_id=key.topic_id,
@@ -103,3 +104,9 @@ def version_2_objects(key: SegmentKey, batches: Sequence[bytes], *, leader_epoch
     footer = build_footer(identity, headers, producers=[], epochs=epochs)
     index = encode_footer(footer)
     return SegmentObjects(key, b"".join([encode_header(footer), *batches, index]), index)
+
+
+def _with_leader_epoch(batch: bytes, leader_epoch: int) -> bytes:
+    changed = bytearray(batch)
+    set_base_offset(memoryview(changed), parse_header(memoryview(batch)).base_offset, leader_epoch)
+    return bytes(changed)
