@@ -20,7 +20,7 @@ import click
 import kafscale
 from kafscale.errors import ConfigError, KafScaleError
 
-COMMANDS = ("serve", "config", "topics", "groups", "produce", "consume", "inspect", "adopt", "verify")
+COMMANDS = ("serve", "config", "topics", "groups", "produce", "consume", "inspect", "adopt", "verify", "storage")
 
 
 class LazyGroup(click.Group):

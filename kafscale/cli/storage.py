@@ -1,0 +1,116 @@
+"""`kafscale storage`: what each topic takes in the bucket, and what that costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from kafscale.cli.adopt import STORE_OPTIONS
+from kafscale.cli.connecting import json_option
+from kafscale.cli.output import iso_time, show, show_json
+from kafscale.cli.progress import counting
+from kafscale.cli.serve import settings_flags
+from kafscale.config import Settings, load
+
+if TYPE_CHECKING:
+    from kafscale.log.usage import TopicUsage, Usage
+
+PRICE_DEFAULT = 0.023  # $ per GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
+
+
+@attrs.frozen(kw_only=True)
+class StorageRow:
+    """One topic. Times are those of its uploads; `pending` is in the write-ahead log only, if that was looked at."""
+
+    topic: str
+    id: str
+    partitions: int
+    segments: int
+    bytes: int
+    oldest: str
+    newest: str
+    pending: int | None
+    cost_per_month: float
+
+
+@click.command("storage")
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    default=PRICE_DEFAULT,
+    show_default=True,
+    help="Price of a GB (2^30 bytes) for a month; requests are not counted.",
+)
+@json_option
+@settings_flags(only=STORE_OPTIONS)
+def command(price: float, as_json: bool, config_file: str | None, **flags: Any) -> None:
+    """Show what each topic takes in the bucket: segments, bytes, oldest and newest, and the cost per month.
+
+    Reads the bucket's listing only, so it can run beside a live broker. With a --data-dir that has a write-ahead log,
+    what is in that and not yet in the bucket is shown as pending.
+    """
+    import trio
+
+    loaded = load(flags, os.environ, config_file)
+    usage, pending = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
+    rows = [_row(topic, pending, price) for topic in usage.topics]
+    others_pending = sum((pending or {}).values()) - sum(row.pending or 0 for row in rows)
+    cost = _cost(usage.wal_bytes + sum(row.bytes for row in rows), price)
+    if as_json:
+        show_json(
+            {
+                "topics": [attrs.asdict(row) for row in rows],
+                "wal_objects": usage.wal_object_count,
+                "wal_bytes": usage.wal_bytes,
+                "pending_of_other_topics": None if pending is None else others_pending,
+                "price": price,
+                "cost_per_month": cost,
+            }
+        )
+        return
+    show(StorageRow, rows)
+    click.echo()
+    if usage.wal_object_count:
+        click.echo(f"write-ahead log in the bucket: {usage.wal_object_count} objects, {usage.wal_bytes} bytes")
+    if others_pending:
+        click.echo(f"pending of topics that have nothing in the bucket yet: {others_pending} bytes")
+    click.echo(f"all together: {cost:.2f} per month, at {price} for a GB-month, without requests")
+
+
+def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float) -> StorageRow:
+    from kafscale.store.paths import topic_id_text
+
+    return StorageRow(
+        topic=topic.name,
+        id=topic_id_text(topic.topic_id),
+        partitions=len(topic.last_keys),
+        segments=topic.segment_count,
+        bytes=topic.size_bytes,
+        oldest=iso_time(topic.oldest_ms) if topic.segment_count else "-",
+        newest=iso_time(topic.newest_ms) if topic.segment_count else "-",
+        pending=None if pending is None else pending.get(topic.topic_id, 0),
+        cost_per_month=_cost(topic.size_bytes, price),
+    )
+
+
+def _cost(size_bytes: int, price: float) -> float:
+    from kafscale.log.usage import BYTES_PER_GB
+
+    return round(size_bytes / BYTES_PER_GB * price, 4)
+
+
+async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None]:
+    from kafscale.log.disk import RealDisk
+    from kafscale.log.usage import measure_usage, pending_bytes
+    from kafscale.store.opening import store_of_command
+
+    wal = settings.data_dir / "wal"
+    async with store_of_command(settings) as store:
+        with counting("objects listed:") as report:
+            usage = await measure_usage(store, settings.namespace, report)
+        pending = await pending_bytes(store, usage, RealDisk(wal)) if with_data_dir and wal.is_dir() else None
+        return usage, pending
