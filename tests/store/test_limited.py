@@ -76,6 +76,7 @@ async def test_waits_are_measured_and_shown_by_class(autojump_clock):
     async with trio.open_nursery() as nursery:
         for number in range(3):
             nursery.start_soon(store.put, f"{number}", [b""])
+        await trio.testing.wait_all_tasks_blocked()  # tasks begin in any order
         nursery.start_soon(LimitedStore(faulty, limiter, WorkClass.BACKGROUND).put, "merged", [b""])
         await trio.testing.wait_all_tasks_blocked()
         text = metrics.registry.expose()
