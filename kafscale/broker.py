@@ -1,11 +1,12 @@
 """The composition root: builds the components, nests the nurseries, owns the shutdown order. Read this page first.
 
     Broker.run
-    └─ admin HTTP                    answers /healthz and /readyz from the first moment to the last
-       └─ storage nursery            WAL syncer and file preparer, consumer group timers, deletion of topics' objects
-          └─ flusher nursery         a task per partition that is being flushed
-             └─ connection nursery   a reader and a writer per connection
-                └─ acceptors
+    └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
+       └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
+          └─ storage nursery            WAL syncer and file preparer, consumer group timers, deletion of topics' objects
+             └─ flusher nursery         a task per partition that is being flushed
+                └─ connection nursery   a reader and a writer per connection
+                   └─ acceptors
 
 Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
 they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
@@ -34,17 +35,22 @@ from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.group_settings import GroupSettings
 from kafscale.cluster.groups import GroupCoordinator
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producers import ProducerIds
+from kafscale.cluster.takeover import Lead, take_lead
 from kafscale.cluster.topics import Topic, TopicPolicy, TopicRegistry
 from kafscale.config import Address, Settings
-from kafscale.errors import StartupError
+from kafscale.errors import StartupError, StoreError
 from kafscale.log.data_directory import lock_data_directory
 from kafscale.log.disk import Disk, RealDisk
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_log
+from kafscale.log.other_logs import check_other_logs
+from kafscale.log.s3_wal import S3Wal
+from kafscale.log.wal import Wal
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
 from kafscale.server.connection import ConnectionMetrics
@@ -52,11 +58,12 @@ from kafscale.server.dispatch import Dispatcher
 from kafscale.server.listener import Acceptor, BoundListener, bind
 from kafscale.store.base import ObjectStore
 from kafscale.store.opening import open_store
+from kafscale.store.probe import startup_errors
 from kafscale.store.views import StoreViews
 
 logger = logging.getLogger(__name__)
 
-STORE_KEY = "cluster/store"
+STORE_KEY = f"{LOCAL_PREFIX}store"
 COLLECTED_AFTER_COUNT = 50_000  # objects made and not freed since the last collection
 CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very end
 
@@ -128,15 +135,35 @@ class Broker:
         self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve on a store, metadata and disk that are open already, as a simulation gives; otherwise as `run`."""
-        settings, metadata = self.settings, parts.metadata
+        self._not_ready = "restoring"
+        with startup_errors():
+            lead = await take_lead(self.settings, parts.views or StoreViews.alike(parts.store), parts.metadata)
+        async with trio.open_nursery() as leading:
+            await leading.start(lead.run)
+            log = await self._build(lead, parts)
+            await self._restore(lead, log, parts.disk)
+            await self._run_storage(log, task_status)
+            await self._last_checkpoint(lead)
+            leading.cancel_scope.cancel()
+
+    async def _build(self, lead: Lead, parts: StorageParts) -> Log:
+        """All components but those of the network."""
+        settings, metadata = self.settings, lead.metadata
         node = await register_node(
             metadata,
             node_id=settings.broker_id,
+            broker_epoch=lead.epoch,
             cluster_id=settings.cluster_id,
             advertised=_advertised(settings, self.listeners),
         )
-        views = parts.views or StoreViews.alike(parts.store)
-        log = open_log(settings, views, parts.disk, node.broker_epoch, self.metrics)
+        log = open_log(
+            settings,
+            parts.views or StoreViews.alike(parts.store),
+            parts.disk,
+            leader_epoch=lead.epoch,
+            metrics=self.metrics,
+            journal=lead.journal,
+        )
         draining = trio.Event()
         self.services = Services(
             settings=settings,
@@ -150,19 +177,18 @@ class Broker:
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
         )
-        await self._restore(log)
-        await self._run_storage(log, task_status)
+        return log
 
-    async def _restore(self, log: Log) -> None:
+    async def _restore(self, lead: Lead, log: Log, disk: Disk) -> None:
         """Topics, groups, what the bucket holds, and what only the write-ahead log holds."""
-        self._not_ready = "restoring"
         services = self.services
         await services.topics.load()
         await services.groups.load()
         for topic in services.topics.all():
             log.open_topic(_spec(services.topics, topic))
         await log.restore()
-        await log.replay()
+        await log.replay(lead.earlier)
+        await check_other_logs(log, lead.journal, lead.earlier, disk)
 
     def _forget_offsets_of_deleted_topics(self) -> None:
         """A crash may have come between a topic's deletion and that of the offsets that groups had committed to it."""
@@ -171,12 +197,19 @@ class Broker:
             if topics.get(name) is None:
                 groups.forget_topic(name)
 
+    async def _last_checkpoint(self, lead: Lead) -> None:
+        with trio.move_on_after(CLOSE_SECONDS):
+            try:
+                await lead.checkpointer.write_if_changed()
+            except StoreError as exc:
+                logger.warning("the metadata has no checkpoint of the shutdown: %s", exc)
+
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
     async def _run_storage(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
         services = self.services
         async with trio.open_nursery() as storage:
-            if log.wal is not None:
+            if isinstance(log.wal, Wal):
                 await storage.start(log.wal.prepare_files)
                 await storage.start(log.wal.run)
             await storage.start(services.groups.run)
@@ -199,6 +232,8 @@ class Broker:
             await flusher.start(log.flusher.run)
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
+                if isinstance(log.wal, S3Wal):
+                    await log.wal.settle()
                 await log.flusher.flush_all()
             if last_flush.cancelled_caught:
                 logger.warning("shutting down with %d bytes not in the bucket yet", log.tail_bytes())

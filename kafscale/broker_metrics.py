@@ -16,7 +16,7 @@ def register_broker_metrics(services: Services, acceptor: Acceptor) -> None:
     """Once, when all components are there."""
     metrics, log = services.metrics, services.log
     _register_pool(metrics, log.pool)
-    if log.wal is not None:
+    if isinstance(log.wal, Wal):
         _register_wal(metrics, log.wal)
     _register_log(metrics, log)
     _register_connections(metrics, acceptor)

@@ -36,9 +36,9 @@ class ReachedBy(Protocol):
 class Node:
     """One broker.
 
-    `broker_epoch` grows by one with every start. While a single broker owns every partition it is also their leader
-    epoch. `advertised` has an entry for each listener; None advertises the address that the client reached, because
-    the listener is bound to a wildcard address and nothing else is known to lead there.
+    `broker_epoch` is claimed in the bucket and grows with every start. While a single broker owns every partition it is
+    also their leader epoch. `advertised` has an entry for each listener; None advertises the address that the client
+    reached, because the listener is bound to a wildcard address and nothing else is known to lead there.
     """
 
     node_id: int
@@ -52,15 +52,24 @@ class Node:
         return advertised or Endpoint(peer.reached_host, peer.reached_port)
 
 
+def epoch_key(node_id: int) -> str:
+    """Where the metadata has the epoch of a broker's last start."""
+    return f"brokers/{node_id}/epoch"
+
+
 async def register_node(
-    store: MetadataStore, *, node_id: int, cluster_id: str | None, advertised: Mapping[str, Endpoint | None]
+    store: MetadataStore,
+    *,
+    node_id: int,
+    broker_epoch: int,
+    cluster_id: str | None,
+    advertised: Mapping[str, Endpoint | None],
 ) -> Node:
-    """Begin a new epoch of this broker, durably, and make up the cluster's id if there is none yet.
+    """Make known, durably, which epoch this broker has claimed, and make up the cluster's id if there is none yet.
 
     Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
     """
-    key = epoch_key(node_id)
-    id_entry, epoch_entry = await store.get(CLUSTER_ID_KEY), await store.get(key)
+    id_entry = await store.get(CLUSTER_ID_KEY)
     known_id = decode(str, id_entry.value) if id_entry else None
     if cluster_id is not None and known_id not in (None, cluster_id):
         raise StartupError(
@@ -68,19 +77,8 @@ async def register_node(
             "leave the option out, or give another --data-dir"
         )
     final_id = known_id or cluster_id or random_cluster_id()
-    epoch = decode(int, epoch_entry.value) + 1 if epoch_entry else 0
-    await store.commit(
-        Transaction(
-            puts={CLUSTER_ID_KEY: encode(final_id), key: encode(epoch)},
-            expect={key: epoch_entry.revision if epoch_entry else 0},
-        )
-    )
-    return Node(node_id=node_id, cluster_id=final_id, broker_epoch=epoch, advertised=advertised)
-
-
-def epoch_key(node_id: int) -> str:
-    """Where the metadata has the epoch of this broker's latest start."""
-    return f"brokers/{node_id}/epoch"
+    await store.commit(Transaction(puts={CLUSTER_ID_KEY: encode(final_id), epoch_key(node_id): encode(broker_epoch)}))
+    return Node(node_id=node_id, cluster_id=final_id, broker_epoch=broker_epoch, advertised=advertised)
 
 
 def random_uuid() -> bytes:

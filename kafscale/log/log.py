@@ -1,7 +1,7 @@
 """The log: all partitions of this broker, and what they share.
 
     chunk pool    memory of everything that is not in the bucket yet
-    WAL           one for all partitions; None under `segment` durability
+    WAL           one for all partitions, on disk or in the bucket; None under `segment` durability
     flusher       takes tails to the bucket
     reader        memory tail, else one ranged GET
 
@@ -26,6 +26,8 @@ from kafscale.log.log_config import LogConfig
 from kafscale.log.partition import Partition, Traffic
 from kafscale.log.reader import LogReader
 from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
+from kafscale.log.s3_wal import S3Wal
+from kafscale.log.s3_wal_replay import EarlierLog
 from kafscale.log.tail import TailBatch
 from kafscale.log.wal import Wal
 from kafscale.log.wal_format import WalEntry
@@ -87,7 +89,7 @@ class Log:
     leader_epoch: int
     segment_bytes: int
     pool: ChunkPool
-    wal: Wal | None
+    wal: Wal | S3Wal | None
     flusher: Flusher
     reader: LogReader
     traffic: TrafficMetrics
@@ -188,15 +190,21 @@ class Log:
                     first_offset,
                 )
 
-    async def replay(self) -> None:
-        """Bring back what the WAL has and the bucket has not. Raises DamagedObject."""
-        if self.wal is not None:
+    async def replay(self, earlier: EarlierLog | None = None) -> None:
+        """Bring back what the WAL has and no segment has. Raises DamagedObject, StoreError.
+
+        `earlier` is what the log in the bucket held at the start: needed under `s3-wal` only.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        if isinstance(self.wal, Wal):
             progress = _Progress("replaying the write-ahead log: %d entries")
-            now_ms = time.time_ns() // 1_000_000
             await self.wal.replay(
                 lambda entry: self._replay_entry(entry, now_ms),
                 on_progress=lambda done: progress.report(done.entry_count),
             )
+        elif self.wal is not None:
+            assert earlier is not None
+            await self.wal.replay(earlier, lambda entry: self._replay_entry(entry, now_ms))
         for partition in self.partitions.values():
             if partition.next_offset < partition.log_start_offset:
                 partition.skip_to(partition.log_start_offset)

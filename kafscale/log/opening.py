@@ -9,16 +9,28 @@ from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.reader import LogReader
+from kafscale.log.s3_wal import S3Wal
 from kafscale.log.upload import Uploader
 from kafscale.log.wal import Wal
 from kafscale.metrics import Metrics
 from kafscale.store.views import StoreViews
 
 
-def open_log(settings: Settings, views: StoreViews, disk: Disk, leader_epoch: int, metrics: Metrics) -> Log:
-    """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`."""
+def open_log(
+    settings: Settings,
+    views: StoreViews,
+    disk: Disk,
+    *,
+    leader_epoch: int,
+    metrics: Metrics,
+    journal: S3Wal | None = None,
+) -> Log:
+    """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
+
+    `journal` is the log in the bucket; record batches go there under `s3-wal`.
+    """
     pool = ChunkPool(settings.chunk_pool_bytes)
-    wal = None
+    wal: Wal | S3Wal | None = None
     if settings.durability is Durability.WAL:
         wal = Wal(
             disk=disk,

@@ -43,9 +43,13 @@ class Journal(Protocol):
 
 
 class WriteAheadLog(Journal, Protocol):
-    """The journal that keeps a batch until it is released."""
+    """The journal that keeps a batch until it is released: on the local disk, or in the bucket."""
+
+    def retain(self, file: WalFile) -> None: ...
 
     def release(self, file: WalFile, count: int = 1) -> None: ...
+
+    async def read(self, file: WalFile, position: int, length_bytes: int) -> memoryview: ...
 
 
 @attrs.define(eq=False)

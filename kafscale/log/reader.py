@@ -14,10 +14,9 @@ import attrs
 from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.log.footers import Footers
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
-from kafscale.log.partition import Partition
+from kafscale.log.partition import Partition, WriteAheadLog
 from kafscale.log.segment import Footer
 from kafscale.log.tail import Slices, TailBatch, coalesce
-from kafscale.log.wal import Wal
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.wire.records import batches, iterate_records, parse_header
 
@@ -47,7 +46,7 @@ class LogReader:
 
     store: ObjectStore
     footers: Footers
-    wal: Wal | None
+    wal: WriteAheadLog | None
 
     def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | None:
         """Batches from the memory tail, without a copy; None if they are elsewhere. The caller owes `release()`."""

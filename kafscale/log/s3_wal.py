@@ -25,7 +25,7 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import attrs
@@ -42,6 +42,7 @@ from kafscale.log.s3_wal_format import (
     encode_object,
     wal_object,
 )
+from kafscale.log.s3_wal_replay import EarlierLog
 from kafscale.log.wal import Round
 from kafscale.log.wal_format import ENTRY_HEADER_BYTES, RECORD_BATCH, WalEntry, WalFile, decode_entry
 from kafscale.metrics import Histogram
@@ -195,9 +196,13 @@ class S3Wal:
 
     # ---- what the broker runs ---------------------------------------------------------------------------------
 
-    def inherit(self, objects: Iterable[WalObject]) -> None:
-        """Take over what earlier epochs have left, in order, to be deleted when it is released; before `run`."""
-        self._objects.extend(objects)
+    async def replay(self, earlier: EarlierLog, handle: Callable[[WalEntry], bool]) -> None:
+        """Hand every entry of earlier epochs to `handle`, in order; to be called once.
+
+        What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
+        """
+        self._objects.extendleft(reversed(await earlier.replay(handle)))
+        self._wake_deleter()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is appended, until cancelled; what is not acknowledged by then may be in the bucket or not.

@@ -41,7 +41,7 @@ class WalPosition:
     number: int
 
 
-START = WalPosition(0, 0)
+START = WalPosition(-1, 0)  # before everything: epochs begin with 0
 
 
 @attrs.frozen(kw_only=True)

@@ -29,6 +29,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, Fenced, PreconditionFailed
+from kafscale.log.nurseries import ungrouped
 from kafscale.log.s3_wal_format import (
     HEADER_BYTES,
     START,
@@ -65,7 +66,7 @@ class EarlierLog:
         """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
 
         `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects. Raises DamagedObject, StoreError.
+        the objects, of which at most READS_AT_ONCE_COUNT are in memory at once. Raises DamagedObject, StoreError.
         """
         wanted = [key for key in self.keys if _position(key) > after]
         replayed: list[WalObject] = []
@@ -85,12 +86,10 @@ class EarlierLog:
         async def read(key: str) -> None:
             contents[key] = (await self.store.get(key)).data
 
-        try:
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 for each in keys:
                     nursery.start_soon(read, each.key)
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group
         return [contents[each.key] for each in keys]
 
 

@@ -28,7 +28,7 @@ from kafscale.log.partition import Partition
 from kafscale.log.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.tail import TailBatch
 from kafscale.log.upload import segment_of
-from kafscale.log.wal import Round
+from kafscale.log.wal import Round, Wal
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
@@ -132,14 +132,16 @@ async def memory_log(
     **settings: Any,
 ) -> AsyncIterator[MemoryLog]:
     """Restore and run a log for the block. What is given back to the pool is overwritten at once."""
-    log = open_log(memory_settings(**settings), StoreViews.alike(store), disk, leader_epoch, Metrics())
+    log = open_log(
+        memory_settings(**settings), StoreViews.alike(store), disk, leader_epoch=leader_epoch, metrics=Metrics()
+    )
     log.pool.poison = True
     for spec in topics or [topic_spec()]:
         log.open_topic(spec)
     await log.restore()
     await log.replay()
     async with trio.open_nursery() as nursery:
-        if log.wal is not None:
+        if isinstance(log.wal, Wal):
             await nursery.start(log.wal.prepare_files)
             await nursery.start(log.wal.run)
         await nursery.start(log.flusher.run)

@@ -5,7 +5,7 @@ import base64
 import attrs
 import pytest
 
-from kafscale.cluster.node import Endpoint, Node, random_uuid, register_node, uuid_text
+from kafscale.cluster.node import Endpoint, Node, epoch_key, random_uuid, register_node, uuid_text
 from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 
@@ -17,8 +17,8 @@ class Reached:
     reached_port: int = 9092
 
 
-async def register(store: MemoryMetadataStore, cluster_id: str | None = None, node_id: int = 0) -> Node:
-    return await register_node(store, node_id=node_id, cluster_id=cluster_id, advertised={})
+async def register(store: MemoryMetadataStore, cluster_id: str | None = None, epoch: int = 0) -> Node:
+    return await register_node(store, node_id=0, broker_epoch=epoch, cluster_id=cluster_id, advertised={})
 
 
 async def test_the_cluster_id_is_made_up_once() -> None:
@@ -29,10 +29,12 @@ async def test_the_cluster_id_is_made_up_once() -> None:
     assert len(first.cluster_id) == 22
 
 
-async def test_each_start_is_a_new_epoch_of_its_broker() -> None:
+async def test_the_epoch_that_was_claimed_is_kept() -> None:
     store = MemoryMetadataStore()
-    assert [(await register(store)).broker_epoch for _ in range(3)] == [0, 1, 2]
-    assert (await register(store, node_id=1)).broker_epoch == 0
+    assert (await register(store, epoch=7)).broker_epoch == 7
+    entry = await store.get(epoch_key(0))
+    assert entry is not None
+    assert entry.value == b"7"
 
 
 async def test_a_given_cluster_id_is_kept_and_must_stay() -> None:

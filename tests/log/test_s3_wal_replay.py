@@ -195,7 +195,7 @@ async def test_a_broker_that_was_suspended_until_all_was_deleted_meets_its_fence
         await late.wait_arrived()
         earlier = await take_over(store, "default", 1, kept_until=START)
         new = S3Wal(store=store, namespace="default", epoch=1)
-        new.inherit(await earlier.replay(lambda entry: False))
+        await new.replay(earlier, lambda entry: False)
         await nursery.start(new.run)
         await append(new, 1).wait()
         new.trim(WalPosition(1, 0))

@@ -1,0 +1,117 @@
+"""Who leads: one object in the bucket, which each start of a broker replaces by a conditional write.
+
+A claim has an epoch that is larger than any before it: that of partitions, segments and the log in the bucket. It names
+the broker, the data directory and the durability it runs with, and a nonce by which a broker knows its own claim when
+the reply to its write was lost.
+
+In `s3-wal` and `segment` an older broker is stopped by its next conditional write. In `wal` an acknowledgement touches
+no store, so a broker looks at the claim every WATCH_SECONDS and stops when it is no longer its own, and a start with
+another data directory waits for TAKEOVER_WAIT_SECONDS before it reads anything. A start with the same directory need
+not: the older broker has let go of the directory's lock. A broker that is suspended, or cut off from the store, for
+longer may have acknowledged more by then; that is in its data directory and is kept there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NoReturn
+
+import attrs
+import trio
+
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.node import random_uuid, uuid_text
+from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import system_key
+
+WATCH_SECONDS = 2.0
+TAKEOVER_WAIT_SECONDS = 3.0  # WATCH_SECONDS, and a second for the look itself
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`."""
+
+    epoch: int
+    broker_id: int
+    directory_id: str
+    acknowledges_locally: bool
+    nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
+
+
+@attrs.frozen
+class Claimed:
+    """A claim that has been made, and the one that it replaced."""
+
+    claim: Claim
+    previous: Claim | None
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether an older broker may still be acknowledging."""
+        previous = self.previous
+        return (
+            previous is not None and previous.acknowledges_locally and previous.directory_id != self.claim.directory_id
+        )
+
+
+def claim_key(namespace: str) -> str:
+    return system_key("epoch", namespace=namespace)
+
+
+async def claim(
+    store: ObjectStore, namespace: str, wanted: Claim, *, least_epoch: Callable[[], Awaitable[int]]
+) -> Claimed:
+    """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject.
+
+    `least_epoch` is asked if nobody has claimed one yet, or the object has been lost.
+    """
+    key = claim_key(namespace)
+    replaced: Claim | None = None
+    while True:
+        try:
+            found = await store.get(key)
+        except NotFound:
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, await least_epoch()))
+            write = partial(store.put_if_absent, key, [encode(wanted)])
+        else:
+            current = _decode(key, found.data)
+            if current.nonce == wanted.nonce:
+                return Claimed(current, replaced)  # the reply to our write was lost
+            replaced = current
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1))
+            write = partial(store.put_if_match, key, [encode(wanted)], found.etag)
+        try:
+            await write()
+        except PreconditionFailed:
+            continue  # another broker is starting at the same moment: the last one leads
+        return Claimed(wanted, replaced)
+
+
+async def watch_claim(store: ObjectStore, namespace: str, own: Claim) -> NoReturn:
+    """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
+    key = claim_key(namespace)
+    while True:
+        await trio.sleep(WATCH_SECONDS)
+        try:
+            current = _decode(key, (await store.get(key)).data)
+        except (StoreError, DamagedObject) as exc:
+            logger.debug("%s can't be read, so nothing is known of another broker: %s", key, exc)
+            continue
+        if current.epoch > own.epoch:
+            raise Fenced(
+                f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
+                f"this one, of epoch {own.epoch}, has been superseded"
+            )
+
+
+def _decode(key: str, data: bytes | bytearray | memoryview) -> Claim:
+    try:
+        return decode(Claim, bytes(data))
+    except DamagedObject as exc:
+        raise DamagedObject(f"{key}: {exc}") from exc

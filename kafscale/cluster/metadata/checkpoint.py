@@ -1,0 +1,174 @@
+"""Checkpoints of the metadata in the bucket, with which a broker whose disk is empty begins.
+
+    checkpoint = magic 8 | version u16 | zeros 2 | epoch u32 | number u64 | length u64 | crc32c u32
+                 | one transaction that puts every entry (`length` bytes)
+
+`epoch` and `number` say up to where in the log in the bucket the checkpoint holds; what comes behind is replayed. In
+`wal` mode nothing does: what was changed after the last checkpoint is lost with the disk.
+
+Each is an object of its own and is written once, under a key of the broker's epoch and a number. The newest intact one
+wins. Two are kept, and the log behind the older one, so that a damaged one can be done without. Entries of LOCAL_PREFIX
+are about the data directory and stay in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+import attrs
+import trio
+from crc32c import crc32c
+
+from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
+from kafscale.cluster.metadata.transaction_format import (
+    NO_DELETES,
+    decode_transaction,
+    encode_beginning,
+    encode_puts,
+)
+from kafscale.errors import DamagedObject, StoreError
+from kafscale.log.s3_wal_format import WalPosition
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
+
+VERSION = 1
+MAGIC = b"KAFSCKPT"
+LOCAL_PREFIX = "local/"
+INTERVAL_SECONDS = 10.0  # between two checkpoints, while something changes
+KEPT_COUNT = 2
+SLICE_COUNT = 1000  # entries that are encoded between two checkpoints of trio's, about 1 ms
+
+_HEADER = struct.Struct(">8sHxxIQQ")
+HEADER_BYTES = _HEADER.size + 4
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Checkpoint:
+    """What one holds: the position in the log, and the transaction that makes the metadata of then."""
+
+    position: WalPosition
+    transaction: Transaction
+
+
+async def encode_checkpoint(position: WalPosition, entries: Sequence[Entry]) -> list[Buffer]:
+    """The object as buffers. Lets others run in between: there may be a hundred thousand entries."""
+    kept = [entry for entry in entries if not entry.key.startswith(LOCAL_PREFIX)]
+    body = [encode_beginning(len(kept))]
+    for start in range(0, len(kept), SLICE_COUNT):
+        body.append(encode_puts({entry.key: entry.value for entry in kept[start : start + SLICE_COUNT]}))
+        await trio.lowlevel.checkpoint()
+    body.append(NO_DELETES)
+    header = _HEADER.pack(MAGIC, VERSION, position.epoch, position.number, sum(map(len, body)))
+    checksum = crc32c(header)
+    for part in body:
+        checksum = crc32c(part, checksum)
+    return [header + checksum.to_bytes(4, "big"), *body]
+
+
+def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
+    """Raises DamagedObject, naming the key."""
+    view = memoryview(data)
+    header, checksum, body = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES], view[HEADER_BYTES:]
+    if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):
+        raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
+    magic, version, epoch, number, length = _HEADER.unpack(header)
+    if magic != MAGIC or length != len(body):
+        raise DamagedObject(f"{key}: is no checkpoint")
+    if version != VERSION:
+        raise DamagedObject(f"{key}: checkpoint version {version} is not known, only {VERSION}")
+    return Checkpoint(WalPosition(epoch, number), decode_transaction(body))
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class FoundCheckpoints:
+    """The keys of all, in order; the newest intact one; and what is wrong with the oldest, if none is intact."""
+
+    keys: Sequence[NumberedKey]
+    newest: Checkpoint | None
+    damage: DamagedObject | None = None
+
+
+async def find_checkpoints(store: ObjectStore, namespace: str) -> FoundCheckpoints:
+    """Raises StoreError."""
+    keys: list[NumberedKey] = []
+    async with aclosing(store.list(system_prefix("checkpoint", namespace=namespace))) as pages:
+        async for page in pages:
+            keys += [key for info in page if (key := parse_numbered_key(info.key)) is not None]
+    damage: DamagedObject | None = None
+    for key in reversed(keys):
+        try:
+            return FoundCheckpoints(keys, decode_checkpoint(key.key, (await store.get(key.key)).data))
+        except DamagedObject as exc:
+            logger.error("a checkpoint of the metadata is damaged and not used: %s", exc)
+            damage = exc
+    return FoundCheckpoints(keys, None, damage)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True)
+class Checkpointer:
+    """Writes the checkpoints of one epoch.
+
+    `local` is what they are taken of, `position` says up to where in the log it is complete, and `change_count` grows
+    with every change. `on_kept` is told, after each, up to where the log is no longer needed.
+    """
+
+    store: ObjectStore
+    namespace: str
+    epoch: int
+    local: MetadataStore
+    position: Callable[[], WalPosition]
+    change_count: Callable[[], int]
+    on_kept: Callable[[WalPosition], None] = lambda position: None
+    _keys: deque[NumberedKey] = attrs.field(factory=deque, init=False)
+    _positions: deque[WalPosition] = attrs.field(factory=deque, init=False)  # of our own
+    _written_count: int = attrs.field(default=0, init=False)
+    _seen_change_count: int = attrs.field(default=-1, init=False)
+
+    def inherit(self, keys: Sequence[NumberedKey]) -> None:
+        """Checkpoints of earlier epochs, which are deleted in time."""
+        self._keys.extend(keys)
+
+    async def run(self) -> None:
+        """Write one whenever something has changed, until cancelled. A store that is away is waited for."""
+        while True:
+            await trio.sleep(INTERVAL_SECONDS)
+            try:
+                await self.write_if_changed()
+            except StoreError as exc:
+                logger.warning("the metadata has no newer checkpoint yet: %s", exc)
+
+    async def write_if_changed(self) -> None:
+        """Raises StoreError."""
+        moved = len(self._positions) < KEPT_COUNT or self._positions[0] < self.position()
+        if moved or self._seen_change_count != self.change_count():
+            await self.write()
+
+    async def write(self) -> None:
+        """Write one now, and delete all but the last two. Raises StoreError."""
+        change_count, position = self.change_count(), self.position()
+        parts = await encode_checkpoint(position, await self.local.list(""))
+        key = NumberedKey(namespace=self.namespace, kind="checkpoint", epoch=self.epoch, number=self._written_count)
+        self._written_count += 1  # also if it fails: then it may have been written
+        await self.store.put_if_absent(key.key, parts)
+        self._seen_change_count = change_count
+        self._keys.append(key)
+        self._positions.append(position)
+        while len(self._keys) > KEPT_COUNT:
+            await self.store.delete([self._keys[0].key])
+            self._keys.popleft()
+        if len(self._positions) >= KEPT_COUNT:
+            while len(self._positions) > KEPT_COUNT:
+                self._positions.popleft()
+            self.on_kept(self._positions[0])

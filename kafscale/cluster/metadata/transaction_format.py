@@ -1,0 +1,115 @@
+"""The bytes of a transaction, as the log in the bucket and checkpoints have them. Sans-IO; everything is big-endian.
+
+    transaction = version u8 | puts: count u32, (key, value)... | deletes: count u32, key...
+                  | deleted prefixes: count u32, key...
+    key, value  = length u32 | bytes (a key is UTF-8)
+
+What a transaction expects is not kept: it was checked before the transaction was written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.errors import DamagedObject
+
+VERSION = 1
+
+_LENGTH = struct.Struct(">I")
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    """The whole of it but for `expect`."""
+    return b"".join(
+        [
+            encode_beginning(len(transaction.puts)),
+            encode_puts(transaction.puts),
+            _encode_keys(transaction.deletes),
+            _encode_keys(transaction.delete_prefixes),
+        ]
+    )
+
+
+def encode_beginning(puts_count: int) -> bytes:
+    """What comes before the puts."""
+    return bytes((VERSION,)) + _LENGTH.pack(puts_count)
+
+
+def encode_puts(puts: Mapping[str, bytes]) -> bytes:
+    """Some of the puts, which can be written piece by piece."""
+    parts: list[bytes] = []
+    for key, value in puts.items():
+        encoded = key.encode()
+        parts += (_LENGTH.pack(len(encoded)), encoded, _LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def _encode_keys(keys: Sequence[str]) -> bytes:
+    parts = [_LENGTH.pack(len(keys))]
+    for key in keys:
+        encoded = key.encode()
+        parts += (_LENGTH.pack(len(encoded)), encoded)
+    return b"".join(parts)
+
+
+NO_DELETES = _encode_keys(()) * 2  # what comes behind the puts of a transaction without deletes
+
+
+def decode_transaction(data: memoryview) -> Transaction:
+    """What `encode_transaction` was given. Raises DamagedObject."""
+    try:
+        if data[0] != VERSION:
+            raise DamagedObject(f"a transaction of metadata has version {data[0]}; only {VERSION} is known")
+        values = _Values(data, 1)
+        puts = {values.text(): values.value() for _ in range(values.length())}
+        deletes = [values.text() for _ in range(values.length())]
+        delete_prefixes = [values.text() for _ in range(values.length())]
+    except (struct.error, IndexError, UnicodeDecodeError) as exc:
+        raise DamagedObject(f"a transaction of metadata of {len(data)} bytes can't be read: {exc}") from exc
+    return Transaction(puts=puts, deletes=deletes, delete_prefixes=delete_prefixes)
+
+
+class _Values:
+    """Reads one value after the other."""
+
+    def __init__(self, data: memoryview, position: int) -> None:
+        self.data = data
+        self.position = position
+
+    def length(self) -> int:
+        (length,) = _LENGTH.unpack_from(self.data, self.position)
+        self.position += _LENGTH.size
+        return int(length)
+
+    def value(self) -> bytes:
+        length = self.length()
+        start, self.position = self.position, self.position + length
+        if self.position > len(self.data):
+            raise IndexError(f"a value at {start} goes beyond the end")
+        return bytes(self.data[start : self.position])
+
+    def text(self) -> str:
+        return self.value().decode()
+
+
+def folded(transactions: Iterable[Transaction], max_count: int) -> Iterator[Transaction]:
+    """Fewer transactions, each of about `max_count` changes, with the same effect one after the other."""
+    puts: dict[str, bytes] = {}
+    deletes: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
+    for each in transactions:
+        for prefix in each.delete_prefixes:
+            prefixes[prefix] = None
+            for key in [key for key in puts if key.startswith(prefix)]:
+                del puts[key]
+        for key in each.deletes:
+            deletes[key] = None
+            puts.pop(key, None)
+        puts.update(each.puts)
+        if len(puts) + len(deletes) + len(prefixes) >= max_count:
+            yield Transaction(puts=puts, deletes=tuple(deletes), delete_prefixes=tuple(prefixes))
+            puts, deletes, prefixes = {}, {}, {}
+    if puts or deletes or prefixes:
+        yield Transaction(puts=puts, deletes=tuple(deletes), delete_prefixes=tuple(prefixes))
