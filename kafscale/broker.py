@@ -30,7 +30,7 @@ import trio
 from kafscale.api.fetch_sessions import FetchSessions
 from kafscale.api.services import Services
 from kafscale.api.table import APIS
-from kafscale.broker_metrics import register_broker_metrics
+from kafscale.broker_metrics import register_broker_metrics, register_s3_wal_metrics
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.group_settings import GroupSettings
 from kafscale.cluster.groups import GroupCoordinator
@@ -138,6 +138,8 @@ class Broker:
         self._not_ready = "restoring"
         with startup_errors():
             lead = await take_lead(self.settings, parts.views or StoreViews.alike(parts.store), parts.metadata)
+        if lead.journal is not None:
+            register_s3_wal_metrics(self.metrics, lead.journal)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
             log = await self._build(lead, parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kafscale.api.services import Services
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.log import Log
+from kafscale.log.s3_wal import S3Wal
 from kafscale.log.wal import Wal
 from kafscale.metrics import Counter, Metrics, Sample
 from kafscale.server.listener import Acceptor
@@ -58,6 +59,28 @@ def _register_wal(metrics: Metrics, wal: Wal) -> None:
         lambda: float(wal.statistics().out_of_space),
     )
     metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", wal.sync_seconds)
+
+
+def register_s3_wal_metrics(metrics: Metrics, wal: S3Wal) -> None:
+    """Of the log in the bucket, which `s3-wal` and `segment` have."""
+
+    def counter(name: str, help: str, attribute: str) -> None:
+        metrics.callback(name, help, samples=lambda: [((), getattr(wal.statistics(), attribute))], kind="counter")
+
+    counter("kafscale_s3_wal_puts_total", "Objects of the log in the bucket that were written.", "put_count")
+    counter("kafscale_s3_wal_entries_total", "Record batches and changes of metadata in them.", "entry_count")
+    counter("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", "written_bytes")
+    counter("kafscale_s3_wal_retries_total", "PUTs that failed for good and were begun again.", "retry_count")
+    metrics.gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", lambda: wal.statistics().object_count)
+    metrics.gauge("kafscale_s3_wal_bytes", "Size of these objects.", lambda: wal.statistics().object_bytes)
+    metrics.gauge("kafscale_s3_wal_under_way", "PUTs under way.", lambda: wal.statistics().under_way_count)
+    metrics.gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", lambda: wal.statistics().queued_bytes)
+    metrics.gauge(
+        "kafscale_s3_wal_pending_entries",
+        "Record batches in these objects that are in no segment yet.",
+        lambda: wal.statistics().pending_count,
+    )
+    metrics.adopt_histogram("kafscale_s3_wal_put_seconds", "From the start of a PUT to its success.", wal.put_seconds)
 
 
 def _register_log(metrics: Metrics, log: Log) -> None:

@@ -78,7 +78,13 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
     journal: S3Wal | None = None
     metadata: CountingMetadataStore | JournaledMetadataStore = CountingMetadataStore(local)
     if settings.durability is not Durability.WAL:
-        journal = S3Wal(store=store, namespace=settings.namespace, epoch=own.epoch)
+        journal = S3Wal(
+            store=store,
+            namespace=settings.namespace,
+            epoch=own.epoch,
+            interval_seconds=settings.s3_wal_interval_seconds,
+            object_bytes=settings.s3_wal_bytes,
+        )
         metadata = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
     checkpointer = Checkpointer(
         store=views.background,

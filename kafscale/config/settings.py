@@ -103,8 +103,10 @@ class Settings:
     )
     durability: Durability = option(
         Durability.WAL,
-        "When a produce is acknowledged: wal (synced to the local disk) or segment (in the bucket).",
-        why="wal answers in about the time of an fsync and trusts the disk until the next flush; segment never does.",
+        "When a produce is acknowledged: wal (synced to the local disk), s3-wal (in an object of the write-ahead log "
+        "in the bucket, with those of all partitions) or segment (in its partition's segment in the bucket).",
+        why="wal answers in about the time of an fsync and trusts the disk until the next flush; the others never do. "
+        "s3-wal needs few PUTs however many partitions there are; segment needs two for each flush of each.",
     )
     wal_sync_interval_seconds: Seconds = option(
         0.002,
@@ -119,6 +121,21 @@ class Settings:
         why="A file is deleted once all in it is in the bucket: smaller frees disk sooner, larger rotates less often.",
         least=64 * KIB,
         most=2 * GIB,
+    )
+    s3_wal_interval_seconds: Seconds = option(
+        0.25,
+        "With --durability s3-wal, longest that a batch waits for others to share its object while another one is on "
+        "its way; an upper bound, not a delay: when none is, it goes at once.",
+        why="At most one PUT in this time, or in that of a PUT if it is shorter, below --s3-wal-bytes.",
+        least=0,
+        most=10,
+    )
+    s3_wal_bytes: Size = option(
+        8 * MIB,
+        "With --durability s3-wal, size at which an object of the write-ahead log goes without waiting.",
+        why="Larger means fewer PUTs at high throughput; each is in memory until it is acknowledged.",
+        least=64 * KIB,
+        most=256 * MIB,
     )
     chunk_pool_bytes: Size = option(
         512 * MIB,

@@ -29,6 +29,7 @@ class Durability(enum.StrEnum):
     """When a produce is acknowledged: see the table in the docs on durability."""
 
     WAL = "wal"
+    S3_WAL = "s3-wal"
     SEGMENT = "segment"
 
 

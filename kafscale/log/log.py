@@ -23,7 +23,7 @@ from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.flusher import Flusher
 from kafscale.log.log_config import LogConfig
-from kafscale.log.partition import Partition, Traffic
+from kafscale.log.partition import Partition, Placed, Traffic
 from kafscale.log.reader import LogReader
 from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
 from kafscale.log.s3_wal import S3Wal
@@ -39,6 +39,7 @@ from kafscale.wire.records import parse_header
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_SECONDS = 1.0
+REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
 
 
 @attrs.frozen(kw_only=True)
@@ -223,8 +224,15 @@ class Log:
                 f"{partition.objects_prefix}, or start with an empty --data-dir to go on without what only this "
                 "write-ahead log holds"
             )
-        partition.replay(entry, parse_header(memoryview(entry.data)), now_ms)
+        data = memoryview(entry.data)
+        partition.replay(entry, parse_header(data), now_ms, placed=self._place_replayed(partition, data))
         return True
+
+    def _place_replayed(self, partition: Partition, data: memoryview) -> Placed | None:
+        """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
+        if not isinstance(self.wal, S3Wal) or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
+            return None
+        return partition.place_nowait(data)
 
     # ---- while running ----------------------------------------------------------------------------------------
 

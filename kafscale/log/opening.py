@@ -38,6 +38,10 @@ def open_log(
             segment_bytes=settings.wal_segment_bytes,
             sync_interval_seconds=settings.wal_sync_interval_seconds,
         )
+    elif settings.durability is Durability.S3_WAL:
+        assert journal is not None
+        journal.on_durable = lambda entries: log.on_durable(entries)  # noqa: PLW0108
+        wal = journal
     footers = Footers(views.fetch, settings.limits.footer_cache_bytes)
     reader = LogReader(views.fetch, footers, wal)
     flusher = Flusher(

@@ -277,10 +277,11 @@ class Partition:
             self._became_flushable(batch.size_bytes)
         return batch
 
-    def replay(self, entry: WalEntry, header: BatchHeader, now_ms: int) -> TailBatch:
-        """Take back a batch that the WAL had made durable before a restart; its bytes stay in the WAL's file.
+    def replay(self, entry: WalEntry, header: BatchHeader, now_ms: int, *, placed: Placed | None = None) -> TailBatch:
+        """Take back a batch that the WAL had made durable before a restart.
 
-        Its producer counts as heard of now: the record's timestamps are the producer's own, and may be years old.
+        Its bytes stay in the WAL's file, unless they are `placed` in the pool, which is taken over. Its producer counts
+        as heard of now: the record's timestamps are the producer's own, and may be years old.
         """
         assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
         if header.producer_id >= 0:
@@ -292,13 +293,13 @@ class Partition:
             partition=self.index,
             leader_epoch=entry.leader_epoch,
             base_offset=entry.base_offset,
-            data=b"",
+            data=b"" if placed is None else placed.data,
             owner=self,
             last_offset=entry.base_offset + header.last_offset_delta,
             max_timestamp_ms=header.max_timestamp_ms,
             size_bytes=len(entry.data),
-            lease=None,
-            start=ALONE,
+            lease=None if placed is None else placed.lease,
+            start=ALONE if placed is None else placed.start,
         )
         batch.file, batch.position = entry.file, entry.position
         self.next_offset = self.high_watermark = batch.last_offset + 1
