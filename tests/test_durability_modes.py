@@ -1,0 +1,428 @@
+"""Whole brokers, one bucket: what is left after a crash that takes the disk along, or when another takes over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.broker import Broker, StorageParts
+from kafscale.client.connection import Connection
+from kafscale.config import Durability
+from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupError, StoreUnavailable
+from kafscale.log.producers import Producer
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.memory_broker import MemoryBroker, memory_settings
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
+from kafscale.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+
+MODES = list(Durability)
+IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]
+TOPIC = "orders"
+NO_PRODUCER = ProducerStamp()
+
+
+@attrs.define(eq=False)
+class Machine:
+    """What a broker keeps its state in, apart from the bucket."""
+
+    bucket: FaultyStore
+    metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore)
+    disk: MemoryDisk = attrs.field(factory=MemoryDisk)
+
+    def parts(self) -> StorageParts:
+        return StorageParts(store=self.bucket, metadata=self.metadata, disk=self.disk)
+
+
+@attrs.define(eq=False)
+class Running:
+    """A broker that runs, and its client."""
+
+    broker: Broker
+    connection: Connection
+    scope: trio.CancelScope
+    ended_by: list[BaseException] = attrs.field(factory=list)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+    async def crash(self) -> None:
+        self.scope.cancel()
+        await self.ended.wait()
+
+    async def create(self, name: str = TOPIC, partition_count: int = 2, **configs: str) -> None:
+        wanted = CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+        )
+        reply = await self.connection.request(CreateTopicsRequest(topics=[wanted]), CreateTopicsResponse)
+        assert reply.topics[0].error_code == NONE
+
+    async def produce(self, *values: bytes, partition: int = 0, stamp: ProducerStamp = NO_PRODUCER) -> int:
+        batch = build_batch([Record(value=value) for value in values], producer=stamp)
+        data = PartitionProduceData(index=partition, records=memoryview(batch))
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+        )
+        answer = (await self.connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
+        if answer.error_code:
+            raise BrokerUnavailable(f"error {answer.error_code}")
+        return answer.base_offset
+
+    async def values(self, partition: int = 0) -> list[bytes | None]:
+        topic = self.broker.services.topics.get(TOPIC)
+        assert topic is not None
+        found: list[bytes | None] = []
+        while True:
+            wanted = FetchPartition(partition=partition, fetch_offset=len(found), partition_max_bytes=1 << 20)
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1 << 20,
+                topics=[FetchTopic(topic=TOPIC, topic_id=topic.topic_id, partitions=[wanted])],
+            )
+            answer = (await self.connection.request(request, FetchResponse)).responses[0].partitions[0]
+            assert answer.error_code == NONE
+            if not answer.records:
+                assert answer.high_watermark == len(found)
+                return found
+            for batch in batches(memoryview(b"".join([bytes(answer.records)]))):
+                found += [record.value for record in iterate_records(batch) if record.offset >= len(found)]
+
+    async def commit(self, offset: int, *, partition: int = 0) -> int:
+        """The error code."""
+        request = OffsetCommitRequest(
+            group_id="billing",
+            member_id="",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=TOPIC,
+                    partitions=[OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)],
+                )
+            ],
+        )
+        reply = await self.connection.request(request, OffsetCommitResponse)
+        return reply.topics[0].partitions[0].error_code
+
+    def committed(self) -> dict[int, int]:
+        found = self.broker.services.groups.offsets("billing").get(TOPIC, {})
+        return {partition: offset.offset for partition, offset in found.items()}
+
+    async def producer_id(self) -> int:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        return (await self.connection.request(request, InitProducerIdResponse)).producer_id
+
+    def producers(self, partition: int = 0) -> list[Producer]:
+        found = self.broker.services.log.partition_named(TOPIC, partition)
+        assert found is not None
+        return list(found.producers.producers.values())
+
+
+@asynccontextmanager
+async def running(machine: Machine, durability: Durability, **settings) -> AsyncIterator[Running]:
+    """A broker for the block; at its end it is killed, unless it has ended before."""
+    settings.setdefault("flush_interval_seconds", 3600.0)
+    broker = Broker(memory_settings(durability=durability, **settings))
+    scope = trio.CancelScope()
+    ended: list[BaseException] = []
+    finished = trio.Event()
+
+    async def live(*, task_status) -> None:
+        with scope:
+            try:
+                await broker.run_on(machine.parts(), task_status=task_status)
+            except Exception as exc:
+                if not broker.is_ready:
+                    raise
+                ended.append(exc)
+        finished.set()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(live)
+        async with trio.open_nursery() as clients:
+            connection = await MemoryBroker(broker, clients).connect()
+            yield Running(broker, connection, scope, ended, finished)
+            scope.cancel()
+            await finished.wait()
+            clients.cancel_scope.cancel()
+
+
+def leaf(exc: BaseException) -> BaseException:
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc
+
+
+@pytest.fixture
+def bucket() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+async def test_a_lost_disk_loses_nothing_that_was_acknowledged_in_the_bucket(autojump_clock, bucket, durability):
+    async with running(Machine(bucket), durability) as first:
+        await first.create(retention_ms="12345678")
+        producer_id = await first.producer_id()
+        stamp = ProducerStamp(producer_id, 0, 0)
+        assert await first.produce(b"a", b"b", stamp=stamp) == 0
+        assert await first.produce(b"c", partition=1) == 0
+        assert await first.commit(2) == NONE
+        assert await first.produce(b"d") == 2
+        await first.crash()
+    async with running(Machine(bucket), durability) as second:
+        assert await second.values() == [b"a", b"b", b"d"]
+        assert await second.values(1) == [b"c"]
+        assert second.committed() == {0: 2}
+        topic = second.broker.services.topics.get(TOPIC)
+        assert (topic.partition_count, topic.overrides) == (2, {"retention.ms": "12345678"})
+        assert await second.producer_id() > producer_id
+        assert [each.producer_id for each in second.producers()] == [producer_id]
+        assert await second.produce(b"a", b"b", stamp=stamp) == 0  # a duplicate
+        assert await second.produce(b"e") == 3
+        await second.crash()
+    async with running(Machine(bucket), durability) as third:
+        assert await third.values() == [b"a", b"b", b"d", b"e"]
+        assert third.broker.services.node.broker_epoch == 2
+
+
+async def test_with_wal_a_lost_disk_leaves_what_the_last_checkpoint_and_the_segments_have(autojump_clock, bucket):
+    async with running(Machine(bucket), Durability.WAL, flush_interval_seconds=1.0) as first:
+        await first.create()
+        await first.produce(b"a", b"b")
+        assert await first.commit(1) == NONE
+        await trio.sleep(30)
+        assert await first.commit(2) == NONE
+        await first.produce(b"lost")
+        await first.crash()
+    async with running(Machine(bucket), Durability.WAL) as second:
+        assert await second.values() == [b"a", b"b"]
+        assert second.committed() == {0: 1}
+        assert await second.produce(b"c") == 2
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_crash_that_leaves_the_disk_loses_nothing(autojump_clock, bucket, durability):
+    machine = Machine(bucket)
+    expected: list[bytes] = []
+    for life in range(4):
+        async with running(machine, durability, flush_interval_seconds=1.0) as broker:
+            if life == 0:
+                await broker.create()
+            assert await broker.values() == expected
+            assert broker.committed() == ({0: life - 1} if life else {})
+            for number in range(20):
+                expected.append(b"%d-%d" % (life, number))
+                await broker.produce(expected[-1])
+                await trio.sleep(0.13 * life)
+            assert await broker.commit(life) == NONE
+            await broker.crash()
+        machine = attrs.evolve(machine, disk=machine.disk.crash())
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_an_orderly_stop_leaves_everything_in_the_bucket(autojump_clock, bucket, durability):
+    async with running(Machine(bucket), durability) as first:
+        await first.create()
+        await first.produce(b"a")
+        assert await first.commit(1) == NONE
+        first.broker.stop()
+        await first.ended.wait()
+    async with running(Machine(bucket), durability) as second:
+        assert await second.values() == [b"a"]
+        assert second.committed() == {0: 1}
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+async def test_an_older_broker_is_stopped_by_its_next_write(autojump_clock, bucket, durability):
+    async with running(Machine(bucket), durability) as old:
+        await old.create()
+        await old.produce(b"a")
+        async with running(Machine(bucket), durability) as new:
+            # Within the 2 s in which the older one would see it by itself.
+            assert await old.commit(1) == COORDINATOR_NOT_AVAILABLE
+            await old.ended.wait()
+            assert isinstance(leaf(old.ended_by[0]), Fenced)
+            assert await new.values() == [b"a"]
+            assert new.committed() == {}
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_nothing_that_either_of_two_brokers_acknowledged_is_lost(autojump_clock, bucket, durability):
+    bucket.delay(On("put*"), 0.0, jitter_seconds=0.05)
+    bucket.delay(On("put*"), 0.0, jitter_seconds=0.05, after_effect=True)
+    acknowledged: dict[int, bytes] = {}
+
+    async def produce(broker: Running, name: bytes) -> None:
+        with suppress(BrokerUnavailable, KafScaleError, trio.BrokenResourceError, trio.ClosedResourceError):
+            for number in range(1000):
+                value = b"%s %d" % (name, number)
+                offset = await broker.produce(value)
+                assert offset not in acknowledged, "acknowledged twice"
+                acknowledged[offset] = value
+
+    machine = Machine(bucket)
+    other = machine if durability is Durability.WAL else Machine(bucket)
+    async with running(machine, durability, flush_interval_seconds=0.2) as old:
+        await old.create()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce, old, b"old")
+            await trio.sleep(1)
+            if durability is Durability.WAL:
+                await old.crash()
+            async with running(other, durability, flush_interval_seconds=0.2) as new:
+                nursery.start_soon(produce, new, b"new")
+                await trio.sleep(20)
+                assert old.ended.is_set()
+                nursery.cancel_scope.cancel()
+                await wait_all_tasks_blocked()
+    assert {value[:3] for value in acknowledged.values()} == {b"old", b"new"}
+    async with running(other, durability) as last:
+        found = await last.values()
+        assert {offset: found[offset] for offset in acknowledged} == acknowledged
+
+
+async def test_with_wal_an_older_broker_notices_and_the_newer_waits_for_that(autojump_clock, bucket, caplog):
+    async with running(Machine(bucket), Durability.WAL) as old:
+        await old.create()
+        await old.produce(b"a")
+        began = trio.current_time()
+        async with running(Machine(bucket), Durability.WAL):
+            assert trio.current_time() - began == pytest.approx(3.0)
+            assert old.ended.is_set()
+            assert isinstance(leaf(old.ended_by[0]), Fenced)
+    assert "waiting 3 s" in caplog.text
+
+
+async def test_with_wal_a_start_with_the_same_directory_does_not_wait(autojump_clock, bucket):
+    machine = Machine(bucket)
+    async with running(machine, Durability.WAL) as old:
+        await old.crash()
+    began = trio.current_time()
+    async with running(machine, Durability.WAL):
+        assert trio.current_time() == began
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(before, after) for before in MODES for after in MODES if before is not after]
+)
+async def test_another_durability_after_an_orderly_stop_keeps_everything(autojump_clock, bucket, before, after):
+    machine = Machine(bucket)
+    async with running(machine, before) as first:
+        await first.create()
+        await first.produce(b"a")
+        assert await first.commit(1) == NONE
+        first.broker.stop()
+        await first.ended.wait()
+    async with running(machine, after) as second:
+        assert await second.values() == [b"a"]
+        assert second.committed() == {0: 1}
+        await second.produce(b"b")
+        assert await second.commit(2) == NONE
+        second.broker.stop()
+        await second.ended.wait()
+    async with running(Machine(bucket), before) as third:
+        assert await third.values() == [b"a", b"b"]
+        assert third.committed() == {0: 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Durability.WAL, Durability.S3_WAL),
+        (Durability.WAL, Durability.SEGMENT),
+        (Durability.S3_WAL, Durability.WAL),
+        (Durability.S3_WAL, Durability.SEGMENT),
+    ],
+)
+async def test_another_durability_after_a_crash_is_refused_if_it_would_lose_records(
+    autojump_clock, bucket, before, after
+):
+    machine = Machine(bucket)
+    async with running(machine, before) as first:
+        await first.create()
+        await first.produce(b"a")
+        await first.crash()
+    with pytest.raises(ExceptionGroup) as caught:
+        await Broker(memory_settings(durability=after)).run_on(machine.parts())
+    refusal = leaf(caught.value)
+    assert isinstance(refusal, StartupError)
+    assert f"start once with --durability {before}" in str(refusal)
+    async with running(machine, before) as again:
+        assert await again.values() == [b"a"]
+
+
+async def test_with_s3_wal_produces_wait_out_an_outage_and_consumers_see_nothing_early(autojump_clock, bucket):
+    async with running(Machine(bucket), Durability.S3_WAL) as broker:
+        await broker.create()
+        await broker.produce(b"a")
+        bucket.fail(On("put*"), StoreUnavailable)
+        done: list[int] = []
+
+        async def produce() -> None:
+            done.append(await broker.produce(b"b"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await trio.sleep(20)
+            partition = broker.broker.services.log.partition_named(TOPIC, 0)
+            assert (done, partition.high_watermark, partition.next_offset) == ([], 1, 2)
+            bucket.heal()
+        assert done == [1]
+        assert await broker.values() == [b"a", b"b"]
+
+
+async def test_with_s3_wal_flushed_objects_of_the_log_go_away(autojump_clock, bucket):
+    async with running(Machine(bucket), Durability.S3_WAL, flush_interval_seconds=1.0) as broker:
+        await broker.create()
+        for number in range(50):
+            await broker.produce(b"%d" % number)
+            await trio.sleep(0.1)
+        await trio.sleep(60)
+        found = [info.key async for page in bucket.list("_kafscale/default/wal/") for info in page]
+        assert len(found) == 1
+        await broker.crash()
+    async with running(Machine(bucket), Durability.S3_WAL) as again:
+        assert len(await again.values()) == 50
+
+
+@pytest.mark.parametrize("partition_count", [1, 100, 1000])
+async def test_with_s3_wal_puts_do_not_depend_on_the_number_of_partitions(autojump_clock, bucket, partition_count):
+    bucket.delay(On("put_if_absent"), 0.05)
+    async with running(Machine(bucket), Durability.S3_WAL) as broker:
+        await broker.create(partition_count=partition_count)
+        before = bucket.count("put*", "*/wal/*")
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(
+                    lambda number=number: broker.connection.send(_request(number % partition_count), ProduceResponse)
+                )
+                await trio.sleep(0.001)
+        await trio.sleep(1)
+        assert bucket.count("put*", "*/wal/*") - before in (20, 21)
+
+
+def _request(partition: int) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=memoryview(build_batch([Record(value=b"x")])))
+    return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])])
