@@ -107,7 +107,8 @@ class JournaledMetadataStore:
             while True:
                 await self._queued.wait()
                 group = self._take()
-                await self._write(group)
+                if group:
+                    await self._write(group)
         except StorageFailed as exc:
             self._failure = str(exc)
             raise
@@ -119,8 +120,9 @@ class JournaledMetadataStore:
             self._queue.clear()
 
     def _take(self) -> Sequence[_Ticket]:
-        group = [self._queue.popleft()]
-        while self._queue and len(group) < GROUP_MAX_COUNT and not self._queue[0].transaction.expect:
+        """The next group; empty if what waited has been cancelled."""
+        group: deque[_Ticket] = deque()
+        while self._queue and len(group) < GROUP_MAX_COUNT and not (group and self._queue[0].transaction.expect):
             group.append(self._queue.popleft())
         if not self._queue:
             self._queued = trio.Event()

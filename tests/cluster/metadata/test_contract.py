@@ -10,8 +10,13 @@ import pytest
 import trio
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.counting import CountingMetadataStore
+from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import PreconditionFailed
+from kafscale.log.s3_wal import S3Wal
+from kafscale.log.s3_wal_format import WalPosition
+from kafscale.store.memory import MemoryStore
 from kafscale.testing.metadata import MemoryMetadataStore
 
 
@@ -20,9 +25,27 @@ async def open_memory(_directory: Path) -> AsyncIterator[MetadataStore]:
     yield MemoryMetadataStore()
 
 
+@asynccontextmanager
+async def open_journaled(_directory: Path) -> AsyncIterator[MetadataStore]:
+    journal = S3Wal(store=MemoryStore(), namespace="default", epoch=0)
+    store = JournaledMetadataStore(MemoryMetadataStore(), journal, WalPosition(0, 0))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        await nursery.start(store.run)
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_counting(_directory: Path) -> AsyncIterator[MetadataStore]:
+    yield CountingMetadataStore(MemoryMetadataStore())
+
+
 # Name -> how a fresh, empty store of that kind is opened in a directory.
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {
     "memory": open_memory,
+    "journaled": open_journaled,
+    "counting": open_counting,
     "sqlite": lambda directory: SqliteMetadataStore.open(directory / "metadata.db"),
 }
 
