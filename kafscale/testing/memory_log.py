@@ -19,12 +19,16 @@ from typing import Any
 import attrs
 import trio
 
+from kafscale.config import Durability
 from kafscale.log.footers import read_footer
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.log_config import LogConfig
 from kafscale.log.manifest import Segment
 from kafscale.log.opening import open_log
 from kafscale.log.partition import Partition
+from kafscale.log.s3_wal import S3Wal
+from kafscale.log.s3_wal_format import START
+from kafscale.log.s3_wal_replay import take_over
 from kafscale.log.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.tail import TailBatch
 from kafscale.log.upload import segment_of
@@ -132,17 +136,28 @@ async def memory_log(
     **settings: Any,
 ) -> AsyncIterator[MemoryLog]:
     """Restore and run a log for the block. What is given back to the pool is overwritten at once."""
+    chosen = memory_settings(**settings)
+    journal, earlier = None, None
+    if chosen.durability is Durability.S3_WAL:
+        journal = S3Wal(store=store, namespace=chosen.namespace, epoch=leader_epoch)
+        earlier = await take_over(store, chosen.namespace, leader_epoch, kept_until=START)
     log = open_log(
-        memory_settings(**settings), StoreViews.alike(store), disk, leader_epoch=leader_epoch, metrics=Metrics()
+        chosen,
+        StoreViews.alike(store),
+        disk,
+        leader_epoch=leader_epoch,
+        metrics=Metrics(),
+        journal=journal,
     )
     log.pool.poison = True
     for spec in topics or [topic_spec()]:
         log.open_topic(spec)
     await log.restore()
-    await log.replay()
+    await log.replay(earlier)
     async with trio.open_nursery() as nursery:
         if isinstance(log.wal, Wal):
             await nursery.start(log.wal.prepare_files)
+        if log.wal is not None:
             await nursery.start(log.wal.run)
         await nursery.start(log.flusher.run)
         yield MemoryLog(log, store, disk)

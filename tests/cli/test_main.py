@@ -29,7 +29,7 @@ def test_a_wrong_option_exits_2_with_one_line() -> None:
 def test_a_wrong_variable_exits_2_with_one_line() -> None:
     done = kafscale("serve", KAFSCALE_DURABILITY="none")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "KAFSCALE_DURABILITY: 'none' is not known; allowed: wal, segment" in done.stderr
+    assert "KAFSCALE_DURABILITY: 'none' is not known; allowed: wal, s3-wal, segment" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from kafscale.testing.process import BrokerProcess
 
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite
-PASSES_MAX_COUNT = {"wal-write": 40, "metadata-commit": 10}
-POINTS_OF = {"wal": POINTS, "segment": [point for point in POINTS if not point.startswith("wal-")]}
+PASSES_MIN_COUNT = {"metadata-commit": 6}  # a start takes over the metadata, and must survive that
+PASSES_MAX_COUNT = {"wal-write": 40, "metadata-commit": 15}
+WITHOUT_WAL = [point for point in POINTS if not point.startswith("wal-")]
+POINTS_OF = {"wal": POINTS, "s3-wal": WITHOUT_WAL, "segment": WITHOUT_WAL}
 
 
 async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
@@ -27,7 +29,8 @@ async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
     await trio.sleep(0.1)
     broker.kill()
     for point in points:
-        passes_count = ordeal.random.randint(1, PASSES_MAX_COUNT.get(point.rpartition("-")[0], 3))
+        operation = point.rpartition("-")[0]
+        passes_count = ordeal.random.randint(PASSES_MIN_COUNT.get(operation, 1), PASSES_MAX_COUNT.get(operation, 3))
         broker.program = ("-m", "kafscale.testing.crash_points", f"{point}:{passes_count}", "--")
         await trio.to_thread.run_sync(broker.start)
         with trio.move_on_after(CRASH_TIMEOUT_SECONDS):
@@ -59,7 +62,7 @@ async def test_survives_a_crash_at_each_point(tmp_path: Path, durability: str) -
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("durability", ["wal", "segment"])
+@pytest.mark.parametrize("durability", ["wal", "s3-wal", "segment"])
 async def test_survives_many_crashes_at_each_point(tmp_path: Path, durability: str) -> None:
     await survive(tmp_path, durability, ROUNDS_COUNT)
 

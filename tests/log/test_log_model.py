@@ -65,7 +65,7 @@ class RemoteStore(MemoryStore):
 
     def _check_acknowledged(self, key: str, data: Sequence[bytes]) -> None:
         parsed = parse_segment_key(key)
-        if self.live is not None and self.live.log.wal is not None and parsed.kind == "kfs":
+        if parsed is not None and self.live is not None and self.live.log.wal is not None and parsed.kind == "kfs":
             footer = decode_footer(b"".join(data), key)
             assert footer.last_offset < self.live.partition(parsed.partition).high_watermark
 

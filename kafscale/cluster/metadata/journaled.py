@@ -89,7 +89,7 @@ class JournaledMetadataStore:
                 raise
             with trio.CancelScope(deadline=trio.current_time() + CANCELLED_COMMIT_SECONDS, shield=True):
                 await ticket.done.wait()
-            if not ticket.done.is_set():
+            if not ticket.done.is_set() or isinstance(ticket.outcome, Exception):
                 raise
         if isinstance(ticket.outcome, Exception):
             raise ticket.outcome
@@ -126,7 +126,7 @@ class JournaledMetadataStore:
             group.append(self._queue.popleft())
         if not self._queue:
             self._queued = trio.Event()
-        return group
+        return tuple(group)
 
     async def _write(self, group: Sequence[_Ticket]) -> None:
         refusal = await self._refusal(group[0].transaction)
