@@ -15,7 +15,7 @@ from kafscale.cli.connecting import SETTING, json_option
 from kafscale.cli.output import show
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
+from kafscale.config import Durability, Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
@@ -105,10 +105,12 @@ async def _adopt(
     from kafscale.cluster.adoption import adopt, find_unknown_topics
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+    from kafscale.cluster.takeover import take_lead
     from kafscale.cluster.topics import TopicPolicy, TopicRegistry
     from kafscale.log.data_directory import lock_data_directory
     from kafscale.store.opening import store_of_command
     from kafscale.store.paths import topic_id_text
+    from kafscale.store.views import StoreViews
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
@@ -120,6 +122,11 @@ async def _adopt(
         metadata: MetadataStore = await stack.enter_async_context(SqliteMetadataStore.open(path))
         if not dry_run or await metadata.get(STORE_KEY) is not None:
             await check_same_store(metadata, settings)
+        checkpointer = None
+        if not dry_run:
+            # What the bucket has of metadata goes before what this directory has, also at the next start.
+            lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), metadata)
+            metadata, checkpointer = lead.metadata, lead.checkpointer
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         await topics.load()
         known = {topic.topic_id for topic in topics.all()}
@@ -130,4 +137,7 @@ async def _adopt(
             if unknown := [name for name in chosen if name not in names]:
                 raise NotFound(f"{unknown[0]}: no topic of this name or id that is to be adopted in {settings.store}")
             found = [topic for topic in found if {topic.name, topic_id_text(topic.topic_id)} & {*chosen}]
-        return await adopt(topics, found, configs, broker_id=settings.broker_id, dry_run=dry_run)
+        adoptions = await adopt(topics, found, configs, broker_id=settings.broker_id, dry_run=dry_run)
+        if checkpointer is not None:
+            await checkpointer.write()
+        return adoptions
