@@ -6,14 +6,14 @@ and the defaults of the topic configs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
 from kafscale.cluster.config_definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.config_entries import ConfigEntry, broker_synonyms
 from kafscale.cluster.topic_configs import TOPIC_CONFIGS, BrokerDefaults
-from kafscale.config import Settings
+from kafscale.config import Listener, Settings
 
 
 @attrs.frozen
@@ -37,12 +37,18 @@ class _BrokerConfig:
 _INT, _LONG, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.STRING, ConfigType.BOOLEAN
 _NO_LIMIT = str(2**31 - 1)
 
+
+def _listeners(listeners: Iterable[Listener]) -> str:
+    """As Kafka writes them: NAME://HOST:PORT, with commas."""
+    return ",".join(f"{listener.name}://{listener.address}" for listener in listeners)
+
+
 _TABLE = (
     _BrokerConfig(
         "advertised.listeners",
         _STRING,
         "",
-        lambda s: ",".join(map(str, s.advertised_listeners)),
+        lambda s: _listeners(s.advertised_listeners),
         "What clients are told to connect to.",
     ),
     _BrokerConfig(
@@ -93,7 +99,7 @@ _TABLE = (
         "listeners",
         _STRING,
         "PLAINTEXT://:9092",
-        lambda s: ",".join(map(str, s.listeners)),
+        lambda s: _listeners(s.listeners),
         "Addresses that clients are accepted on.",
     ),
     _BrokerConfig("log.dirs", _STRING, "/tmp/kafka-logs", lambda s: s.store, "Where segments live."),
