@@ -91,8 +91,8 @@ def read_all(broker, count):
 
 def test_a_client_reads_the_adopted_topic_and_writes_behind_it(capsys, bucket):
     process = BrokerProcess(directory=bucket.parent, options=["--store", f"file:{bucket}"])
-    assert adopt(capsys, bucket)[0] == 0
     original = files(bucket)
+    assert adopt(capsys, bucket)[0] == 0
     with process:
         read = read_all(process, RECORDS)
         assert read == [(offset, b"%d" % offset + b"." * 200) for offset in range(RECORDS)]
