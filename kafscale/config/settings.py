@@ -94,6 +94,12 @@ class Settings:
         least=0,
         most=65_536,
     )
+    s3_multipart_bytes: Size = option(
+        32 * MIB,
+        "Objects larger than this go to S3 in parts of 16 MiB, several at once; 0 for never.",
+        why="One connection to S3 carries some 50 to 100 MB/s. Each part is a PUT, and there are two requests more.",
+        least=0,
+    )
     s3_hedge_percentile: int = option(
         99,
         "An upload that takes longer than this percentile of recent ones gets a second attempt beside it; 0 for never.",

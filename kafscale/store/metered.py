@@ -55,68 +55,9 @@ class StoreMetrics:
             ),
         )
 
-
-@attrs.define(eq=False)
-class MeteredStore:
-    """An `ObjectStore` that counts and times what another one does."""
-
-    store: ObjectStore
-    _metrics: StoreMetrics
-
-    async def get(self, key: str) -> ObjectPart:
-        with self._measured("get"):
-            return self._read(await self.store.get(key))
-
-    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        with self._measured("get_range"):
-            return self._read(await self.store.get_range(key, start, length_bytes))
-
-    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        with self._measured("get_tail"):
-            return self._read(await self.store.get_tail(key, length_bytes))
-
-    async def head(self, key: str) -> ObjectInfo:
-        with self._measured("head"):
-            return await self.store.head(key)
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        with self._measured("put"):
-            return self._written(parts, await self.store.put(key, parts))
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        with self._measured("put_if_absent"):
-            return self._written(parts, await self.store.put_if_absent(key, parts))
-
-    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        with self._measured("put_if_match"):
-            return self._written(parts, await self.store.put_if_match(key, parts, etag))
-
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
-            while True:
-                with self._measured("list"):
-                    page = await anext(pages, None)
-                if page is None:
-                    return
-                yield page
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        with self._measured("delete"):
-            await self.store.delete(keys)
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
-
-    def _read(self, part: ObjectPart) -> ObjectPart:
-        self._metrics.bytes.of("read").value += memoryview(part.data).nbytes
-        return part
-
-    def _written(self, parts: Sequence[Buffer], etag: str) -> str:
-        self._metrics.bytes.of("written").value += size_of(parts)
-        return etag
-
     @contextmanager
-    def _measured(self, operation: str) -> Iterator[None]:
+    def measured(self, operation: str) -> Iterator[None]:
+        """Count and time one attempt at the store, which the block makes."""
         started = trio.current_time()
         outcome = "failed"
         try:
@@ -129,8 +70,68 @@ class MeteredStore:
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.operations.of(operation, outcome).value += 1
-            self._metrics.seconds.of(operation, outcome).observe(trio.current_time() - started)
+            self.operations.of(operation, outcome).value += 1
+            self.seconds.of(operation, outcome).observe(trio.current_time() - started)
+
+
+@attrs.define(eq=False)
+class MeteredStore:
+    """An `ObjectStore` that counts and times what another one does."""
+
+    store: ObjectStore
+    _metrics: StoreMetrics
+
+    async def get(self, key: str) -> ObjectPart:
+        with self._metrics.measured("get"):
+            return self._read(await self.store.get(key))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        with self._metrics.measured("get_range"):
+            return self._read(await self.store.get_range(key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        with self._metrics.measured("get_tail"):
+            return self._read(await self.store.get_tail(key, length_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        with self._metrics.measured("head"):
+            return await self.store.head(key)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        with self._metrics.measured("put"):
+            return self._written(parts, await self.store.put(key, parts))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        with self._metrics.measured("put_if_absent"):
+            return self._written(parts, await self.store.put_if_absent(key, parts))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        with self._metrics.measured("put_if_match"):
+            return self._written(parts, await self.store.put_if_match(key, parts, etag))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            while True:
+                with self._metrics.measured("list"):
+                    page = await anext(pages, None)
+                if page is None:
+                    return
+                yield page
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with self._metrics.measured("delete"):
+            await self.store.delete(keys)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+    def _read(self, part: ObjectPart) -> ObjectPart:
+        self._metrics.bytes.of("read").value += memoryview(part.data).nbytes
+        return part
+
+    def _written(self, parts: Sequence[Buffer], etag: str) -> str:
+        self._metrics.bytes.of("written").value += size_of(parts)
+        return etag
 
 
 def outcome_of(error: StoreError) -> str:

@@ -1,10 +1,10 @@
 """From the settings to a store that is ready to use, with its wrappers in their order, once for each class of work.
 
-    RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore ))))
+    MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
 
-Retrying is outermost, so that backoff holds no token; metering is innermost, so that a latency is the store's own. Only
-what produces wait for is hedged. What the views of the classes share is the limiter, the metrics, and the log of
-outages.
+Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
+own. Only what produces wait for is hedged, and only S3 takes large objects in parts. The views of the classes share the
+limiter, the metrics, and the log of outages.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kafscale.store.limited import LimitedStore, PrefetchStore
 from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import MeteredStore, StoreMetrics
+from kafscale.store.multipart import MultipartStore
 from kafscale.store.probe import check_usable, startup_errors
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
@@ -84,7 +85,17 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
         hedged = HedgingStore(metered, limiter, metrics, settings.s3_hedge_percentile)
 
     def view_of(work_class: WorkClass, store: ObjectStore) -> ObjectStore:
-        return attrs.evolve(retrying, store=LimitedStore(store, limiter, work_class))
+        view = attrs.evolve(retrying, store=LimitedStore(store, limiter, work_class))
+        if not isinstance(raw, S3Store) or not settings.s3_multipart_bytes:
+            return view
+        return MultipartStore(
+            store=view,
+            uploads=raw,
+            limiter=limiter,
+            work_class=work_class,
+            metrics=metrics,
+            threshold_bytes=settings.s3_multipart_bytes,
+        )
 
     views = StoreViews(
         acknowledge=view_of(WorkClass.ACKNOWLEDGE, hedged),

@@ -24,6 +24,7 @@ import trio
 from kafscale.errors import (
     AccessDenied,
     Conflict,
+    NotFound,
     PreconditionFailed,
     SlowDown,
     StoreError,
@@ -115,11 +116,11 @@ class RetryingStore:
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
         attempt = partial(self.store.put_if_absent, key, parts)
-        return await self._decided("put_if_absent", key, parts, attempt)
+        return await self.decided("put_if_absent", key, parts, attempt)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         attempt = partial(self.store.put_if_match, key, parts, etag)
-        return await self._decided("put_if_match", key, parts, attempt)
+        return await self.decided("put_if_match", key, parts, attempt)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         pages = self.store.list(prefix, start_after=start_after)
@@ -168,10 +169,13 @@ class RetryingStore:
             retries_count += 1
             await trio.sleep(delay_seconds)
 
-    async def _decided(
+    async def decided(
         self, operation: str, key: str, parts: Sequence[Buffer], attempt: Callable[[], Awaitable[str]]
     ) -> str:
-        """A conditional write, retried, and resolved by reading back if it was refused after a lost reply."""
+        """A write whose `attempt` can be refused, retried, and resolved by reading back if it was after a lost reply.
+
+        Raises StoreUnavailable if it stays undecided.
+        """
         reply_lost = False
 
         async def attempt_or_read_back() -> str:
@@ -181,7 +185,7 @@ class RetryingStore:
             except StoreUnavailable:
                 reply_lost = True
                 raise
-            except PreconditionFailed:
+            except (PreconditionFailed, NotFound):  # what an upload that is completed is, too
                 etag = await self._etag_if_ours(key, parts) if reply_lost else None
                 if etag is None:
                     raise

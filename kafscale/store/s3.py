@@ -25,6 +25,14 @@ from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
 from kafscale.store.credentials import StaticProvider, configured_region, default_providers
 from kafscale.store.http_connection import BufferStream
 from kafscale.store.s3_auth import CredentialSource, SigV4Auth
+from kafscale.store.s3_multipart import (
+    MultipartRequests,
+    Upload,
+    UploadedPart,
+    check_abortion,
+    read_completion,
+    read_upload,
+)
 from kafscale.store.s3_replies import (
     S3Reply,
     check_created,
@@ -100,6 +108,7 @@ class S3Store:
             prefix=settings.prefix,
         )
         self._requests = S3Requests(self.address)
+        self._multipart = MultipartRequests(self._requests)
         self._host = urlsplit(self.address.origin).netloc
         self._extensions = {"timeout": settings.timeouts(), "whole_body": True}
         self._transport = transport or TrioTransport(
@@ -172,6 +181,28 @@ class S3Store:
         """See `ObjectStore`."""
         for request in self._requests.delete(keys):
             check_deletion(request, await self._perform(request))
+
+    async def begin_upload(self, key: str) -> Upload:
+        """See `MultipartUploads`."""
+        request = self._multipart.begin(key)
+        return read_upload(key, request, await self._perform(request))
+
+    async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
+        """See `MultipartUploads`."""
+        digest = await self._digest(parts)
+        request = self._multipart.put_part(upload, number, parts, digest)
+        etag = read_etag(request, await self._perform(request))
+        return UploadedPart(number=number, etag=etag, crc32c=digest.crc32c)
+
+    async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
+        """See `MultipartUploads`."""
+        request = self._multipart.complete(upload, uploaded, if_absent=if_absent)
+        return read_completion(request, await self._perform(request))
+
+    async def abort_upload(self, upload: Upload) -> None:
+        """See `MultipartUploads`."""
+        request = self._multipart.abort(upload)
+        check_abortion(request, await self._perform(request))
 
     async def check_bucket(self) -> None:
         """Raise the error that the first use of the bucket would meet: NotFound, AccessDenied, WrongRegion..."""

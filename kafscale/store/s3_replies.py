@@ -34,6 +34,7 @@ _CONTENT_RANGE = re.compile(r"bytes \d+--?\d+/(\d+)")  # of an empty object, Min
 _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "NoSuchKey": NotFound,
     "NoSuchBucket": NotFound,
+    "NoSuchUpload": NotFound,
     "PreconditionFailed": PreconditionFailed,
     "ConditionalRequestConflict": Conflict,
     "OperationAborted": Conflict,

@@ -124,41 +124,41 @@ class S3Requests:
 
     def get(self, key: str) -> S3Request:
         """The whole object."""
-        return self._object_request("get", "GET", key)
+        return self.object_request("get", "GET", key)
 
     def get_range(self, key: str, start: int, length_bytes: int) -> S3Request:
         """`length_bytes` (at least one: HTTP has no empty range) from `start`."""
         if start < 0 or length_bytes < 1:
             raise ValueError(f"not a range: {length_bytes} bytes from {start}")
         headers = {**_NO_BODY, "range": f"bytes={start}-{start + length_bytes - 1}"}
-        return self._object_request("get_range", "GET", key, headers=headers)
+        return self.object_request("get_range", "GET", key, headers=headers)
 
     def get_tail(self, key: str, length_bytes: int) -> S3Request:
         """The last `length_bytes` (at least one). An empty object has no tail: S3 answers 416."""
         if length_bytes < 1:
             raise ValueError(f"not a range: the last {length_bytes} bytes")
-        return self._object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
+        return self.object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
 
     def head(self, key: str) -> S3Request:
         """Size, ETag and time of an object."""
-        return self._object_request("head", "HEAD", key)
+        return self.object_request("head", "HEAD", key)
 
     def put(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
         """Write an object, whatever was there."""
-        return self._object_request("put", "PUT", key, headers=_body_headers(digest), parts=parts)
+        return self.object_request("put", "PUT", key, headers=body_headers(digest), parts=parts)
 
     def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
         """Write an object unless the key has one."""
-        headers = {**_body_headers(digest), "if-none-match": "*"}
+        headers = {**body_headers(digest), "if-none-match": "*"}
         return attrs.evolve(
-            self._object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
+            self.object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
 
     def put_if_match(self, key: str, parts: Sequence[Buffer], digest: Digest, *, etag: str) -> S3Request:
         """Write an object if the key has one with this ETag."""
-        headers = {**_body_headers(digest), "if-match": etag}
+        headers = {**body_headers(digest), "if-match": etag}
         return attrs.evolve(
-            self._object_request("put_if_match", "PUT", key, headers=headers, parts=parts), idempotent=False
+            self.object_request("put_if_match", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
 
     def list_page(self, prefix: str, *, start_after: str = "", continuation_token: str | None = None) -> S3Request:
@@ -190,21 +190,10 @@ class S3Requests:
                 '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><LocationConstraint>'
                 f"{escape(self.address.region)}</LocationConstraint></CreateBucketConfiguration>".encode()
             )
-        headers = _body_headers(Digest.of(parts, sign_payload=True))
+        headers = body_headers(Digest.of(parts, sign_payload=True))
         return self._bucket_request("create_bucket", "PUT", {}, headers=headers, parts=parts)
 
-    def _delete_one(self, key: str) -> S3Request:
-        return self._object_request("delete", "DELETE", key)
-
-    def _delete_many(self, keys: Sequence[str]) -> S3Request:
-        rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
-        body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{rows}<Quiet>true</Quiet></Delete>').encode()
-        headers = _body_headers(Digest.of([body], sign_payload=True))
-        # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
-        headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
-
-    def _object_request(
+    def object_request(
         self,
         operation: str,
         method: str,
@@ -213,6 +202,7 @@ class S3Requests:
         headers: Mapping[str, str] = _NO_BODY,
         parts: Sequence[Buffer] = (),
     ) -> S3Request:
+        """A request about one object, for what is not here."""
         name = self.address.prefix + key
         check_key(name)
         return S3Request(
@@ -223,6 +213,17 @@ class S3Requests:
             headers=headers,
             parts=parts,
         )
+
+    def _delete_one(self, key: str) -> S3Request:
+        return self.object_request("delete", "DELETE", key)
+
+    def _delete_many(self, keys: Sequence[str]) -> S3Request:
+        rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
+        body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{rows}<Quiet>true</Quiet></Delete>').encode()
+        headers = body_headers(Digest.of([body], sign_payload=True))
+        # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
+        headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
 
     def _bucket_request(
         self,
@@ -244,7 +245,8 @@ class S3Requests:
         )
 
 
-def _body_headers(digest: Digest) -> dict[str, str]:
+def body_headers(digest: Digest) -> dict[str, str]:
+    """What a request with a body says of it."""
     return {
         "content-length": str(digest.length_bytes),
         "x-amz-checksum-crc32c": digest.crc32c,

@@ -11,10 +11,11 @@ import bisect
 import calendar
 import email.utils
 import hashlib
+import itertools
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import parse_qsl, quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -119,11 +120,22 @@ class StoredObject:
 
 
 @attrs.define(kw_only=True)
+class PendingUpload:
+    """A multipart upload that is neither completed nor aborted."""
+
+    bucket: str
+    key: str
+    checksum_algorithm: str
+    parts: dict[int, StoredObject] = attrs.field(factory=dict)
+
+
+@attrs.define(kw_only=True)
 class S3Service:
     """The buckets of one region, and who may use them.
 
     `credentials` maps access key ids to credentials; a call with others is refused. `clock` is the service's, in
-    seconds since the epoch. `domain` is the one below which bucket names are host names, if any.
+    seconds since the epoch. `domain` is the one below which bucket names are host names, if any. Every part of an
+    upload but the last must have `least_part_bytes`.
     """
 
     credentials: dict[str, Credentials]
@@ -132,7 +144,10 @@ class S3Service:
     domain: str = ""
     honours_conditions: bool = True
     page_count: int = 1000
+    least_part_bytes: int = 5 * 1024 * 1024
     buckets: dict[str, dict[str, StoredObject]] = attrs.field(factory=dict)
+    uploads: dict[str, PendingUpload] = attrs.field(factory=dict)
+    _upload_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
     def handle(self, call: S3Call) -> S3Answer:
         """Perform the call, if it is signed and sound."""
@@ -182,9 +197,58 @@ class S3Service:
         bucket = self._bucket(call)
         if self.honours_conditions:
             _check_conditions(call, bucket.get(call.key))
-        etag = f'"{crc32c.crc32c(call.body):08x}{len(call.body):024x}"'
-        bucket[call.key] = StoredObject(data=call.body, etag=etag, modified_seconds=self.clock())
-        return S3Answer(headers={"etag": etag})
+        bucket[call.key] = self._stored(call.body)
+        return S3Answer(headers={"etag": bucket[call.key].etag})
+
+    def create_upload(self, call: S3Call) -> S3Answer:
+        """CreateMultipartUpload."""
+        self._bucket(call)
+        algorithm = call.headers.get("x-amz-checksum-algorithm", "")
+        upload_id = f"upload+{next(self._upload_ids)}/of=mine"  # opaque, so it may hold anything
+        self.uploads[upload_id] = PendingUpload(bucket=call.bucket, key=call.key, checksum_algorithm=algorithm)
+        return S3Answer.xml(
+            f"<InitiateMultipartUploadResult {_NAMESPACE}><UploadId>{upload_id}</UploadId>"
+            "</InitiateMultipartUploadResult>"
+        )
+
+    def upload_part(self, call: S3Call) -> S3Answer:
+        """UploadPart: replaces the part of that number."""
+        upload = self._upload(call)
+        number = int(call.query["partNumber"])
+        if not 1 <= number <= 10_000:
+            raise _refuse(400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+        if upload.checksum_algorithm and f"x-amz-checksum-{upload.checksum_algorithm.lower()}" not in call.headers:
+            raise _refuse(400, "InvalidRequest", "the checksum that the upload was begun with is missing")
+        upload.parts[number] = self._stored(call.body)
+        return S3Answer(headers={"etag": upload.parts[number].etag})
+
+    def complete_upload(self, call: S3Call) -> S3Answer:
+        """CompleteMultipartUpload, under If-None-Match. Refused for its condition, the upload stays."""
+        upload = self._upload(call)
+        bucket = self._bucket(call)
+        if self.honours_conditions:
+            _check_conditions(call, bucket.get(call.key))
+        rows = ElementTree.fromstring(bytes(call.body)).findall("{*}Part")
+        numbers = [int(row.findtext("{*}PartNumber", "0")) for row in rows]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise _refuse(400, "InvalidPartOrder", "The list of parts was not in ascending order.")
+        for number, row in zip(numbers, rows, strict=True):
+            _check_part(upload, row)
+            if number != numbers[-1] and len(upload.parts[number].data) < self.least_part_bytes:
+                raise _refuse(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
+        data = b"".join(upload.parts[number].data for number in numbers)
+        bucket[call.key] = attrs.evolve(self._stored(data), etag=f'"{crc32c.crc32c(data):08x}-{len(numbers)}"')
+        del self.uploads[call.query["uploadId"]]
+        etag = escape(bucket[call.key].etag)
+        return S3Answer.xml(
+            f"<CompleteMultipartUploadResult {_NAMESPACE}><ETag>{etag}</ETag></CompleteMultipartUploadResult>"
+        )
+
+    def abort_upload(self, call: S3Call) -> S3Answer:
+        """AbortMultipartUpload."""
+        self._upload(call)
+        del self.uploads[call.query["uploadId"]]
+        return S3Answer(status=204)
 
     def delete_object(self, call: S3Call) -> S3Answer:
         """DeleteObject: there may be none."""
@@ -227,6 +291,16 @@ class S3Service:
             raise _refuse(404, "NoSuchBucket", "The specified bucket does not exist", BucketName=call.bucket)
         return bucket
 
+    def _upload(self, call: S3Call) -> PendingUpload:
+        upload = self.uploads.get(call.query["uploadId"])
+        if upload is None or (upload.bucket, upload.key) != (call.bucket, call.key):
+            raise _refuse(404, "NoSuchUpload", "The specified upload does not exist.")
+        return upload
+
+    def _stored(self, data: Body) -> StoredObject:
+        etag = f'"{crc32c.crc32c(data):08x}{len(data):024x}"'
+        return StoredObject(data=data, etag=etag, modified_seconds=self.clock())
+
     def _authenticate(self, call: S3Call) -> None:
         match = _AUTHORIZATION.fullmatch(call.headers.get("authorization", ""))
         if match is None:
@@ -264,6 +338,10 @@ _OPERATIONS: Mapping[str, Callable[[S3Service, S3Call], S3Answer]] = {
     "GetObject": S3Service.get_object,
     "HeadObject": S3Service.get_object,
     "PutObject": S3Service.put_object,
+    "CreateMultipartUpload": S3Service.create_upload,
+    "UploadPart": S3Service.upload_part,
+    "CompleteMultipartUpload": S3Service.complete_upload,
+    "AbortMultipartUpload": S3Service.abort_upload,
     "DeleteObject": S3Service.delete_object,
     "DeleteObjects": S3Service.delete_objects,
     "ListObjectsV2": S3Service.list_objects,
@@ -271,10 +349,21 @@ _OPERATIONS: Mapping[str, Callable[[S3Service, S3Call], S3Answer]] = {
 }
 
 
+_OBJECT_OPERATIONS: Mapping[tuple[str, frozenset[str]], str] = {
+    ("GET", frozenset()): "GetObject",
+    ("HEAD", frozenset()): "HeadObject",
+    ("PUT", frozenset()): "PutObject",
+    ("DELETE", frozenset()): "DeleteObject",
+    ("POST", frozenset({"uploads"})): "CreateMultipartUpload",
+    ("PUT", frozenset({"partNumber", "uploadId"})): "UploadPart",
+    ("POST", frozenset({"uploadId"})): "CompleteMultipartUpload",
+    ("DELETE", frozenset({"uploadId"})): "AbortMultipartUpload",
+}
+
+
 def _operation(method: str, key: str, query: Mapping[str, str]) -> str:
     if key:
-        names = {"GET": "GetObject", "HEAD": "HeadObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
-        return names.get(method, "Unknown") if not query else "Unknown"
+        return _OBJECT_OPERATIONS.get((method, frozenset(query)), "Unknown")
     if method == "GET" and query.get("list-type") == "2":
         return "ListObjectsV2"
     if method == "POST" and "delete" in query:
@@ -295,6 +384,18 @@ def _check_body(call: S3Call) -> None:
         given = call.headers.get(header)
         if given is not None and given != base64.b64encode(checksum(call.body)).decode():
             raise _refuse(400, "BadDigest", f"The {header} you specified did not match the calculated checksum.")
+
+
+def _check_part(upload: PendingUpload, row: ElementTree.Element) -> None:
+    """Refuse to complete an upload with a part that is not what the client thinks it sent."""
+    part = upload.parts.get(int(row.findtext("{*}PartNumber", "0")))
+    checksum = row.findtext("{*}ChecksumCRC32C")
+    if part is None or part.etag != row.findtext("{*}ETag"):
+        raise _refuse(400, "InvalidPart", "One or more of the specified parts could not be found.")
+    if upload.checksum_algorithm == "CRC32C":
+        actual = base64.b64encode(_CHECKSUMS["x-amz-checksum-crc32c"](part.data)).decode()
+        if checksum != actual:
+            raise _refuse(400, "InvalidPart", "a part's checksum is missing or another")
 
 
 def _check_conditions(call: S3Call, found: StoredObject | None) -> None:

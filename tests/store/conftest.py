@@ -10,13 +10,16 @@ from random import Random
 
 import pytest
 
+from kafscale.config import Settings
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
 from kafscale.store.limited import LimitedStore
-from kafscale.store.limiter import StoreLimiter
+from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import MeteredStore, StoreMetrics
+from kafscale.store.metered import StoreMetrics
+from kafscale.store.multipart import MultipartStore
+from kafscale.store.opening import wrap_store
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
 from kafscale.testing.faulty_store import FaultyStore
@@ -40,6 +43,7 @@ async def open_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
 async def open_s3_store(path: Path, *, tls: bool = False) -> AsyncIterator[ObjectStore]:
     """The stand-in server, which demands what S3 does."""
     async with open_s3_server(tls=tls) as server:
+        server.service.least_part_bytes = 0
         settings = S3Settings(
             bucket="bucket",
             prefix="pre fix/of+it",
@@ -64,10 +68,27 @@ async def open_bucket(process: S3Process) -> AsyncIterator[ObjectStore]:
 @asynccontextmanager
 async def open_wrapped_store(path: Path) -> AsyncIterator[ObjectStore]:
     """As the broker has it, at a limit of one: an operation that needs two tokens hangs."""
+    settings = Settings(s3_concurrency=1)
+    async with aclosing(wrap_store(MemoryStore(), settings, StoreMetrics.register(Metrics()))) as opened:
+        yield opened.views.acknowledge
+
+
+@asynccontextmanager
+async def open_multipart_store(path: Path) -> AsyncIterator[ObjectStore]:
+    """Large objects in parts, small ones at once; at a limit of one too."""
     metrics = StoreMetrics.register(Metrics())
-    limited = LimitedStore(MeteredStore(MemoryStore(), metrics), StoreLimiter(1, metrics))
-    async with aclosing(RetryingStore(limited, RetryPolicy(), Random(0), metrics)) as store:
-        yield store
+    limiter = StoreLimiter(1, metrics)
+    async with open_s3_store(path) as raw:
+        assert isinstance(raw, S3Store)
+        yield MultipartStore(
+            store=RetryingStore(LimitedStore(raw, limiter), RetryPolicy(), Random(0), metrics),
+            uploads=raw,
+            limiter=limiter,
+            work_class=WorkClass.ACKNOWLEDGE,
+            metrics=metrics,
+            threshold_bytes=1000,
+            part_bytes=1 << 20,
+        )
 
 
 @asynccontextmanager
@@ -83,6 +104,7 @@ STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = 
     "s3": open_s3_store,
     "s3-tls": partial(open_s3_store, tls=True),
     "wrapped": open_wrapped_store,
+    "multipart": open_multipart_store,
     "faulty": open_faulty_store,
 }
 
