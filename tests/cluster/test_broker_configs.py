@@ -11,6 +11,6 @@ def test_listeners_are_written_as_kafka_writes_them() -> None:
         listeners=(Listener("IN", "127.0.0.1", 9092), Listener("OUT", "::1", 9093)),
         advertised_listeners=(Listener("OUT", "broker.example", 19093),),
     )
-    values = {entry.name: entry.value for entry in broker_entries(settings)}
+    values = {entry.definition.name: entry.value for entry in broker_entries(settings)}
     assert values["listeners"] == "IN://127.0.0.1:9092,OUT://[::1]:9093"
     assert values["advertised.listeners"] == "OUT://broker.example:19093"
