@@ -85,6 +85,11 @@ def register_s3_wal_metrics(metrics: Metrics, wal: S3Wal) -> None:
 
 def _register_log(metrics: Metrics, log: Log) -> None:
     metrics.gauge("kafscale_partitions", "Partitions.", lambda: len(log.partitions))
+    metrics.gauge(
+        "kafscale_superseded_batches",
+        "Batches of the WAL that were not replayed, as another broker has written their offsets.",
+        log.superseded.total,
+    )
     metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", log.tail_bytes)
     metrics.gauge("kafscale_flush_age_seconds", "How long the oldest of them has waited.", log.flusher.oldest_seconds)
     footers = log.reader.footers

@@ -324,6 +324,41 @@ async def test_with_wal_a_start_with_the_same_directory_does_not_wait(autojump_c
         assert trio.current_time() == began
 
 
+async def test_with_wal_what_only_an_older_log_has_is_kept_and_reported_but_not_over_newer_offsets(
+    autojump_clock, bucket, caplog
+):
+    first = Machine(bucket)
+    async with running(first, Durability.WAL) as old:
+        await old.create()
+        await old.produce(b"both")
+        await old.broker.services.log.flusher.flush_all()
+        await trio.sleep(30)
+        await old.produce(b"old 1")
+        await old.produce(b"old 2")
+        await old.produce(b"nobody else wrote here", partition=1)
+        await old.crash()
+    async with running(Machine(bucket), Durability.WAL) as new:
+        assert await new.produce(b"new 1") == 1
+        new.broker.stop()
+        await new.ended.wait()
+    async with running(first, Durability.WAL) as again:
+        assert await again.values() == [b"both", b"new 1"]
+        assert await again.values(1) == [b"nobody else wrote here"]
+        assert again.broker.services.log.superseded.total() == 2
+        assert "2 record batches that were acknowledged here are not in the log" in caplog.text
+        kept = [name for name in first.disk.files if name.startswith("superseded-")]
+        assert len(kept) == 1
+        assert b"old 1" in first.disk.files[kept[0]]
+        assert b"old 2" in first.disk.files[kept[0]]
+        assert await again.produce(b"new 2") == 2
+        again.broker.stop()
+        await again.ended.wait()
+    async with running(first, Durability.WAL) as last:
+        assert await last.values() == [b"both", b"new 1", b"new 2"]
+        assert last.broker.services.log.superseded.total() == 0
+        assert set(kept) < set(first.disk.files)
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [(before, after) for before in MODES for after in MODES if before is not after]
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
@@ -29,8 +30,8 @@ from kafscale.log.restore import ListedSegment, PartitionId, list_segments, rest
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_replay import EarlierLog
 from kafscale.log.tail import TailBatch
-from kafscale.log.wal import Wal
-from kafscale.log.wal_format import WalEntry
+from kafscale.log.wal import KEPT_PREFIX, Wal
+from kafscale.log.wal_format import WalEntry, WalFile
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.views import StoreViews
@@ -94,6 +95,7 @@ class Log:
     flusher: Flusher
     reader: LogReader
     traffic: TrafficMetrics
+    superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
     partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
     by_name: dict[str, list[Partition]] = attrs.field(factory=dict, init=False)
 
@@ -203,6 +205,7 @@ class Log:
                 lambda entry: self._replay_entry(entry, now_ms),
                 on_progress=lambda done: progress.report(done.entry_count),
             )
+            await self._keep_superseded(self.wal)
         elif self.wal is not None:
             assert earlier is not None
             await self.wal.replay(earlier, lambda entry: self._replay_entry(entry, now_ms))
@@ -210,10 +213,30 @@ class Log:
             if partition.next_offset < partition.log_start_offset:
                 partition.skip_to(partition.log_start_offset)
 
+    async def _keep_superseded(self, wal: Wal) -> None:
+        """What only this data directory has, of offsets that another broker has written since, is left to the user."""
+        for file in tuple(self.superseded):
+            if not await wal.keep_copy(file):
+                del self.superseded[file]  # an earlier start has kept it and said so
+        if self.superseded:
+            logger.error(
+                "%d record batches that were acknowledged here are not in the log: another broker has taken over and "
+                "written the same partitions; they are kept in %s of %s: see `kafscale inspect --batches`",
+                self.superseded.total(),
+                ", ".join(f"{KEPT_PREFIX}{file.name}" for file in self.superseded),
+                wal.disk.location,
+            )
+
     def _replay_entry(self, entry: WalEntry, now_ms: int) -> bool:
         """Put an entry back into its partition's tail; False if it is in the bucket, or its topic is deleted."""
         partition = self.partitions.get((entry.topic_id, entry.partition))
-        if partition is None or entry.base_offset < partition.next_offset:
+        if partition is None:
+            return False
+        if partition.has_superseded(entry):
+            assert entry.file is not None
+            self.superseded[entry.file] += 1
+            return False
+        if entry.base_offset < partition.next_offset:
             return False
         if not partition.tail.batches and partition.next_offset < entry.base_offset <= partition.log_start_offset:
             partition.skip_to(entry.base_offset)

@@ -347,6 +347,13 @@ class Partition:
         epochs = [start.epoch for start in self.epochs if start.start_offset <= offset]
         return epochs[-1] if epochs else self.leader_epoch
 
+    def has_superseded(self, entry: WalEntry) -> bool:
+        """Whether a broker of a later epoch has written the offsets of this entry, or ended the log before them."""
+        epochs = [start.epoch for start in self.epochs if start.start_offset <= entry.base_offset]
+        if entry.base_offset < self.next_offset:
+            return bool(epochs) and epochs[-1] != entry.leader_epoch
+        return bool(epochs) and epochs[-1] > entry.leader_epoch
+
     def epoch_end(self, epoch: int) -> EpochEnd | None:
         """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279).
 

@@ -45,6 +45,7 @@ from kafscale.metrics import Histogram
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
 NO_SPACE_RETRY_SECONDS = 1.0
 NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)
@@ -210,6 +211,22 @@ class Wal:
         self._next_number = replay.next_number
         self._next_sequence = replay.next_sequence
         self._durable_sequence = replay.next_sequence - 1
+
+    async def keep_copy(self, file: WalFile) -> bool:
+        """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
+
+        Raises StorageFailed.
+        """
+        name = f"{KEPT_PREFIX}{file.name}"
+        try:
+            if name in await self.disk.list():
+                return False
+            content = await self.disk.read(file.name, 0, file.size_bytes)
+            await self.disk.create(name, len(content), content[:FILE_HEADER_BYTES])
+            await self.disk.write_and_sync(name, [content], 0)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"copy {file.name} to {name}", exc)) from exc
+        return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write and sync what is appended; reports started when the first file is ready.
