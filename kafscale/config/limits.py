@@ -127,3 +127,9 @@ class Limits:
         why="botocore counts instead: 3 attempts by default.",
         least=0,
     )
+    store_upload_deadline_seconds: Seconds = option(
+        300.0,
+        "The upload of a segment and its index is given up, and begun again later, after this long, retries included.",
+        why="64 MiB in 5 minutes are 0.2 MiB/s. Raise it with --segment-bytes where the line to the store is thin.",
+        least=1,
+    )

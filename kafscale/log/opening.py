@@ -45,7 +45,12 @@ def open_log(
     footers = Footers(views.fetch, settings.limits.footer_cache_bytes)
     reader = LogReader(views.fetch, footers, wal)
     flusher = Flusher(
-        uploader=Uploader(store=views.acknowledge, footers=footers, reader=reader),
+        uploader=Uploader(
+            store=views.acknowledge,
+            footers=footers,
+            reader=reader,
+            deadline_seconds=settings.limits.store_upload_deadline_seconds,
+        ),
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,
         immediate=settings.durability is Durability.SEGMENT,

@@ -13,6 +13,7 @@ writers believe they own the same offsets only one can win, and the loser finds 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from contextlib import suppress
 import attrs
 import trio
 
-from kafscale.errors import Fenced, PreconditionFailed
+from kafscale.errors import Fenced, PreconditionFailed, StoreUnavailable
 from kafscale.log.footers import Footers, read_footer, read_index
 from kafscale.log.manifest import Segment
 from kafscale.log.nurseries import ungrouped
@@ -43,6 +44,7 @@ class Uploader:
     store: ObjectStore
     footers: Footers
     reader: LogReader
+    deadline_seconds: float = math.inf
     _spilled: trio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -61,7 +63,7 @@ class Uploader:
         try:
             footer = await _make_footer(partition, plan, slices.buffers)
             key = _segment_key(partition, footer.identity)
-            stored = await self._upload(key, footer, slices.buffers)
+            stored = await self._upload_in_time(key, footer, slices.buffers)
         finally:
             slices.release()
         if partition.closed:
@@ -70,6 +72,15 @@ class Uploader:
             self._commit(partition, plan, key, stored)
         else:
             await self._adopt(partition, key, stored)
+
+    async def _upload_in_time(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
+        """One deadline for both objects, whatever they wait for: tokens, backoff, or a store that hangs.
+
+        What has arrived by then is found by the next attempt.
+        """
+        with trio.move_on_after(self.deadline_seconds):
+            return await self._upload(key, footer, body)
+        raise StoreUnavailable(f"{key.key} and its .index were not uploaded in {self.deadline_seconds:g} s")
 
     async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
         """Both objects at once. Returns the footer of what is at the key now: ours, or that of an earlier attempt."""

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from kafscale.config import Durability
+from kafscale.config import Durability, Limits
 from kafscale.errors import Fenced, StorageFailed, StoreUnavailable
 from kafscale.log.footers import read_footer, read_index
 from kafscale.log.segment import body_crc, encode_footer
@@ -54,6 +54,23 @@ async def test_both_objects_are_written_at_once(autojump_clock):
         assert store.count("get*") <= 4
         assert await log.values(log.partition()) == [b"a", b"b"]
         assert log.log.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+@pytest.mark.parametrize("key", ["*.kfs", "*.index"])
+async def test_an_upload_that_hangs_is_given_up_and_done_again(key, after_effect, autojump_clock):
+    store = FaultyStore(MemoryStore())
+    store.hold(On("put*", key, times=1), after_effect=after_effect)
+    limits = Limits(store_upload_deadline_seconds=30)
+    async with memory_log(store, MemoryDisk(), limits=limits, flush_interval_seconds=3600) as log:
+        await log.append(log.partition(), b"a")
+        began = trio.current_time()
+        with pytest.raises(StoreUnavailable, match="30 s"):
+            await flush(log)
+        assert trio.current_time() - began == pytest.approx(30)
+        await flush(log)
+        await assert_pair_is_whole(store, 0, 0)
+        assert log.partition().flushed_offset == 1
 
 
 async def test_appends_and_fetches_go_on_during_an_upload(autojump_clock):
