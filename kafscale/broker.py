@@ -20,13 +20,14 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import trio
 
+from kafscale.api.calls import Api
 from kafscale.api.fetch_sessions import FetchSessions
 from kafscale.api.services import Services
 from kafscale.api.table import APIS
@@ -80,9 +81,13 @@ class StorageParts:
 
 @attrs.define(eq=False)
 class Broker:
-    """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started."""
+    """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
+
+    `make_dispatcher` is where a test puts a dispatcher that fails on purpose.
+    """
 
     settings: Settings
+    make_dispatcher: Callable[[Services, Sequence[Api]], Dispatcher] = attrs.field(default=Dispatcher, kw_only=True)
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
     admin: BoundListener = attrs.field(init=False)
@@ -245,7 +250,7 @@ class Broker:
         """Serve until the stop. Returns the time by which everything must be over."""
         metrics = ConnectionMetrics()
         acceptor = self.acceptor = Acceptor(
-            dispatcher=Dispatcher(self.services, APIS),
+            dispatcher=self.make_dispatcher(self.services, APIS),
             pool=log.pool,
             limits=self.settings.limits,
             metrics=metrics,

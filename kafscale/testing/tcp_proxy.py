@@ -46,12 +46,12 @@ class _Connection:
 
 @attrs.define(eq=False)
 class TcpProxy:
-    """Passes connections on to `upstream`. Knobs may be turned while it runs, from trio's thread.
+    """Passes connections on to `upstream`, or resets them while it is None. Turn its knobs in trio's thread only.
 
     delay_seconds: added each way, without limiting the rate. refusing: reset new connections.
     """
 
-    upstream: Address
+    upstream: Address | None
     port: int = 0
     delay_seconds: float = 0.0
     refusing: bool = False
@@ -108,13 +108,14 @@ class TcpProxy:
 
     async def _serve(self, client: trio.SocketStream) -> None:
         self.accepted_count += 1
-        if self.refusing:
+        upstream = self.upstream
+        if self.refusing or upstream is None:
             _reset(client)
             return
         connection = _Connection(client)
         self._connections.add(connection)
         try:
-            connection.server = await trio.open_tcp_stream(self.upstream.host, self.upstream.port)
+            connection.server = await trio.open_tcp_stream(upstream.host, upstream.port)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._pass, client, connection.server, self._to_server)
                 nursery.start_soon(self._pass, connection.server, client, self._to_client)

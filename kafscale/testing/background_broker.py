@@ -1,0 +1,250 @@
+"""A broker on a free port, in a thread of the test's process: what the fixture `kafscale_broker` gives.
+
+    with running_broker(durability="segment") as broker:
+        broker.create_topic("orders", partitions=3)
+        ...                                   # any client, at broker.bootstrap
+        assert [each.value for each in broker.records("orders")] == [b"one"]
+        broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
+
+Its disk, store and metadata are in memory and outlast a `restart` or a `crash`. Clients reach it through a `TcpProxy`,
+which has the faults of the network, and keeps the port while the broker is down. All methods may be called from any
+thread, a running asyncio or trio loop included; they block it for milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+import trio
+
+from kafscale.broker import Broker, StorageParts
+from kafscale.cluster.topics import NewTopic
+from kafscale.config import MIB, Address, Listener, Settings, StoreUrl, load, options
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.server.listener import bind
+from kafscale.store.memory import MemoryStore
+from kafscale.store.metered import StoreMetrics
+from kafscale.store.retrying import RetryingStore, RetryPolicy
+from kafscale.testing.broker_faults import BrokerFaults
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
+from kafscale.testing.faulty_store import FaultyStore
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.testing.tcp_proxy import TcpProxy
+from kafscale.testing.trio_thread import TrioThread
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.records import Record, batches, iterate_records
+
+HOST = "127.0.0.1"
+LISTENER_NAME = "PLAINTEXT"
+READ_BYTES = 1 << 20
+# As a broker has them that is alone on a machine, but for: less memory, and sessions that may be short.
+DEFAULTS = {
+    "chunk_pool_bytes": 64 * MIB,
+    "wal_segment_bytes": MIB,  # what a start allocates; 16 MiB take 80 ms more
+    "group_min_session_timeout_ms": 100,
+}
+OWN_OPTIONS = frozenset({"listeners", "advertised_listeners", "admin_listen", "data_dir", "store"})
+
+
+@attrs.frozen(kw_only=True)
+class StoredRecord:
+    """A record as the log has it. Headers are in order, with names that may repeat."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@attrs.define(eq=False)
+class _Life:
+    """One broker from its start to its end."""
+
+    broker: Broker
+    nursery: trio.Nursery
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.define(eq=False)
+class BackgroundBroker:
+    """Made by `running_broker`. `faults` are its knobs."""
+
+    settings: Settings
+    faults: BrokerFaults = attrs.field(init=False)
+    _thread: TrioThread = attrs.field(factory=lambda: TrioThread("kafscale"), init=False)
+    _proxy: TcpProxy = attrs.field(factory=lambda: TcpProxy(None), init=False)
+    _store: FaultyStore = attrs.field(factory=lambda: FaultyStore(MemoryStore()), init=False)
+    _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
+    _disk: MemoryDisk = attrs.field(factory=MemoryDisk, init=False)
+    _request_faults: list[RequestFault] = attrs.field(factory=list, init=False)
+    _life: _Life | None = attrs.field(default=None, init=False)
+    _topic_numbers: Iterator[int] = attrs.field(factory=lambda: count(1), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.faults = BrokerFaults(self._thread, self._proxy, self._store, self._request_faults)
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients call `bootstrap.servers`; the same over restarts."""
+        return f"{HOST}:{self._proxy.port}"
+
+    # ---- its lives --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start it again after `stop`; nothing if it runs."""
+        self._thread.call(self._start)
+
+    def stop(self) -> None:
+        """Stop it in order: what clients have sent is answered. Connections are reset until it is started again."""
+        self._thread.call(self._stop)
+
+    def restart(self) -> None:
+        """`stop` and `start`."""
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """Kill it as a power cut does, and start it on what its disk had synced. Connections are reset."""
+        self._thread.call(self._crash)
+        self.start()
+
+    # ---- topics -----------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic. Raises KafkaError, BrokerUnavailable while the broker is down."""
+        self._thread.call(self._create_topic, NewTopic(name=name, partition_count=partitions, overrides=config or {}))
+
+    def new_topic(self, prefix: str = "topic", *, partitions: int = 1) -> str:
+        """Create a topic with a name that no other one has, for tests that share a broker. Returns the name."""
+        name = f"{prefix}-{next(self._topic_numbers)}"
+        self.create_topic(name, partitions=partitions)
+        return name
+
+    def records(self, topic: str) -> list[StoredRecord]:
+        """What consumers can read: by partition, and there by offset. Faults of the network do not touch it.
+
+        Raises KafkaError if there is no such topic, BrokerUnavailable while the broker is down.
+        """
+        return self._thread.call(self._records, topic)
+
+    # ---- in the thread ----------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self._thread.nursery.start(self._proxy.run)
+        await self._start()
+
+    async def _start(self) -> None:
+        if self._life is None:
+            self._life = await self._thread.nursery.start(self._live)
+            self._proxy.upstream = Address(HOST, self._life.broker.listeners[0].port)
+
+    async def _live(self, *, task_status: trio.TaskStatus[_Life]) -> None:
+        settings = attrs.evolve(self.settings, advertised_listeners=(Listener(LISTENER_NAME, HOST, self._proxy.port),))
+        broker = Broker(settings, make_dispatcher=partial(FaultyDispatcher, faults=self._request_faults))
+        store = RetryingStore(self._store, RetryPolicy(), Random(), StoreMetrics.register(broker.metrics))
+        parts = StorageParts(store=store, metadata=self._metadata, disk=self._disk)
+        broker.listeners = [await bind(LISTENER_NAME, Address(HOST, 0), option="--listen")]
+        async with trio.open_nursery() as nursery:
+            life = _Life(broker, nursery)
+            await nursery.start(partial(broker.run_on, parts))
+            task_status.started(life)
+        life.ended.set()
+
+    async def _stop(self) -> None:
+        if (life := self._end_life()) is not None:
+            life.broker.stop()
+            await life.ended.wait()
+
+    async def _crash(self) -> None:
+        self._disk = self._disk.crash()
+        if (life := self._end_life()) is not None:
+            self._proxy.reset()
+            life.nursery.cancel_scope.cancel()
+            await life.ended.wait()
+
+    def _end_life(self) -> _Life | None:
+        life, self._life = self._life, None
+        self._proxy.upstream = None
+        return life
+
+    def _running(self) -> Broker:
+        if self._life is None:
+            raise BrokerUnavailable("the broker is stopped; start it first")
+        return self._life.broker
+
+    async def _create_topic(self, new: NewTopic) -> None:
+        [outcome] = await self._running().services.topics.create([new])
+        if isinstance(outcome, KafkaError):
+            raise outcome
+
+    async def _records(self, topic: str) -> list[StoredRecord]:
+        services = self._running().services
+        known = services.topics.get(topic)
+        if known is None:
+            raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic}'")
+        found: list[StoredRecord] = []
+        for index in range(known.partition_count):
+            partition = services.log.partition_named(topic, index)
+            assert partition is not None
+            offset = partition.log_start_offset
+            while offset < partition.high_watermark:
+                slices = await services.log.reader.read(partition, offset, READ_BYTES)
+                data = memoryview(b"".join(slices.buffers))
+                slices.release()
+                for batch in batches(data):
+                    found += [_stored(index, each) for each in iterate_records(batch) if each.offset >= offset]
+                offset = slices.end_offset
+        return found
+
+
+@contextmanager
+def running_broker(**given: object) -> Iterator[BackgroundBroker]:
+    """Run a broker for the block. `given` are options of `kafscale serve`, such as `segment_bytes="1MiB"`.
+
+    Raises ConfigError for an option that there is not, or that the fixture sets itself.
+    """
+    broker = BackgroundBroker(settings_of(given))
+    broker._thread.start()
+    try:
+        broker._thread.call(broker._open)
+        yield broker
+    finally:
+        broker._thread.stop()
+
+
+def settings_of(given: Mapping[str, object]) -> Settings:
+    """Options by their names on the command line, with underscores, over the defaults of this module."""
+    by_name = {each.name.replace("-", "_"): each for each in options() if each.attribute not in OWN_OPTIONS}
+    if unknown := sorted(given.keys() - by_name.keys()):
+        raise ConfigError(f"'{unknown[0]}' is no option of a broker under test; there are: {', '.join(by_name)}")
+    chosen: dict[str, Any] = {by_name[name].attribute: str(value) for name, value in given.items()}
+    loaded = load(chosen, {})
+    changes: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in chosen}
+    return attrs.evolve(
+        loaded.settings,
+        **changes,
+        data_dir=Path("unused"),
+        store=StoreUrl(scheme="memory"),
+        listeners=(Listener(LISTENER_NAME, HOST, 0),),
+    )
+
+
+def _stored(partition: int, record: Record) -> StoredRecord:
+    return StoredRecord(
+        partition=partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+    )

@@ -1,0 +1,105 @@
+"""A dispatcher that refuses, delays, or loses the replies of the requests that a test names.
+
+    faults = [RequestFault("Produce", times=3, error_code=NOT_LEADER_OR_FOLLOWER)]
+    broker = Broker(settings, make_dispatcher=partial(FaultyDispatcher, faults=faults))
+
+A request that is refused has no effect. One whose reply is lost has its effect, and ends its connection.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from kafscale.api import metadata
+from kafscale.api.calls import Peer
+from kafscale.api.produce import PendingProduce
+from kafscale.errors import ProtocolError
+from kafscale.log.chunks import Lease
+from kafscale.server.dispatch import Dispatcher, Reply, Request
+from kafscale.testing.refusals import refusal, set_errors
+from kafscale.wire import error_codes
+
+EVERY_API = "*"
+
+
+@attrs.define(eq=False, kw_only=True)
+class RequestFault:
+    """What happens to the requests of one API, or of `EVERY_API`.
+
+    times: how many to meet, None for all. Of error, delay and loss a fault has one. met_count: how many it has met.
+    """
+
+    api: str
+    times: int | None = None
+    error_code: int = error_codes.NONE
+    delay_seconds: float = 0.0
+    loses_reply: bool = False
+    met_count: int = attrs.field(default=0, init=False)
+
+    def may_meet(self, api: str) -> bool:
+        """Whether it would happen to a request of this API now."""
+        return self.api in (api, EVERY_API) and self.met_count != self.times
+
+
+@attrs.define(eq=False)
+class FaultyDispatcher(Dispatcher):
+    """`faults` is shared with whoever adds to it; it is looked at for each request."""
+
+    faults: list[RequestFault] = attrs.field(factory=list, kw_only=True)
+
+    def accept(self, frame: memoryview, peer: Peer, received_at: float, lease: Lease | None) -> Request:
+        request = super().accept(frame, peer, received_at, lease)
+        if request.pending is not None and (code := self._take_error(request)) != error_codes.NONE:
+            _refuse_produce(request.pending, code)
+        return request
+
+    def may_wait(self, request: Request) -> bool:
+        delayed = any(each.delay_seconds and each.may_meet(request.api.name) for each in self.faults)
+        return delayed or super().may_wait(request)
+
+    async def answer(self, request: Request) -> Reply:
+        for fault in list(self.faults):
+            if fault.delay_seconds and fault.may_meet(request.api.name):
+                fault.met_count += 1
+                await trio.sleep(fault.delay_seconds)
+        is_known = request.call.version <= request.api.max_version  # ApiVersions may be newer, to be negotiated
+        if request.pending is None and is_known and (code := self._take_error(request)) != error_codes.NONE:
+            return await self._refuse(request, code)
+        reply = await super().answer(request)
+        for fault in self.faults:
+            if fault.loses_reply and fault.may_meet(request.api.name):
+                fault.met_count += 1
+                reply.release()
+                raise ProtocolError(f"the reply to {request.api.name} is lost, as a test asked for")
+        return reply
+
+    def _take_error(self, request: Request) -> int:
+        for fault in self.faults:
+            if fault.error_code and fault.may_meet(request.api.name):
+                fault.met_count += 1
+                return fault.error_code
+        return error_codes.NONE
+
+    async def _refuse(self, request: Request, error_code: int) -> Reply:
+        """Metadata is run all the same: without the brokers in it a client would not know where to ask again."""
+        row, call = self._rows[request.api.key], request.call
+        message = self._decode(request)
+        if request.api is metadata.API:
+            response = await metadata.handle(self.services, call, message)
+            set_errors(response, error_code)
+        else:
+            response = refusal(message, row.api.response, error_code)
+        row.errors.count(response)
+        return Reply(self._encode(row, call, response, call.version))
+
+
+def _refuse_produce(pending: PendingProduce, error_code: int) -> None:
+    """Before it is ordered: nothing of it gets into the log."""
+    pending.abandon()
+    pending.unchecked.clear()
+    pending.incomplete = False
+    set_errors(pending.response, error_code)
+    for topic in pending.response.responses:
+        for partition in topic.partition_responses:
+            partition.base_offset = -1

@@ -1,0 +1,60 @@
+"""Fixtures for people who test their own Kafka programs; pytest finds them by the entry point `kafscale`.
+
+    kafscale_broker           a fresh broker for the test; `.bootstrap` is its address
+    kafscale_session_broker   one broker for the whole run; give each test a topic by `.new_topic()`
+    kafscale_faults           what can go wrong with `kafscale_broker`; healed at the end of the test
+
+`@pytest.mark.kafscale(durability="segment", default_partitions=3)` sets options of `kafscale serve` for
+`kafscale_broker`. See docs/how-to/test-your-program.md.
+
+pytest loads this module in every run of everyone who has KafScale installed, so it imports nothing but pytest: a broker
+and what it needs are imported by the first fixture that is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kafscale.testing.background_broker import BackgroundBroker
+    from kafscale.testing.broker_faults import BrokerFaults
+
+MARKER = "kafscale"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, for runs with --strict-markers."""
+    config.addinivalue_line(
+        "markers", f"{MARKER}(**options): options of `kafscale serve` for the fixture kafscale_broker"
+    )
+
+
+@pytest.fixture
+def kafscale_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker]:
+    """A broker of the test's own, on a free port, that keeps everything in memory."""
+    from kafscale.testing.background_broker import running_broker
+
+    options: dict[str, object] = {}
+    for marker in reversed(list(request.node.iter_markers(MARKER))):  # the closest to the test last
+        options |= marker.kwargs
+    with running_broker(**options) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafscale_session_broker() -> Iterator[BackgroundBroker]:
+    """One broker for all tests that ask for it, with default options."""
+    from kafscale.testing.background_broker import running_broker
+
+    with running_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafscale_faults(kafscale_broker: BackgroundBroker) -> Iterator[BrokerFaults]:
+    """The knobs of `kafscale_broker`. Healed at the end of the test, so that clients can close."""
+    yield kafscale_broker.faults
+    kafscale_broker.faults.heal()

@@ -1,0 +1,110 @@
+"""A trio event loop in a thread of its own, for callers of any kind: plain threads, asyncio, and trio itself.
+
+`trio.from_thread` refuses callers in another trio loop, since it would block that one; here this is meant: what is
+called takes milliseconds, and a test waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from kafscale.errors import BrokerUnavailable
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class TrioThread:
+    """`start` it, `call` into it, `stop` it. An exception of a background task ends it; `stop` raises that."""
+
+    name: str
+    nursery: trio.Nursery = attrs.field(init=False)  # for background tasks, from within the loop
+    _token: trio.lowlevel.TrioToken = attrs.field(init=False)
+    _thread: threading.Thread = attrs.field(init=False)
+    _waiting: set[Future[Any]] = attrs.field(factory=set, init=False)
+    _failure: BaseException | None = attrs.field(default=None, init=False)
+
+    def start(self) -> None:
+        """Returns when `call` can be used."""
+        ready: Future[None] = Future()
+        self._waiting.add(ready)
+        # A daemon, so that a test run that is interrupted ends.
+        self._thread = threading.Thread(target=self._run, args=(ready,), name=self.name, daemon=True)
+        self._thread.start()
+        ready.result()
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function in the loop, and wait for it. Raises what it raises, BrokerUnavailable at an end."""
+        future: Future[T] = Future()
+        self._waiting.add(future)
+        try:
+            self._token.run_sync_soon(self._begin, future, function, args)
+        except trio.RunFinishedError:
+            raise self._ended() from self._failure
+        finally:
+            if not self._thread.is_alive():
+                self._abandon_waiting()
+        return future.result()
+
+    def stop(self) -> None:
+        """Cancel everything, and wait for the thread's end. Raises what ended it before, if something did."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.nursery.cancel_scope.cancel)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, ready: Future[None]) -> None:
+        try:
+            trio.run(self._main, ready)
+        except BaseException as exc:
+            self._failure = exc
+        finally:
+            self._abandon_waiting()
+
+    async def _main(self, ready: Future[None]) -> None:
+        async with trio.open_nursery() as self.nursery:
+            self._token = trio.lowlevel.current_trio_token()
+            self._settle(ready, None)
+            await trio.sleep_forever()
+
+    def _begin(self, future: Future[Any], function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            self.nursery.start_soon(self._perform, future, function, args)
+        except RuntimeError:  # the nursery is closed already
+            self._settle(future, self._ended())
+
+    async def _perform(
+        self, future: Future[Any], function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            outcome: Any = await function(*args)
+        except Exception as exc:
+            outcome = exc
+        except BaseException:
+            self._settle(future, self._ended())
+            raise
+        self._settle(future, outcome)
+
+    def _settle(self, future: Future[Any], outcome: Any) -> None:
+        self._waiting.discard(future)
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _abandon_waiting(self) -> None:
+        """Whoever called too late to be heard must not wait for ever."""
+        for future in list(self._waiting):
+            if not future.done():
+                self._settle(future, self._ended())
+
+    def _ended(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"the thread '{self.name}' has ended")

@@ -1,0 +1,309 @@
+"""The broker in a thread: its lives, and each knob as a client sees it. The client is in another trio loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from kafscale.client.client import connect
+from kafscale.client.connection import Connection, connect_to
+from kafscale.config import Address
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.testing.background_broker import BackgroundBroker, running_broker
+from kafscale.wire import error_codes
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.records import Record, build_batch
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def broker() -> Iterator[BackgroundBroker]:
+    with running_broker() as broker:
+        broker.create_topic(TOPIC, partitions=2)
+        yield broker
+
+
+@asynccontextmanager
+async def connected(broker: BackgroundBroker) -> AsyncIterator[Connection]:
+    connection = await connect_to(Address.parse(broker.bootstrap), "test")
+    try:
+        with trio.fail_after(30):
+            yield connection
+    finally:
+        await connection.aclose()
+
+
+async def produce(connection: Connection, value: bytes, partition: int = 0) -> PartitionProduceResponse:
+    batch = build_batch([Record(key=b"k", value=value, timestamp_ms=1000, headers=[("h", b"1")])])
+    data = PartitionProduceData(index=partition, records=memoryview(batch))
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])])
+    response = await connection.request(request, ProduceResponse)
+    return response.responses[0].partition_responses[0]
+
+
+def values(broker: BackgroundBroker) -> list[bytes | None]:
+    return [each.value for each in broker.records(TOPIC)]
+
+
+# ---- lives ----------------------------------------------------------------------------------------------------
+
+
+async def test_records_are_what_was_produced(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        for number, partition in enumerate([1, 0, 1]):
+            assert (await produce(connection, b"%d" % number, partition)).error_code == error_codes.NONE
+    found = broker.records(TOPIC)
+    assert [(each.partition, each.offset, each.value) for each in found] == [(0, 0, b"1"), (1, 0, b"0"), (1, 1, b"2")]
+    assert (found[0].key, found[0].timestamp_ms, found[0].headers) == (b"k", 1000, (("h", b"1"),))
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment"])
+async def test_what_was_acknowledged_outlasts_restarts_and_crashes(durability: str) -> None:
+    with running_broker(durability=durability) as broker:
+        broker.create_topic(TOPIC)
+        address = broker.bootstrap
+        for value, interrupt in [(b"one", broker.crash), (b"two", broker.restart), (b"three", broker.crash)]:
+            async with connected(broker) as connection:
+                assert (await produce(connection, value)).error_code == error_codes.NONE
+                interrupt()
+        assert values(broker) == [b"one", b"two", b"three"]
+        assert broker.bootstrap == address
+
+
+async def test_connections_are_reset_while_it_is_stopped(broker: BackgroundBroker) -> None:
+    broker.stop()
+    with pytest.raises(BrokerUnavailable):
+        await connect_to(Address.parse(broker.bootstrap), "test")
+    with pytest.raises(BrokerUnavailable, match="stopped"):
+        broker.records(TOPIC)
+    broker.start()
+    broker.start()
+    async with connected(broker) as connection:
+        assert (await produce(connection, b"x")).error_code == error_codes.NONE
+
+
+async def test_clients_are_told_the_address_that_has_the_faults(broker: BackgroundBroker) -> None:
+    async with connect(Address.parse(broker.bootstrap)) as client:
+        [node] = (await client.metadata([TOPIC])).brokers
+    assert f"{node.host}:{node.port}" == broker.bootstrap
+
+
+def test_topics_are_created_once_and_new_ones_have_names_of_their_own(broker: BackgroundBroker) -> None:
+    with pytest.raises(KafkaError):
+        broker.create_topic(TOPIC)
+    first, second = broker.new_topic("audit"), broker.new_topic("audit", partitions=3)
+    assert first != second
+    assert broker.records(first) == broker.records(second) == []
+    with pytest.raises(KafkaError, match="no topic 'nowhere'"):
+        broker.records("nowhere")
+
+
+def test_options_are_those_of_the_command_line() -> None:
+    with running_broker(durability="segment", default_partitions=3, auto_create_topics=False) as broker:
+        assert broker.settings.durability == "segment"
+        assert broker.settings.default_partitions_count == 3
+        assert not broker.settings.auto_create_topics
+
+
+@pytest.mark.parametrize("name", ["durabilty", "store", "listen", "data_dir"])
+def test_an_option_that_is_not_there_to_be_set_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is no option"), running_broker(**{name: "x"}):
+        pass
+
+
+def test_a_value_that_can_not_be_is_named() -> None:
+    with pytest.raises(ConfigError, match="--durability"), running_broker(durability="never"):
+        pass
+
+
+# ---- network --------------------------------------------------------------------------------------------------
+
+
+async def test_dropped_connections_are_gone_and_new_ones_are_not(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        assert broker.faults.drop_connections() == 1
+        with pytest.raises(BrokerUnavailable):
+            await produce(connection, b"x")
+    async with connected(broker) as connection:
+        assert (await produce(connection, b"y")).error_code == error_codes.NONE
+    assert values(broker) == [b"y"]
+
+
+async def test_new_connections_are_refused_for_a_while(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        with broker.faults.refuse_connections():
+            with pytest.raises(BrokerUnavailable):
+                await connect_to(Address.parse(broker.bootstrap), "test")
+            assert (await produce(connection, b"x")).error_code == error_codes.NONE
+    async with connected(broker) as connection:
+        assert (await produce(connection, b"y")).error_code == error_codes.NONE
+
+
+async def test_a_frozen_connection_goes_on_afterwards(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection, trio.open_nursery() as nursery:
+        frozen = broker.faults.freeze()
+        answered = trio.Event()
+
+        async def send() -> None:
+            assert (await produce(connection, b"x")).error_code == error_codes.NONE
+            answered.set()
+
+        nursery.start_soon(send)
+        with trio.move_on_after(0.05):
+            await answered.wait()
+        assert not answered.is_set()
+        assert values(broker) == []
+        frozen.end()
+        await answered.wait()
+
+
+async def test_a_half_open_connection_is_silent_until_it_is_dropped(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        assert broker.faults.half_open() == 1
+        with trio.move_on_after(0.05) as silence:
+            await produce(connection, b"x")
+        assert silence.cancelled_caught
+        assert broker.faults.drop_connections() == 1
+    assert values(broker) == []
+
+
+async def test_a_slow_network_is_slow_both_ways_until_it_is_not(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        with broker.faults.slow_network(0.03, bytes_per_second=math.inf):
+            began = trio.current_time()
+            await produce(connection, b"x")
+            assert trio.current_time() - began >= 0.06
+        with broker.faults.slow_network(bytes_per_second=100_000):
+            began = trio.current_time()
+            await produce(connection, b"x" * 10_000)
+            assert trio.current_time() - began >= 0.1
+
+
+# ---- answers --------------------------------------------------------------------------------------------------
+
+
+async def test_a_produce_that_fails_has_no_effect_and_the_next_has(broker: BackgroundBroker) -> None:
+    fault = broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
+    async with connected(broker) as connection:
+        answers = [await produce(connection, b"%d" % number) for number in range(3)]
+    assert [each.error_code for each in answers] == [error_codes.NOT_LEADER_OR_FOLLOWER] * 2 + [error_codes.NONE]
+    assert [each.base_offset for each in answers] == [-1, -1, 0]
+    assert values(broker) == [b"2"]
+    assert fault.met_count == 2
+
+
+async def test_a_fetch_fails_by_partition(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        metadata = await connection.request(
+            MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), MetadataResponse
+        )
+        partition = FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1000)
+        topic = FetchTopic(topic=TOPIC, topic_id=metadata.topics[0].topic_id, partitions=[partition])
+        request = FetchRequest(topics=[topic], max_wait_ms=0, min_bytes=0)
+        with broker.faults.fail("Fetch", error_codes.OFFSET_OUT_OF_RANGE, times=None):
+            for _ in range(2):
+                response = await connection.request(request, FetchResponse)
+                [answer] = response.responses[0].partitions
+                assert (answer.partition_index, answer.error_code) == (1, error_codes.OFFSET_OUT_OF_RANGE)
+        response = await connection.request(request, FetchResponse)
+        assert response.responses[0].partitions[0].error_code == error_codes.NONE
+
+
+async def test_an_offset_commit_that_fails_is_not_kept(broker: BackgroundBroker) -> None:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
+    request = OffsetCommitRequest(group_id="g", member_id="", topics=[topic])
+    broker.faults.fail("OffsetCommit", "COORDINATOR_NOT_AVAILABLE")
+    async with connected(broker) as connection:
+        codes = [
+            (await connection.request(request, OffsetCommitResponse)).topics[0].partitions[0].error_code
+            for _ in range(2)
+        ]
+    assert codes == [error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NONE]
+
+
+async def test_metadata_that_fails_still_names_the_brokers(broker: BackgroundBroker) -> None:
+    broker.faults.fail("Metadata", "LEADER_NOT_AVAILABLE")
+    async with connected(broker) as connection:
+        response = await connection.request(
+            MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), MetadataResponse
+        )
+    assert len(response.brokers) == 1
+    assert response.topics[0].error_code == error_codes.LEADER_NOT_AVAILABLE
+
+
+async def test_a_lost_reply_leaves_the_record_and_no_connection(broker: BackgroundBroker) -> None:
+    fault = broker.faults.lose_reply("Produce")
+    async with connected(broker) as connection:
+        with pytest.raises(BrokerUnavailable):
+            await produce(connection, b"x")
+    assert values(broker) == [b"x"]
+    assert fault.met_count == 1
+
+
+async def test_a_delayed_answer_comes_after_the_record_is_stored(broker: BackgroundBroker) -> None:
+    async with connected(broker) as connection:
+        with broker.faults.delay("Produce", 0.1) as slow:
+            began = trio.current_time()
+            await produce(connection, b"x")
+            assert trio.current_time() - began >= 0.1
+        assert slow.met_count == 1
+        await produce(connection, b"y")
+        assert slow.met_count == 1
+
+
+def test_names_that_kafka_does_not_have_are_refused(broker: BackgroundBroker) -> None:
+    with pytest.raises(ValueError, match="no API 'Producer'"):
+        broker.faults.fail("Producer", "NOT_LEADER_OR_FOLLOWER")
+    for error in ("NOT_LEADER", "NONE", 0, 5000):
+        with pytest.raises(ValueError, match="Kafka has no error"):
+            broker.faults.fail("Produce", error)
+
+
+# ---- object store ---------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_fails_and_is_slow_is_waited_for() -> None:
+    with running_broker(durability="segment") as broker:
+        broker.create_topic(TOPIC)
+        failing = broker.faults.fail_store("put*", times=2)
+        slow = broker.faults.delay_store(0.01, "put*")
+        async with connected(broker) as connection:
+            assert (await produce(connection, b"x")).error_code == error_codes.NONE
+        assert failing.met_count == 2
+        assert slow.met_count >= 1
+        slow.end()
+        slow.end()
+
+
+async def test_healing_ends_every_fault(broker: BackgroundBroker) -> None:
+    faults = broker.faults
+    faults.freeze()
+    faults.refuse_connections()
+    faults.slow_network(60.0, bytes_per_second=1)
+    faults.fail("*", "UNKNOWN_SERVER_ERROR", times=None)
+    faults.delay("*", 60.0)
+    faults.lose_reply("*", times=None)
+    faults.fail_store()
+    faults.heal()
+    async with connected(broker) as connection:
+        assert (await produce(connection, b"x")).error_code == error_codes.NONE
