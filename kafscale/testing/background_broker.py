@@ -75,7 +75,7 @@ class _Life:
     ended: trio.Event = attrs.field(factory=trio.Event)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BackgroundBroker:
     """Made by `running_broker`. `faults` are its knobs."""
 
@@ -92,6 +92,10 @@ class BackgroundBroker:
 
     def __attrs_post_init__(self) -> None:
         self.faults = BrokerFaults(self._thread, self._proxy, self._store, self._request_faults)
+
+    def __repr__(self) -> str:
+        """Short: pytest shows it with each test that fails, and all that the disk holds would take it 20 s."""
+        return f"<broker at {self.bootstrap}>"
 
     @property
     def bootstrap(self) -> str:

@@ -56,7 +56,7 @@ class Fault:
         self.end()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BrokerFaults:
     """The knobs of one broker; they stay as they are over its restarts."""
 
@@ -64,6 +64,9 @@ class BrokerFaults:
     _proxy: TcpProxy
     _store: FaultyStore
     _requests: list[RequestFault]
+
+    def __repr__(self) -> str:
+        return f"<faults of the broker at port {self._proxy.port}>"
 
     # ---- network ----------------------------------------------------------------------------------------------
 

@@ -117,6 +117,12 @@ def test_topics_are_created_once_and_new_ones_have_names_of_their_own(broker: Ba
         broker.records("nowhere")
 
 
+def test_a_test_that_fails_does_not_show_all_that_the_broker_holds(broker: BackgroundBroker) -> None:
+    assert repr(broker) == f"<broker at {broker.bootstrap}>"
+    assert len(repr(broker.faults)) < 60
+    assert len(repr(broker.faults.fail("Fetch", 1))) < 300
+
+
 def test_options_are_those_of_the_command_line() -> None:
     with running_broker(durability="segment", default_partitions=3, auto_create_topics=False) as broker:
         assert broker.settings.durability == "segment"

@@ -108,17 +108,20 @@ def test_works_under_trio(users: pytest.Pytester) -> None:
         from kafscale.config import Address
         from kafscale.wire.records import Record
 
+        async def send(bootstrap, value):
+            async with connect(Address.parse(bootstrap)) as client:
+                await Producer(client=client, topic="orders").send([Record(value=value)])
+
         async def test_trio(kafscale_broker):
-            async with connect(Address.parse(kafscale_broker.bootstrap)) as client:
-                producer = Producer(client=client, topic="orders")
-                await producer.send([Record(value=b"one")])
-                kafscale_broker.restart()
-                kafscale_broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
-                await producer.send([Record(value=b"two")])
+            await send(kafscale_broker.bootstrap, b"one")
+            kafscale_broker.restart()
+            fault = kafscale_broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
+            await send(kafscale_broker.bootstrap, b"two")
+            assert fault.met_count == 1
             assert [each.value for each in kafscale_broker.records("orders")] == [b"one", b"two"]
         """
     )
-    run(users, "-p", "pytest_trio", "-o", "trio_mode=true").assert_outcomes(passed=1)
+    run(users, "-p", "pytest_trio.plugin", "-o", "trio_mode=true").assert_outcomes(passed=1)
 
 
 def test_imports_nothing_until_a_fixture_is_used() -> None:
