@@ -3,7 +3,7 @@
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
        └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
-          └─ storage nursery            WAL syncer and file preparer, consumer group timers, deletion of topics' objects
+          └─ storage nursery            WAL syncer and file preparer, group timers, retention, deletion of objects
              └─ flusher nursery         a task per partition that is being flushed
                 └─ connection nursery   a reader and a writer per connection
                    └─ acceptors
@@ -52,6 +52,7 @@ from kafscale.log.opening import open_log
 from kafscale.log.other_logs import check_other_logs
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.wal import Wal
+from kafscale.log.retention import Retention
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
 from kafscale.server.connection import ConnectionMetrics
@@ -221,6 +222,8 @@ class Broker:
                 await storage.start(log.wal.run)
             await storage.start(services.groups.run)
             storage.start_soon(expire_producers, log)
+            storage.start_soon(log.deleter.run)
+            storage.start_soon(self._retention(log).run)
             self._forget_offsets_of_deleted_topics()
 
             def delete_topic(topic: Topic) -> None:
@@ -233,6 +236,15 @@ class Broker:
             services.topics.on_deleted = delete_topic
             await self._run_flusher(log, task_status)
             storage.cancel_scope.cancel()
+
+    def _retention(self, log: Log) -> Retention:
+        return Retention(
+            store=log.views.background,
+            deleter=log.deleter,
+            partitions=lambda: list(log.partitions.values()),
+            set_log_start_offset=self.services.topics.set_log_start_offset,
+            interval_seconds=self.settings.retention_check_interval_seconds,
+        )
 
     async def _run_flusher(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
         async with trio.open_nursery() as flusher:

@@ -104,6 +104,13 @@ _TABLE = (
     ),
     _BrokerConfig("log.dirs", _STRING, "/tmp/kafka-logs", lambda s: s.store, "Where segments live."),
     _BrokerConfig(
+        "log.retention.check.interval.ms",
+        _LONG,
+        "300000",
+        lambda s: round(s.retention_check_interval_seconds * 1000),
+        "How often to look for segments to drop.",
+    ),
+    _BrokerConfig(
         "max.connections", _INT, _NO_LIMIT, lambda s: s.limits.max_connections_count, "Connections open at once."
     ),
     _BrokerConfig(

@@ -85,7 +85,8 @@ _TABLE = (
         default="60000",
         least=0,
         broker_name="log.segment.delete.delay.ms",
-        documentation="How long a segment stays after it was dropped from the log.",
+        documentation="How long a segment's objects stay in the bucket after it was dropped from the log.",
+        acts=True,
     ),
     ConfigDefinition(
         name="flush.messages",
@@ -243,7 +244,9 @@ _TABLE = (
         type=ConfigType.LONG,
         default="-1",
         broker_name="log.retention.bytes",
-        documentation="Size of a partition past which its oldest segments are dropped; -1 is no limit.",
+        documentation="Size of a partition past which its oldest segments are dropped; -1 is no limit. What is not in "
+        "the bucket yet counts, and stays.",
+        acts=True,
     ),
     ConfigDefinition(
         name="retention.ms",
@@ -251,7 +254,9 @@ _TABLE = (
         default="604800000",
         least=-1,
         broker_name="log.retention.ms",
-        documentation="Age past which a segment is dropped; -1 is no limit.",
+        documentation="Age past which a segment is dropped, told by the latest timestamp in it; -1 is no limit. Only "
+        "what is in the bucket is dropped.",
+        acts=True,
     ),
     ConfigDefinition(
         name="segment.bytes",
@@ -314,6 +319,7 @@ class BrokerDefaults:
             LogConfig(
                 max_message_bytes=settings.limits.max_message_bytes,
                 segment_bytes=settings.segment_bytes,
+                file_delete_delay_ms=settings.segment_delete_delay_ms,
                 producer_id_expiration_ms=settings.limits.producer_id_expiration_ms,
             )
         )
@@ -324,6 +330,8 @@ class BrokerDefaults:
                 return str(self.log.max_message_bytes)
             case "segment.bytes":
                 return str(self.log.segment_bytes)
+            case "file.delete.delay.ms":
+                return str(self.log.file_delete_delay_ms)
             case _:
                 return definition.default
 
@@ -377,8 +385,9 @@ _REFERENCE_HEAD = """\
 # Topic configs
 
 Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs. The column
-*acts* says which of them change what KafScale does today; the others are kept for the day when they do. Two defaults
-are the broker's: `max.message.bytes` (`--max-message-bytes`) and `segment.bytes` (`--segment-bytes`).
+*acts* says which of them change what KafScale does today; the others are kept for the day when they do. Three
+defaults are the broker's: `max.message.bytes` (`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and
+`file.delete.delay.ms` (`--segment-delete-delay`).
 
 This page is made from `kafscale/cluster/topic_configs.py`; a test holds it to the code.
 

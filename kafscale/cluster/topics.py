@@ -124,6 +124,7 @@ class TopicRegistry:
     on_deleted: Callable[[Topic], None] = _ignore
     _index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    _wanted_log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)  # durable or not
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def load(self) -> None:
@@ -194,6 +195,9 @@ class TopicRegistry:
             raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         if offset <= self.log_start_offsets(topic_id).get(partition, 0):
             return
+        # Retention and DeleteRecords may come at once: the later commit must not undo the earlier one.
+        wanted = self._wanted_log_start_offsets.setdefault(topic_id, {})
+        offset = wanted[partition] = max(offset, wanted.get(partition, 0))
         await self.store.commit(Transaction(puts={f"{_offsets_prefix(topic_id)}{partition}": encode(offset)}))
         if topic_id in self._index.by_id:
             offsets = self._log_start_offsets.setdefault(topic_id, {})
@@ -220,6 +224,7 @@ class TopicRegistry:
                 if isinstance(outcome, Topic):
                     if outcome.topic_id not in self._index.by_id:
                         self._log_start_offsets.pop(outcome.topic_id, None)
+                        self._wanted_log_start_offsets.pop(outcome.topic_id, None)
                     announce(outcome)
             return outcomes
 

@@ -162,6 +162,18 @@ class Settings:
         why="It bounds how far Spark and a lost disk are behind; each active partition costs two PUTs per interval.",
         least=0.001,
     )
+    retention_check_interval_seconds: Seconds = option(
+        300.0,
+        "How often to look for segments that retention.ms, retention.bytes or DeleteRecords let go.",
+        why="Kafka: log.retention.check.interval.ms, 5 minutes.",
+        least=0.001,
+    )
+    segment_delete_delay_ms: Milliseconds = option(
+        300_000,
+        "How long the objects of a segment stay in the bucket after it was dropped from the log.",
+        why="Kafka: log.segment.delete.delay.ms, 1 minute. Fetches and Spark jobs that began before still finish.",
+        least=0,
+    )
     auto_create_topics: bool = option(
         True,
         "Create a topic when a client asks for it by name and allows that.",

@@ -109,6 +109,14 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
     return footer
 
 
+async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKey) -> Footer:
+    """As `read_footer`; where version 1 tells no timestamps, the whole object is read. Raises as `read_footer` does."""
+    footer = await read_footer(store, segment_key)
+    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+        footer = await read_exact_footer_v1(store, segment_key)
+    return footer
+
+
 def encode_index(footer: Footer) -> bytes:
     """The `.index` that goes with the `.kfs` of this footer."""
     return segment_v1.encode_index(footer.index) if footer.version == segment_v1.VERSION else encode_footer(footer)

@@ -4,6 +4,7 @@
     WAL           one for all partitions, on disk or in the bucket; None under `segment` durability
     flusher       takes tails to the bucket
     reader        memory tail, else one ranged GET
+    deleter       objects of segments that have left the log
 
 `restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
 WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
@@ -22,6 +23,7 @@ import trio
 
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.chunks import ChunkPool
+from kafscale.log.deletion import Deleter
 from kafscale.log.flusher import Flusher
 from kafscale.log.log_config import LogConfig
 from kafscale.log.partition import Partition, Placed, Traffic
@@ -94,6 +96,7 @@ class Log:
     wal: Wal | S3Wal | None
     flusher: Flusher
     reader: LogReader
+    deleter: Deleter
     traffic: TrafficMetrics
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
     partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)

@@ -15,6 +15,7 @@ import attrs
 from kafscale.store.paths import SegmentKey
 
 _base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
 
 MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
 
@@ -110,8 +111,20 @@ class Manifest:
         return self.segments[following] if following < len(self.segments) else None
 
     def take_below(self, offset: int) -> Sequence[Segment]:
-        """Remove and return the segments that end before `offset`."""
-        taken = [segment for segment in self.segments if segment.last_offset < offset]
-        self.segments = [segment for segment in self.segments if segment.last_offset >= offset]
-        self.size_bytes -= sum(segment.size_bytes for segment in taken)
+        """Remove and return the segments that end before `offset`, but for the one that ends last.
+
+        That one's footer says where the log ends, and has the producers and leader epochs that a restart needs.
+        """
+        newest = max(self.segments, key=_last_offset, default=None)
+        taken = [segment for segment in self.segments if segment.last_offset < offset and segment is not newest]
+        if taken:
+            self.segments = [segment for segment in self.segments if segment.last_offset >= offset or segment is newest]
+            self.size_bytes -= sum(segment.size_bytes for segment in taken)
         return taken
+
+    def learn_timestamp(self, known: Segment) -> None:
+        """The footer of a segment has been read; `known` is the segment with its `max_timestamp_ms`."""
+        for index, segment in enumerate(self.segments):
+            if segment.key == known.key:
+                self.segments[index] = attrs.evolve(segment, max_timestamp_ms=known.max_timestamp_ms)
+                return

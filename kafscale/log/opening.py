@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafscale.config import Durability, Settings
 from kafscale.log.chunks import ChunkPool
+from kafscale.log.deletion import Deleter
 from kafscale.log.disk import Disk
 from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
@@ -57,6 +58,14 @@ def open_log(
         duration_seconds=metrics.histogram("kafscale_flush_seconds", "From the start of a flush to its commit.").of(),
         failed_count=metrics.counter("kafscale_flush_failures_total", "Flushes that are tried again.").of(),
     )
+    deleter = Deleter(
+        store=views.background,
+        footers=footers,
+        deleted_count=metrics.counter("kafscale_segments_deleted_total", "Segments whose objects were deleted.").of(),
+        failed_count=metrics.counter(
+            "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
+        ).of(),
+    )
     pool.on_pressure = flusher.relieve
     log = Log(
         views=views,
@@ -67,6 +76,7 @@ def open_log(
         wal=wal,
         flusher=flusher,
         reader=reader,
+        deleter=deleter,
         traffic=TrafficMetrics.register(metrics),
     )
     return log

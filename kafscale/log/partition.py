@@ -463,6 +463,10 @@ class Partition:
         self.log_start_offset = max(self.log_start_offset, before_offset)
         self.wake_waiters()
 
+    def drop_deleted(self) -> Sequence[Segment]:
+        """Take the segments below the log start out of the manifest, but for the last one of all."""
+        return self.manifest.take_below(self.log_start_offset)
+
     def close(self) -> None:
         """Forget everything in memory: the topic was deleted, or is handed over.
 

@@ -18,6 +18,7 @@ from kafscale.log.partition import Partition, WriteAheadLog
 from kafscale.log.segment import Footer
 from kafscale.log.tail import Slices, TailBatch, coalesce
 from kafscale.store.base import Buffer, ObjectStore
+from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 from kafscale.wire.records import batches, iterate_records, parse_header
 
 ALL_BYTES = 1 << 62
@@ -58,7 +59,8 @@ class LogReader:
     async def read(self, partition: Partition, offset: int, max_bytes: int) -> Slices:
         """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
 
-        Raises NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
+        Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
+        NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
         """
         while offset < partition.high_watermark:
             selected = partition.select_tail(offset, max_bytes)
@@ -72,8 +74,13 @@ class LogReader:
                 part = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes)
             except NotFound:
                 self.footers.forget(segment)
-                if partition.manifest.find(offset) is segment:
+                found = partition.manifest.find(offset)
+                if found is not None and found.key == segment.key:
                     raise
+                if offset < partition.log_start_offset:
+                    raise KafkaError(
+                        OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile"
+                    ) from None
                 continue  # it was merged into another one meanwhile
             if part.data:
                 return Slices([part.data], end_offset=part.end_offset)

@@ -322,6 +322,22 @@ async def test_log_start_offset_never_goes_back(topics: TopicRegistry, store: Me
     assert len(store.commits) == commits
 
 
+async def test_of_two_log_start_offsets_at_once_the_larger_one_is_durable(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """DeleteRecords and retention know nothing of each other; after a restart the log start had gone back."""
+    topic = await create(topics, "a")
+    store.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for offset in (10, 5):
+            nursery.start_soon(topics.set_log_start_offset, topic.topic_id, 0, offset)
+            await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    reloaded = TopicRegistry(store=store)
+    await reloaded.load()
+    assert topics.log_start_offsets(topic.topic_id) == reloaded.log_start_offsets(topic.topic_id) == {0: 10}
+
+
 async def test_log_start_offset_of_an_unknown_topic(topics: TopicRegistry) -> None:
     with pytest.raises(KafkaError) as caught:
         await topics.set_log_start_offset(bytes(16), 0, 10)

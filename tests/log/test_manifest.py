@@ -1,5 +1,6 @@
 """The list of segments, and which of overlapping ones are read, against a model that looks at every single offset."""
 
+import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,10 +106,19 @@ def test_sizes_follow_what_is_added_and_taken():
 
 
 @given(any_segments, st.integers(0, 70))
-def test_exactly_the_segments_that_end_before_an_offset_are_taken(segments, offset):
+def test_exactly_the_segments_that_end_before_an_offset_are_taken_but_for_the_one_that_ends_last(segments, offset):
     resolved = resolve(segments)
     manifest = Manifest(list(resolved))
     taken = manifest.take_below(offset)
-    assert spans(taken) == spans(each for each in resolved if each.last_offset < offset)
-    assert spans(manifest.segments) == spans(each for each in resolved if each.last_offset >= offset)
+    newest = max(resolved, key=lambda each: each.last_offset, default=None)
+    expected = [each for each in resolved if each.last_offset < offset and each is not newest]
+    assert spans(taken) == spans(expected)
+    assert spans(manifest.segments) == spans(each for each in resolved if each not in expected)
     assert manifest.size_bytes == 100 * len(manifest.segments)
+
+
+def test_a_timestamp_is_learned_for_the_segment_of_that_key_only():
+    manifest = Manifest([segment(0, 9), segment(10, 19)])
+    manifest.learn_timestamp(attrs.evolve(segment(10, 19), max_timestamp_ms=7))
+    manifest.learn_timestamp(attrs.evolve(segment(20, 29), max_timestamp_ms=8))  # it has gone meanwhile
+    assert [each.max_timestamp_ms for each in manifest.segments] == [0, 7]
