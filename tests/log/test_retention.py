@@ -30,9 +30,10 @@ class LogStarts:
     """Log starts as the metadata has them."""
 
     durable: dict[int, int] = attrs.field(factory=dict)
+    commit_seconds: float = 0.1
 
     async def set(self, topic_id: bytes, partition: int, offset: int) -> None:
-        await trio.sleep(0.1)
+        await trio.sleep(self.commit_seconds)
         self.durable[partition] = max(offset, self.durable.get(partition, 0))
 
 
@@ -282,7 +283,7 @@ class World:
     random: random.Random
     store: MemoryStore = attrs.field(factory=MemoryStore)
     disk: MemoryDisk = attrs.field(factory=MemoryDisk)
-    starts: LogStarts = attrs.field(factory=LogStarts)
+    starts: LogStarts = attrs.field(factory=lambda: LogStarts(commit_seconds=2.0))  # long enough for many a kill
     values: list[bytes] = attrs.field(factory=list)
     acknowledged_count: int = 0
     epoch: int = 0
