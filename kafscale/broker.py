@@ -52,6 +52,7 @@ from kafscale.log.opening import open_log
 from kafscale.log.other_logs import check_other_logs
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.wal import Wal
+from kafscale.log.orphans import OrphanCollector
 from kafscale.log.retention import Retention
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
@@ -224,6 +225,7 @@ class Broker:
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
             storage.start_soon(self._retention(log).run)
+            storage.start_soon(self._orphan_collector(log).run)
             self._forget_offsets_of_deleted_topics()
 
             def delete_topic(topic: Topic) -> None:
@@ -244,6 +246,21 @@ class Broker:
             partitions=lambda: list(log.partitions.values()),
             set_log_start_offset=self.services.topics.set_log_start_offset,
             interval_seconds=self.settings.retention_check_interval_seconds,
+        )
+
+    def _orphan_collector(self, log: Log) -> OrphanCollector:
+        topics = self.services.topics
+        return OrphanCollector(
+            store=log.views.background,
+            namespace=log.namespace,
+            find_partition=log.partition,
+            deleted_topics=lambda: list(topics.deleted),
+            on_gone=topics.forget_deleted,
+            interval_seconds=self.settings.orphan_check_interval_seconds,
+            grace_seconds=self.settings.orphan_grace_seconds,
+            deleted_count=self.metrics.counter(
+                "kafscale_orphans_deleted_total", "Segments that nothing referred to and that were deleted."
+            ).of(),
         )
 
     async def _run_flusher(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:

@@ -4,11 +4,14 @@ Reads are synchronous, from memory. Changes take a batch (what one request asks 
 the metadata store in one transaction, and only then applied to memory and told to the log by the callbacks. Batches
 run one at a time, so that of two that create the same name the second finds it taken.
 
-Keys: `topics/<name>`, and `log-start-offsets/<topic id>/<partition>` for what DeleteRecords and retention removed.
+Keys: `topics/<name>`, `log-start-offsets/<topic id>/<partition>` for what DeleteRecords and retention removed, and
+`deleted-topics/<topic id>`, written with a deletion, for as long as the topic may have objects in the bucket: without
+one, the objects of a topic that is not known may be those of a topic whose metadata was lost, and are never deleted.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -36,6 +39,8 @@ from kafscale.wire.error_codes import (
 
 __all__ = ["DEFAULT", "MorePartitions", "NewConfigs", "NewTopic", "Outcome", "Topic", "TopicPolicy", "TopicRegistry"]
 
+DELETED_REMEMBERED_MS = 24 * 60 * 60 * 1000  # at least; longer than any upload that was under way can last
+_DELETED = "deleted-topics/"
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
 # Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
 REPLICATION_FACTOR_MAX = 100
@@ -90,6 +95,14 @@ class TopicPolicy:
         )
 
 
+@attrs.frozen(kw_only=True)
+class DeletedTopic:
+    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch."""
+
+    name: str
+    deleted_ms: int
+
+
 Outcome = Topic | KafkaError  # the topic as it now is (of a deletion: as it was), or why nothing was done
 Change = TypeVar("Change")
 
@@ -125,6 +138,7 @@ class TopicRegistry:
     _index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     _wanted_log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)  # durable or not
+    _deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def load(self) -> None:
@@ -135,6 +149,8 @@ class TopicRegistry:
         for entry in await self.store.list("topics/"):
             self._index.put(_loaded(entry, self.policy.defaults))
         await self._load_log_start_offsets()
+        for entry in await self.store.list(_DELETED):
+            self._deleted[bytes.fromhex(entry.key.removeprefix(_DELETED))] = decode(DeletedTopic, entry.value)
 
     async def _load_log_start_offsets(self) -> None:
         orphans = []
@@ -203,6 +219,21 @@ class TopicRegistry:
             offsets = self._log_start_offsets.setdefault(topic_id, {})
             offsets[partition] = max(offset, offsets.get(partition, 0))
 
+    @property
+    def deleted(self) -> Mapping[bytes, DeletedTopic]:
+        """Topics that are deleted and may still have objects in the bucket, by their ids."""
+        return self._deleted
+
+    async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
+        """These deleted topics have no objects now; forget those for which no upload can be under way any more."""
+        before_ms = time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS
+        async with self._changing:
+            gone = [each for each in topic_ids if each in self._deleted and self._deleted[each].deleted_ms < before_ms]
+            if gone:
+                await self.store.commit(Transaction(deletes=[_deleted_key(topic_id) for topic_id in gone]))
+                for topic_id in gone:
+                    del self._deleted[topic_id]
+
     async def _change(
         self,
         changes: Iterable[Change],
@@ -216,8 +247,13 @@ class TopicRegistry:
             outcomes = [_attempt(plan, draft, change) for change in changes]
             if validate_only or not draft.changes:
                 return outcomes
-            await self.store.commit(_transaction(draft))
+            buried = _buried(draft)
+            revived = [topic.topic_id for topic in draft.changes.values() if topic and topic.topic_id in self._deleted]
+            await self.store.commit(_transaction(draft, buried, revived))
             draft.apply()
+            self._deleted.update(buried)
+            for topic_id in revived:
+                del self._deleted[topic_id]
             for topic_id, offsets in draft.log_start_offsets.items():
                 self._log_start_offsets[topic_id] = dict(offsets)
             for outcome in outcomes:
@@ -348,9 +384,17 @@ def _loaded(entry: Entry, defaults: BrokerDefaults) -> Topic:
     )
 
 
-def _transaction(draft: TopicDraft) -> Transaction:
-    puts: dict[str, bytes] = {}
-    deletes: list[str] = []
+def _buried(draft: TopicDraft) -> Mapping[bytes, DeletedTopic]:
+    """What a draft deletes."""
+    now_ms = time.time_ns() // 1_000_000
+    gone = [draft.index.by_name[name] for name, topic in draft.changes.items() if topic is None]
+    return {topic.topic_id: DeletedTopic(name=topic.name, deleted_ms=now_ms) for topic in gone}
+
+
+def _transaction(draft: TopicDraft, buried: Mapping[bytes, DeletedTopic], revived: Iterable[bytes]) -> Transaction:
+    """`revived` are ids of deleted topics that exist again: of adopted ones, whose ids are those of before."""
+    puts = {_deleted_key(topic_id): encode(deleted) for topic_id, deleted in buried.items()}
+    deletes = [_deleted_key(topic_id) for topic_id in revived]
     prefixes: list[str] = []
     for name, topic in draft.changes.items():
         if topic is not None:
@@ -370,6 +414,10 @@ def _stored(topic: Topic) -> _Stored:
         replication_factor=topic.replication_factor,
         overrides=dict(topic.overrides),
     )
+
+
+def _deleted_key(topic_id: bytes) -> str:
+    return f"{_DELETED}{topic_id.hex()}"
 
 
 def _offsets_prefix(topic_id: bytes) -> str:

@@ -174,6 +174,18 @@ class Settings:
         why="Kafka: log.segment.delete.delay.ms, 1 minute. Fetches and Spark jobs that began before still finish.",
         least=0,
     )
+    orphan_check_interval_seconds: Seconds = option(
+        3600.0,
+        "How often to list the bucket for objects that nothing refers to, such as a crash leaves behind.",
+        why="Costs one listing request per thousand objects.",
+        least=0.001,
+    )
+    orphan_grace_seconds: Seconds = option(
+        3600.0,
+        "How old such an object must be, and for how long it must have been seen as such, before it is deleted.",
+        why="At least file.delete.delay.ms of its topic.",
+        least=0,
+    )
     auto_create_topics: bool = option(
         True,
         "Create a topic when a client asks for it by name and allows that.",

@@ -110,6 +110,23 @@ class Manifest:
                 return self.segments[index]
         return self.segments[following] if following < len(self.segments) else None
 
+    def refers_to(self, key: SegmentKey) -> bool:
+        """Whether this segment is one of those that are read."""
+        index = bisect_left(self.segments, key.base_offset, key=_base_offset)
+        while index < len(self.segments) and self.segments[index].base_offset == key.base_offset:
+            if self.segments[index].key == key:
+                return True
+            index += 1
+        return False
+
+    def covers(self, first: int, last: int, *, generation: int) -> bool:
+        """Whether segments of newer generations hold all of these offsets (both ends inclusive), as for `resolve`."""
+        newer = _OffsetRanges()
+        for segment in self.segments:
+            if segment.generation > generation and segment.base_offset <= last and segment.last_offset >= first:
+                newer.add(segment.base_offset, segment.last_offset)
+        return newer.hold(first, last)
+
     def take_below(self, offset: int) -> Sequence[Segment]:
         """Remove and return the segments that end before `offset`, but for the one that ends last.
 

@@ -338,6 +338,36 @@ async def test_of_two_log_start_offsets_at_once_the_larger_one_is_durable(
     assert topics.log_start_offsets(topic.topic_id) == reloaded.log_start_offsets(topic.topic_id) == {0: 10}
 
 
+async def test_a_deletion_is_remembered_until_nothing_is_left_of_the_topic(
+    topics: TopicRegistry, store: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, kept = await create(topics, "a"), await create(topics, "b")
+    await topics.delete(["a", "unknown"])
+    reloaded = TopicRegistry(store=store)
+    await reloaded.load()
+    for registry in (topics, reloaded):
+        assert {topic_id: each.name for topic_id, each in registry.deleted.items()} == {topic.topic_id: "a"}
+    await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
+    assert topic.topic_id in reloaded.deleted  # an upload may still be under way
+    monkeypatch.setattr("kafscale.cluster.topics.DELETED_REMEMBERED_MS", -1000)
+    await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
+    assert reloaded.deleted == {}
+    assert await store.list("deleted-topics/") == []
+
+
+async def test_an_adopted_topic_that_was_deleted_before_is_not_deleted_any_more(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """Its id is the same as then, so its objects would have been taken for orphans."""
+    topic_id = bytes(range(16))
+    for _ in range(2):
+        await topics.create([NewTopic(name="a", partition_count=1, topic_id=topic_id)])
+        assert topics.deleted == {}
+        assert await store.list("deleted-topics/") == []
+        await topics.delete(["a"])
+        assert set(topics.deleted) == {topic_id}
+
+
 async def test_log_start_offset_of_an_unknown_topic(topics: TopicRegistry) -> None:
     with pytest.raises(KafkaError) as caught:
         await topics.set_log_start_offset(bytes(16), 0, 10)

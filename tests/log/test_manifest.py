@@ -122,3 +122,20 @@ def test_a_timestamp_is_learned_for_the_segment_of_that_key_only():
     manifest.learn_timestamp(attrs.evolve(segment(10, 19), max_timestamp_ms=7))
     manifest.learn_timestamp(attrs.evolve(segment(20, 29), max_timestamp_ms=8))  # it has gone meanwhile
     assert [each.max_timestamp_ms for each in manifest.segments] == [0, 7]
+
+
+@given(any_segments, st.integers(0, 40), st.integers(0, 20), st.integers(0, 3))
+def test_what_newer_generations_hold_is_covered(segments, base, length, generation):
+    newer = [each for each in segments if each.generation > generation]
+    held = {offset for each in newer for offset in range(each.base_offset, each.last_offset + 1)}
+    manifest = Manifest(list(resolve(segments)))
+    asked = set(range(base, base + length + 1))
+    assert manifest.covers(base, base + length, generation=generation) == (asked <= held)
+
+
+@given(any_segments, any_segments)
+def test_exactly_the_keys_of_its_segments_are_referred_to(segments, others):
+    manifest = Manifest(list(resolve(segments)))
+    keys = {each.key for each in manifest.segments}
+    for each in (*segments, *others):
+        assert manifest.refers_to(each.key) == (each.key in keys)
