@@ -254,7 +254,7 @@ class Broker:
             store=log.views.background,
             namespace=log.namespace,
             find_partition=log.partition,
-            deleted_topics=lambda: list(topics.deleted),
+            deleted_topics=topics.deleted.keys,
             on_gone=topics.forget_deleted,
             interval_seconds=self.settings.orphan_check_interval_seconds,
             grace_seconds=self.settings.orphan_grace_seconds,
