@@ -49,11 +49,11 @@ from kafscale.log.disk import Disk, RealDisk
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_log
+from kafscale.log.orphans import OrphanCollector
 from kafscale.log.other_logs import check_other_logs
+from kafscale.log.retention import Retention
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.wal import Wal
-from kafscale.log.orphans import OrphanCollector
-from kafscale.log.retention import Retention
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
 from kafscale.server.connection import ConnectionMetrics
