@@ -68,7 +68,7 @@ def key_of(base_offset: int, generation: int = 0, *, topic_id: bytes = TOPIC_ID,
 
 
 async def keys_of(store) -> list[str]:
-    return [info.key async for page in store.list("") for info in page]
+    return [info.key async for page in store.list("default/") for info in page]
 
 
 async def left(store) -> list[str]:
