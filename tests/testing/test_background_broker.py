@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -115,6 +116,12 @@ def test_topics_are_created_once_and_new_ones_have_names_of_their_own(broker: Ba
     assert broker.records(first) == broker.records(second) == []
     with pytest.raises(KafkaError, match="no topic 'nowhere'"):
         broker.records("nowhere")
+
+
+def test_is_ready_in_less_than_half_a_second_of_the_processor() -> None:
+    began = time.process_time()
+    with running_broker():
+        assert time.process_time() - began < 0.5
 
 
 def test_a_test_that_fails_does_not_show_all_that_the_broker_holds(broker: BackgroundBroker) -> None:
