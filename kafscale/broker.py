@@ -4,7 +4,7 @@
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
        └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
           └─ storage nursery            WAL syncer and file preparer, group timers, retention, deletion of objects
-             └─ flusher nursery         a task per partition that is being flushed
+             └─ flusher nursery         a task per partition that is being flushed, the spiller
                 └─ connection nursery   a reader and a writer per connection
                    └─ acceptors
 
@@ -268,6 +268,8 @@ class Broker:
     async def _run_flusher(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
         async with trio.open_nursery() as flusher:
             await flusher.start(log.flusher.run)
+            if log.spiller is not None:
+                flusher.start_soon(log.spiller.run)
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 if isinstance(log.wal, S3Wal):

@@ -54,6 +54,11 @@ class Lease:
         assert self._reference_count > 0, "a lease was used after its last release"
         return self._view
 
+    @property
+    def held_bytes(self) -> int:
+        """What the pool misses because of it: whole chunks."""
+        return self._chunk_count * self._pool.chunk_bytes
+
     def retain(self) -> None:
         """Add a reference, for somebody else who will release it."""
         assert self._reference_count > 0, "a lease was retained after its last release"
@@ -117,6 +122,16 @@ class ChunkPool:
     def used_bytes(self) -> int:
         """What is handed out, in whole chunks."""
         return self._used_chunks * self.chunk_bytes
+
+    @property
+    def under_pressure(self) -> bool:
+        """Whether more than 75 % is used, or somebody waits."""
+        return self._used_chunks >= self._pressure_chunks or bool(self._waiters)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for a lease."""
+        return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> Lease | None:
         """A lease of `size_bytes`, or None when no run is long enough or others are waiting already.

@@ -6,6 +6,11 @@ interval, or when the pool runs short and it is among those that hold most; unde
 
 A partition is in one of four states: clean, waiting, due, or being flushed. What a partition marks while it is being
 flushed is not looked at before that has ended, so there is one flush at a time per partition.
+
+Of those that are due, those with the oldest batches go first, so that the write-ahead log's oldest files get free. They
+go as far as uploads under way hold no more than half of the pool: an upload that hangs keeps its chunks, and the other
+half must be there for producers, by spilling if need be (`kafscale.log.spilling`). Their number is bounded too, so that
+what has piled up during an outage does not drown fetches when the store is back.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -29,21 +34,58 @@ logger = logging.getLogger(__name__)
 
 FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
 PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
+UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
+
+
+@attrs.define(eq=False)
+class _DuePartitions:
+    """A queue of partitions, the one with the oldest batch first; under `segment` durability as they came."""
+
+    _entries: dict[Partition, tuple[int, int, Partition]] = attrs.field(factory=dict, init=False)
+    _heap: list[tuple[int, int, Partition]] = attrs.field(factory=list, init=False)  # with some that were discarded
+    _count: int = attrs.field(default=0, init=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._entries)
+
+    def add(self, partition: Partition) -> None:
+        if partition in self._entries:
+            return
+        self._count += 1
+        batches = partition.tail.batches
+        entry = (batches[0].sequence if batches else 0, self._count, partition)
+        self._entries[partition] = entry
+        heapq.heappush(self._heap, entry)
+
+    def discard(self, partition: Partition) -> None:
+        self._entries.pop(partition, None)
+
+    def first(self) -> Partition | None:
+        """The next one, which stays in the queue."""
+        while self._heap and self._entries.get(self._heap[0][2]) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
 
 
 @attrs.define(eq=False, kw_only=True)
 class Flusher:
-    """Owns a task per partition being flushed. `immediate` is set under `segment` durability."""
+    """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability."""
 
     uploader: Uploader
     pool: ChunkPool
     interval_seconds: float
     immediate: bool
+    tasks_max_count: float = math.inf
     duration_seconds: Histogram = attrs.field(factory=Histogram)
     failed_count: Counter = attrs.field(factory=Counter)
     _waiting: dict[Partition, float] = attrs.field(factory=dict, init=False)  # until when, and in that order
-    _due: dict[Partition, None] = attrs.field(factory=dict, init=False)
-    _flushing: set[Partition] = attrs.field(factory=set, init=False)
+    _due: _DuePartitions = attrs.field(factory=_DuePartitions, init=False)
+    _flushing: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and what each holds of the pool
+    _uploading_bytes: int = attrs.field(default=0, init=False)  # the sum of these
+    _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
     _under_pressure: bool = attrs.field(default=False, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _flush_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -67,7 +109,15 @@ class Flusher:
     def forget(self, partition: Partition) -> None:
         """The partition is closed. A flush of it that is under way goes on, without effect."""
         self._waiting.pop(partition, None)
-        self._due.pop(partition, None)
+        self._due.discard(partition)
+
+    def is_flushing(self, partition: Partition) -> bool:
+        """Whether an upload of the partition is under way, or failed a moment ago."""
+        return partition in self._flushing
+
+    def stalled_seconds(self) -> float:
+        """How long no flush has succeeded while some were under way."""
+        return trio.current_time() - self._last_progress if self._flushing else 0.0
 
     def oldest_seconds(self) -> float:
         """How long the longest-waiting tail has been waiting, or trying."""
@@ -82,8 +132,8 @@ class Flusher:
                 task_status.started()
                 while True:
                     self._wake = trio.Event()
-                    for partition in self._take_due():
-                        self._flushing.add(partition)
+                    self._find_due()
+                    while (partition := self._due.first()) is not None and self._begin(partition):
                         nursery.start_soon(self._flush, partition)
                     with trio.move_on_at(next(iter(self._waiting.values()), math.inf)):
                         await self._wake.wait()
@@ -111,10 +161,10 @@ class Flusher:
 
     def _make_due(self, partition: Partition) -> None:
         self._waiting.pop(partition, None)
-        self._due[partition] = None
+        self._due.add(partition)
         self._wake.set()
 
-    def _take_due(self) -> Sequence[Partition]:
+    def _find_due(self) -> None:
         now = trio.current_time()
         while self._waiting and next(iter(self._waiting.values())) <= now:
             self._make_due(next(iter(self._waiting)))
@@ -122,9 +172,20 @@ class Flusher:
             self._under_pressure = False
             for partition in self._largest():
                 self._make_due(partition)
-        taken = tuple(self._due)
-        self._due.clear()
-        return taken
+
+    def _begin(self, partition: Partition) -> bool:
+        """Count a partition among those being flushed; False if so many are that it must wait."""
+        if len(self._flushing) >= self.tasks_max_count:
+            return False
+        held_bytes = partition.tail.chunks_bytes(partition.segment_bytes)
+        if self._flushing and self._uploading_bytes + held_bytes > self.pool.size_bytes * UPLOADING_MAX_FRACTION:
+            return False
+        if not self._flushing:
+            self._last_progress = trio.current_time()
+        self._due.discard(partition)
+        self._flushing[partition] = held_bytes
+        self._uploading_bytes += held_bytes
+        return True
 
     def _largest(self) -> Iterator[Partition]:
         """Those that hold most, until enough is under way."""
@@ -146,17 +207,20 @@ class Flusher:
             plan = partition.prepare_flush()
             if plan is not None:
                 await self.uploader.flush(partition, plan)
-                self.duration_seconds.observe(trio.current_time() - started)
+                self._last_progress = trio.current_time()
+                self.duration_seconds.observe(self._last_progress - started)
         except (StoreError, DamagedObject) as exc:
             failed = True
             self.failed_count.value += 1
             logger.error("flush of %s failed and is tried again: %s", partition, exc)
             await trio.sleep(FAILED_FLUSH_PAUSE_SECONDS)
         finally:
-            self._flushing.discard(partition)
+            self._uploading_bytes -= self._flushing.pop(partition)
             self._look_again(partition, at_once=failed)
-            if self.pool.statistics().waiting_count:
+            if self.pool.waiting_count:
                 self.relieve()  # what has been freed was not enough
+            if self._due:
+                self._wake.set()  # there is room for another one
             self._flush_ended.set()
             self._flush_ended = trio.Event()
 

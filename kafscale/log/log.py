@@ -3,6 +3,7 @@
     chunk pool    memory of everything that is not in the bucket yet
     WAL           one for all partitions, on disk or in the bucket; None under `segment` durability
     flusher       takes tails to the bucket
+    spiller       frees memory by means of the WAL when the bucket does not take enough; under `wal` only
     reader        memory tail, else one ranged GET
     deleter       objects of segments that have left the log
 
@@ -31,6 +32,7 @@ from kafscale.log.reader import LogReader
 from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_replay import EarlierLog
+from kafscale.log.spilling import Spiller
 from kafscale.log.tail import TailBatch
 from kafscale.log.wal import KEPT_PREFIX, Wal
 from kafscale.log.wal_format import WalEntry, WalFile
@@ -99,6 +101,7 @@ class Log:
     deleter: Deleter
     traffic: TrafficMetrics
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
+    spiller: Spiller | None = attrs.field(default=None, init=False)
     partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
     by_name: dict[str, list[Partition]] = attrs.field(factory=dict, init=False)
 

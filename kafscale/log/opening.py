@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kafscale.config import Durability, Settings
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.deletion import Deleter
@@ -11,6 +13,7 @@ from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.reader import LogReader
 from kafscale.log.s3_wal import S3Wal
+from kafscale.log.spilling import Spiller
 from kafscale.log.upload import Uploader
 from kafscale.log.wal import Wal
 from kafscale.metrics import Metrics
@@ -55,6 +58,7 @@ def open_log(
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,
         immediate=settings.durability is Durability.SEGMENT,
+        tasks_max_count=_flushes_max_count(settings),
         duration_seconds=metrics.histogram("kafscale_flush_seconds", "From the start of a flush to its commit.").of(),
         failed_count=metrics.counter("kafscale_flush_failures_total", "Flushes that are tried again.").of(),
     )
@@ -66,7 +70,6 @@ def open_log(
             "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
         ).of(),
     )
-    pool.on_pressure = flusher.relieve
     log = Log(
         views=views,
         namespace=settings.namespace,
@@ -79,4 +82,32 @@ def open_log(
         deleter=deleter,
         traffic=TrafficMetrics.register(metrics),
     )
+    pool.on_pressure = flusher.relieve
+    if settings.durability is Durability.WAL:
+        log.spiller = _make_spiller(log, metrics)
     return log
+
+
+def _make_spiller(log: Log, metrics: Metrics) -> Spiller:
+    spiller = Spiller(
+        pool=log.pool,
+        flusher=log.flusher,
+        partitions=log.partitions,
+        spilled_bytes=metrics.counter(
+            "kafscale_spilled_bytes_total", "Record batches that were left to the WAL as memory ran short."
+        ).of(),
+    )
+
+    def on_pressure() -> None:
+        log.flusher.relieve()
+        spiller.wake()
+
+    log.pool.on_pressure = on_pressure
+    return spiller
+
+
+def _flushes_max_count(settings: Settings) -> float:
+    """A flush is two PUTs: so many that half of the tokens are left to fetches; but not where produces wait for it."""
+    if settings.durability is not Durability.WAL or not settings.s3_concurrency:
+        return math.inf
+    return max(1, settings.s3_concurrency // 4)

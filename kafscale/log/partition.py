@@ -49,7 +49,7 @@ class WriteAheadLog(Journal, Protocol):
 
     def release(self, file: WalFile, count: int = 1) -> None: ...
 
-    async def read(self, file: WalFile, position: int, length_bytes: int) -> memoryview: ...
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes: ...
 
 
 @attrs.define(eq=False)
@@ -301,7 +301,7 @@ class Partition:
             lease=None if placed is None else placed.lease,
             start=ALONE if placed is None else placed.start,
         )
-        batch.file, batch.position = entry.file, entry.position
+        batch.file, batch.position, batch.sequence = entry.file, entry.position, entry.sequence
         self.next_offset = self.high_watermark = batch.last_offset + 1
         self.tail.append(batch)
         self._became_flushable(batch.size_bytes)

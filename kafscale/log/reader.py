@@ -6,7 +6,7 @@ and is returned even if it is larger than `max_bytes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import attrs
@@ -22,6 +22,8 @@ from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 from kafscale.wire.records import batches, iterate_records, parse_header
 
 ALL_BYTES = 1 << 62
+GAP_MAX_BYTES = 64 << 10  # of other partitions' entries between two batches that one read of the WAL takes along
+RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is read alone
 
 
 @attrs.frozen
@@ -93,37 +95,43 @@ class LogReader:
         All of them are held from the call on: a flush can commit them, or a spill take their chunks, meanwhile.
         """
         slices = Slices(end_offset=selected[-1].last_offset + 1)
-        spilled: list[tuple[int, TailBatch]] = []
-        for in_pool, run in groupby(selected, key=lambda batch: batch.lease is not None):
+        runs: list[tuple[int, Sequence[TailBatch]]] = []
+        for in_pool, group in groupby(selected, key=lambda batch: batch.lease is not None):
             if in_pool:
-                slices.add(coalesce(run))
+                slices.add(coalesce(group))
             else:
-                for batch in run:
-                    assert self.wal is not None
-                    assert batch.file is not None
-                    self.wal.retain(batch.file)
-                    spilled.append((len(slices.buffers), batch))
+                for run in _runs(group):
+                    self._hold(run)
+                    runs.append((len(slices.buffers), run))
                     slices.buffers.append(b"")
         try:
-            for place, batch in spilled:
-                slices.buffers[place] = await self._read_back(batch)
+            for place, run in runs:
+                slices.buffers[place] = await self._read_back(run)
         except BaseException:
             slices.release()
             raise
         finally:
-            for _, batch in spilled:
-                self._let_go(batch)
+            for _, run in runs:
+                self._let_go(run)
         return slices
 
-    async def _read_back(self, batch: TailBatch) -> Buffer:
+    async def _read_back(self, run: Sequence[TailBatch]) -> Buffer:
+        file = run[0].file
         assert self.wal is not None
-        assert batch.file is not None
-        return await self.wal.read(batch.file, batch.position, batch.size_bytes)
+        assert file is not None
+        return await self.wal.read(file, [(batch.position, batch.size_bytes) for batch in run])
 
-    def _let_go(self, batch: TailBatch) -> None:
-        assert self.wal is not None
-        assert batch.file is not None
-        self.wal.release(batch.file)
+    def _hold(self, run: Sequence[TailBatch]) -> None:
+        for batch in run:
+            assert self.wal is not None
+            assert batch.file is not None
+            self.wal.retain(batch.file)
+
+    def _let_go(self, run: Sequence[TailBatch]) -> None:
+        for batch in run:
+            assert self.wal is not None
+            assert batch.file is not None
+            self.wal.release(batch.file)
 
     async def _read_segment(self, segment: Segment, offset: int, max_bytes: int) -> _Part:
         """At most one ranged GET. The data is empty if there is no record from `offset` up to `end_offset`."""
@@ -204,6 +212,22 @@ class LogReader:
         if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
             return segment.max_timestamp_ms
         return (await self.footers.get_with_timestamps(segment)).identity.max_timestamp_ms
+
+
+def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:
+    """Neighbours in one file of the WAL, each run for one read: a thread hop costs as much as reading 64 KiB."""
+    run: list[TailBatch] = []
+    for batch in spilled:
+        if run and (
+            batch.file is not run[0].file
+            or batch.position > run[-1].position + run[-1].size_bytes + GAP_MAX_BYTES
+            or batch.position + batch.size_bytes > run[0].position + RUN_MAX_BYTES
+        ):
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
 
 
 def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> TailBatch | None:

@@ -31,7 +31,7 @@ from contextlib import suppress
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
+from kafscale.errors import Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.log.s3_wal_format import (
     HEADER_BYTES,
     START,
@@ -44,7 +44,15 @@ from kafscale.log.s3_wal_format import (
 )
 from kafscale.log.s3_wal_replay import EarlierLog
 from kafscale.log.wal import Round
-from kafscale.log.wal_format import ENTRY_HEADER_BYTES, RECORD_BATCH, WalEntry, WalFile, decode_entry
+from kafscale.log.wal_format import (
+    ENTRY_HEADER_BYTES,
+    RECORD_BATCH,
+    WalEntry,
+    WalFile,
+    decode_run,
+    run_bytes,
+    run_start,
+)
 from kafscale.metrics import Histogram
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import NumberedKey
@@ -161,15 +169,13 @@ class S3Wal:
         self._trim_until = max(self._trim_until, until)
         self._wake_deleter()
 
-    async def read(self, file: WalFile, position: int, length_bytes: int) -> memoryview:
-        """The data of an entry that is not released yet, by one ranged GET. Raises DamagedObject, StoreError."""
-        start = position - ENTRY_HEADER_BYTES
-        part = await self.store.get_range(file.name, start, ENTRY_HEADER_BYTES + length_bytes)
-        entry = decode_entry(memoryview(part.data), 0, salt=file.header.salt)
-        if entry is None or len(entry.data) != length_bytes:
-            raise DamagedObject(f"{file.name}: the entry at {start} is damaged")
-        assert isinstance(entry.data, memoryview)
-        return entry.data
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
+        """The data of entries that are not released yet, one behind the other, by one ranged GET; as `Wal.read`.
+
+        Raises DamagedObject, StoreError.
+        """
+        part = await self.store.get_range(file.name, run_start(places), run_bytes(places))
+        return decode_run(memoryview(part.data), places, name=file.name, salt=file.header.salt)
 
     async def settle(self) -> None:
         """Wait until everything that was appended before is durable. Raises StorageFailed."""

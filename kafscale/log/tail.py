@@ -80,6 +80,19 @@ class Tail:
             selected.append(batch)
         return selected
 
+    def chunks_bytes(self, max_bytes: int) -> int:
+        """What the oldest batches, of about `max_bytes` together, hold of the pool."""
+        size_bytes = held_bytes = 0
+        last: Lease | None = None
+        for batch in self.batches:
+            if size_bytes >= max_bytes:
+                break
+            size_bytes += batch.size_bytes
+            if batch.lease is not None and batch.lease is not last:
+                last = batch.lease
+                held_bytes += last.held_bytes
+        return held_bytes
+
     def drop_first(self, count: int) -> Sequence[TailBatch]:
         """Remove the oldest `count` batches and return them; their chunks are still held."""
         return self._drop(0, count)

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from kafscale.errors import Fenced, PreconditionFailed, StoreUnavailable
+from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.footers import Footers, read_footer, read_index
 from kafscale.log.manifest import Segment
 from kafscale.log.nurseries import ungrouped
@@ -34,7 +35,7 @@ from kafscale.store.paths import SegmentKey
 logger = logging.getLogger(__name__)
 
 CRC_IN_THREAD_BYTES = 8 << 20  # below this CRC-32C takes less than a thread hop is worth
-SPILLED_FLUSHES_MAX_COUNT = 2  # flushes that read their batches back from the WAL hold them outside of the pool
+READ_BACK_MAX_BYTES = 64 << 20  # what flushes that read their batches back from the WAL hold outside of the pool
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -45,16 +46,14 @@ class Uploader:
     footers: Footers
     reader: LogReader
     deadline_seconds: float = math.inf
-    _spilled: trio.CapacityLimiter = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._spilled = trio.CapacityLimiter(SPILLED_FLUSHES_MAX_COUNT)
+    _read_back: ByteBudget = attrs.field(factory=lambda: ByteBudget(READ_BACK_MAX_BYTES), init=False)
 
     async def flush(self, partition: Partition, plan: FlushPlan) -> None:
         """Upload the plan and commit it. Raises StoreError, Fenced."""
         if any(batch.lease is None for batch in plan.batches):
-            async with self._spilled:
-                await self._flush(partition, plan)
+            async with self._read_back.held(plan.size_bytes):  # more may be spilled until it is granted
+                if not partition.closed:
+                    await self._flush(partition, plan)
         else:
             await self._flush(partition, plan)
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, StorageFailed
+from kafscale.errors import StorageFailed
 from kafscale.log.disk import Disk
 from kafscale.log.wal_format import (
     ENTRY_HEADER_BYTES,
@@ -35,9 +35,11 @@ from kafscale.log.wal_format import (
     FileHeader,
     WalEntry,
     WalFile,
-    decode_entry,
+    decode_run,
     encode,
     encode_file_header,
+    run_bytes,
+    run_start,
 )
 from kafscale.log.wal_replay import Replay, ReplayProgress
 from kafscale.metrics import Histogram
@@ -158,21 +160,19 @@ class Wal:
         if self._can_delete():
             self._wake_file_tasks()
 
-    async def read(self, file: WalFile, position: int, length_bytes: int) -> memoryview:
-        """The data of an entry that is not released yet, as it was appended.
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
+        """The data of entries that are not released yet, one behind the other, by one read of the file.
+
+        `places` are position and length of each, in ascending order; what lies between them is read too.
 
         Raises DamagedObject if it is not what was written, StorageFailed if it can't be read.
         """
-        start = position - ENTRY_HEADER_BYTES
         try:
-            content = await self.disk.read(file.name, start, ENTRY_HEADER_BYTES + length_bytes)
+            content = await self.disk.read(file.name, run_start(places), run_bytes(places))
         except OSError as exc:
             raise StorageFailed(self._failure(f"read {file.name}", exc)) from exc
-        entry = decode_entry(memoryview(content), 0, salt=file.header.salt)
-        if entry is None or len(entry.data) != length_bytes:
-            raise DamagedObject(f"{self.disk.location}/{file.name}: the entry at {start} is damaged")
-        assert isinstance(entry.data, memoryview)
-        return entry.data
+        name = f"{self.disk.location}/{file.name}"
+        return decode_run(memoryview(content), places, name=name, salt=file.header.salt)
 
     def statistics(self) -> WalStatistics:
         rounds = [self._filling] if self._syncing is None else [self._syncing, self._filling]

@@ -167,6 +167,32 @@ def decode_entry(buffer: memoryview, position: int, *, salt: int) -> WalEntry | 
     return entry
 
 
+def run_start(places: Sequence[tuple[int, int]]) -> int:
+    """Where the header of the first entry of a run begins. `places` are positions and lengths of the data of each."""
+    return places[0][0] - ENTRY_HEADER_BYTES
+
+
+def run_bytes(places: Sequence[tuple[int, int]]) -> int:
+    """How long a run of entries is, with its headers and what lies between them."""
+    return sum(places[-1]) - run_start(places)
+
+
+def decode_run(buffer: memoryview, places: Sequence[tuple[int, int]], *, name: str, salt: int) -> bytes:
+    """The data of the entries of a run, one behind the other; the buffer is the whole run.
+
+    Raises DamagedObject if one is not what was written; `name` is for its message.
+    """
+    start = run_start(places)
+    found: list[Buffer] = []
+    for position, length_bytes in places:
+        header = position - ENTRY_HEADER_BYTES
+        entry = decode_entry(buffer, header - start, salt=salt)
+        if entry is None or len(entry.data) != length_bytes:
+            raise DamagedObject(f"{name}: the entry at {header} is damaged")
+        found.append(entry.data)
+    return b"".join(found)
+
+
 def scan(buffer: memoryview, position: int, *, salt: int) -> Iterator[WalEntry]:
     """The valid entries from `position` on, up to the first place that is none; that is `end` of the last one."""
     entry = decode_entry(buffer, position, salt=salt)

@@ -160,6 +160,8 @@ async def memory_log(
         if log.wal is not None:
             await nursery.start(log.wal.run)
         await nursery.start(log.flusher.run)
+        if log.spiller is not None:
+            nursery.start_soon(log.spiller.run)
         yield MemoryLog(log, store, disk)
         nursery.cancel_scope.cancel()
 

@@ -9,12 +9,22 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.log.footers import read_footer
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
+from kafscale.log.reader import GAP_MAX_BYTES
 from kafscale.log.segment import HEADER
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, write_segment
+from kafscale.testing.memory_log import (
+    TOPIC,
+    TOPIC_ID,
+    MemoryLog,
+    batch_of,
+    memory_log,
+    merge_segments,
+    topic_spec,
+    write_segment,
+)
 from kafscale.wire.records import set_base_offset
 
 SIZE = len(batch_of(bytes(100)))
@@ -209,6 +219,34 @@ async def test_batches_that_are_flushed_while_they_are_read_from_the_wal_are_hel
         assert [record.value for record in found] == [b"%d" % number + bytes(9000) for number in range(20)]
         assert log.log.pool.used_bytes == 0
         assert log.log.wal.statistics().pending_count == 0
+
+
+async def test_neighbours_in_one_wal_file_are_read_back_together(autojump_clock):
+    """Each batch used to be a read of its own: a replay of small batches was flushed at the speed of thread hops."""
+    disk = MemoryDisk()
+    topics = [topic_spec(2)]
+    async with memory_log(MemoryStore(), disk, topics=topics, wal_segment_bytes=64 << 10) as log:
+        written = [b"%d" % number + bytes(1000) for number in range(200)]
+        for value in written:
+            await log.append(log.partition(0), value)
+            await log.append(log.partition(1), bytes(300))
+        log.partition(0).spill()
+        disk.operations["read"] = 0
+        assert await log.values(log.partition(0)) == written
+        assert disk.operations["read"] == log.log.wal.statistics().file_count
+
+
+async def test_one_read_of_the_wal_is_neither_too_long_nor_mostly_of_other_partitions(autojump_clock):
+    disk = MemoryDisk()
+    async with memory_log(MemoryStore(), disk, topics=[topic_spec(2)], wal_segment_bytes=8 << 20) as log:
+        for _ in range(3):
+            await log.append(log.partition(0), bytes(500_000))
+        await log.append(log.partition(1), bytes(GAP_MAX_BYTES))
+        await log.append(log.partition(0), bytes(1000))
+        log.partition(0).spill()
+        disk.operations["read"] = 0
+        assert [len(value) for value in await log.values(log.partition(0))] == [500_000] * 3 + [1000]
+        assert disk.operations["read"] == 3
 
 
 async def test_a_segment_that_was_merged_between_look_up_and_get_is_looked_up_again(autojump_clock):

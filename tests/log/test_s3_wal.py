@@ -78,7 +78,7 @@ async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clo
     assert round.done
     (entry,) = log.entries
     assert (entry.file.name, entry.file.pending_count) == (key(1), 1)
-    assert bytes(await log.wal.read(entry.file, entry.position, 100)) == content(0, 100)
+    assert await log.wal.read(entry.file, [(entry.position, 100)]) == content(0, 100)
 
 
 async def test_the_first_entry_after_idle_does_not_wait_for_the_interval(autojump_clock, nursery):

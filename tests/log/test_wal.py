@@ -83,7 +83,7 @@ async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clo
     (entry,) = log.durable
     assert round.done
     assert (entry.base_offset, entry.sequence, entry.file.pending_count) == (0, 1, 1)
-    assert bytes(await log.wal.read(entry.file, entry.position, 100)) == content(0, 100)
+    assert await log.wal.read(entry.file, [(entry.position, 100)]) == content(0, 100)
 
 
 async def test_what_arrives_during_a_sync_shares_the_next(autojump_clock, nursery):
@@ -313,10 +313,10 @@ async def test_damage_is_found_when_an_entry_is_read_back(autojump_clock, nurser
     (entry,) = log.durable
     log.disk.flip_bit(entry.file.name, entry.position + 50)
     with pytest.raises(DamagedObject, match=r"memory/wal-0+1\.log: the entry at 64 is damaged"):
-        await log.wal.read(entry.file, entry.position, 100)
+        await log.wal.read(entry.file, [(entry.position, 100)])
     log.disk.fail("read")
     with pytest.raises(StorageFailed, match="errno 5"):
-        await log.wal.read(entry.file, entry.position, 100)
+        await log.wal.read(entry.file, [(entry.position, 100)])
 
 
 class KillAfter(trio.abc.Instrument):

@@ -1,0 +1,79 @@
+"""A bound on bytes that several hold at once, each for a while; who comes first is served first.
+
+May not import anything of KafScale.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+
+@attrs.define(eq=False)
+class _Waiter:
+    size_bytes: int
+    granted: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+
+@attrs.define(eq=False)
+class ByteBudget:
+    """At most `size_bytes` are held at once, or more by one alone who wants more than that."""
+
+    size_bytes: int
+    used_bytes: int = attrs.field(default=0, init=False)
+    _waiters: deque[_Waiter] = attrs.field(factory=deque, init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiters)
+
+    def acquire_nowait(self, size_bytes: int) -> bool:
+        """Whether it was granted; not if others wait. Whoever gets it owes `release`."""
+        if self._waiters or not self._fits(size_bytes):
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    async def acquire(self, size_bytes: int) -> None:
+        """Wait until it is granted, in the order of the calls. The caller owes `release`."""
+        if self.acquire_nowait(size_bytes):
+            return
+        waiter = _Waiter(size_bytes)
+        self._waiters.append(waiter)
+        try:
+            await waiter.granted.wait()
+        except trio.Cancelled:
+            if waiter.granted.is_set():
+                self.release(size_bytes)
+            else:
+                self._waiters.remove(waiter)
+                self._serve_waiters()  # it may have been the one that held back the others
+            raise
+
+    def release(self, size_bytes: int) -> None:
+        """Give it back."""
+        self.used_bytes -= size_bytes
+        assert self.used_bytes >= 0, "more was released than had been granted"
+        self._serve_waiters()
+
+    @asynccontextmanager
+    async def held(self, size_bytes: int) -> AsyncIterator[None]:
+        """Hold it for the block."""
+        await self.acquire(size_bytes)
+        try:
+            yield
+        finally:
+            self.release(size_bytes)
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self.used_bytes or self.used_bytes + size_bytes <= self.size_bytes
+
+    def _serve_waiters(self) -> None:
+        while self._waiters and self._fits(self._waiters[0].size_bytes):
+            waiter = self._waiters.popleft()
+            self.used_bytes += waiter.size_bytes
+            waiter.granted.set()

@@ -1,0 +1,60 @@
+"""When memory runs short and flushing does not help soon: batches that the write-ahead log has give up their chunks.
+
+So a bucket outage costs disk, not memory: produces are acknowledged until the write-ahead log is full, and flush and
+fetch read what was spilled from its files. While the store keeps up nothing is spilled, as reading back costs more than
+waiting for an upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from kafscale.log.chunks import ChunkPool
+from kafscale.log.flusher import Flusher
+from kafscale.log.partition import Partition
+from kafscale.log.restore import PartitionId
+from kafscale.metrics import Counter
+
+PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
+STALLED_SECONDS = 2.0  # no flush has succeeded for so long: spill before a producer has to wait
+SPILL_DOWN_TO_FRACTION = 0.5  # of the pool; each time a part of it, as it takes a microsecond for each batch
+
+
+@attrs.define(eq=False, kw_only=True)
+class Spiller:
+    """Looks at the pool while it is under pressure."""
+
+    pool: ChunkPool
+    flusher: Flusher
+    partitions: Mapping[PartitionId, Partition]
+    spilled_bytes: Counter = attrs.field(factory=Counter)
+    _pressed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def wake(self) -> None:
+        """The pool runs short: `ChunkPool.on_pressure`."""
+        self._pressed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._pressed = trio.Event()
+            if not self.pool.under_pressure:
+                await self._pressed.wait()
+            await trio.sleep(PATIENCE_SECONDS)
+            if self.pool.waiting_count or (
+                self.pool.under_pressure and self.flusher.stalled_seconds() >= STALLED_SECONDS
+            ):
+                await self._spill()
+
+    async def _spill(self) -> None:
+        """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""
+        holders = [partition for partition in self.partitions.values() if partition.held_bytes]
+        holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
+        for partition in holders:
+            if self.pool.used_bytes <= self.pool.size_bytes * SPILL_DOWN_TO_FRACTION and not self.pool.waiting_count:
+                return
+            self.spilled_bytes.value += partition.spill()
+            await trio.lowlevel.checkpoint()
