@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -106,7 +107,11 @@ class RealDisk:
         if not self.directory.exists():
             self.directory.mkdir(parents=True)
             _sync_directory(self.directory.parent)
-        return {path.name: path.stat().st_size for path in self.directory.iterdir()}
+        sizes = {}
+        for path in self.directory.iterdir():
+            with suppress(FileNotFoundError):  # whoever looks on from another process meets deletions
+                sizes[path.name] = path.stat().st_size
+        return sizes
 
     def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
         path = self.directory / name

@@ -114,3 +114,10 @@ async def test_the_memory_disk_forgets_in_a_crash_what_was_not_synced_and_fails_
     assert await disk.crash(torn_bytes=2).read("a", 10, 14) == b"kept" + bytes(6) + b"lo" + bytes(2)
     with pytest.raises(OSError, match="No space left"):
         await disk.create("b", 100, b"")
+
+
+async def test_a_file_that_goes_while_the_directory_is_listed_is_left_out(tmp_path):
+    """As another process sees it, which looks at the log of a live broker."""
+    (tmp_path / "there").write_bytes(b"abc")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # found by the listing, and not by the look at its size
+    assert await RealDisk(tmp_path).list() == {"there": 3}
