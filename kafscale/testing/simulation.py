@@ -126,7 +126,7 @@ class Simulation:
         rng = self._random = Random(self.seed)
         self._store = FaultyStore(self._bucket, Random(rng.random()))
         self.settings = memory_settings(
-            durability=rng.choice([Durability.WAL, Durability.WAL, Durability.SEGMENT]),
+            durability=rng.choice([Durability.WAL, Durability.S3_WAL, Durability.SEGMENT]),
             default_partitions_count=PARTITION_COUNT,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
