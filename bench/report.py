@@ -55,18 +55,23 @@ def _cell(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
 
 
+def machine() -> dict[str, object]:
+    """What a figure depends on besides the code."""
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load_average": os.getloadavg(),
+    }
+
+
 def save(name: str, results: Sequence[Result], options: Mapping[str, object]) -> Path:
     """Write every round to a file of its own under `bench/results`."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     content = {
         "version": __version__,
-        "machine": {
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-            "cpus": os.cpu_count(),
-            "load_average": os.getloadavg(),
-        },
+        "machine": machine(),
         "options": dict(options),
         "results": [attrs.asdict(each) for each in results],
     }

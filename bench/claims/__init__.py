@@ -1,0 +1,8 @@
+"""What the project's sources claim, each claim as an experiment: the feature on against off, in one run on one machine.
+
+    python -m bench.claims              all rows
+    python -m bench.claims k1 k2        some
+
+Prints a table with the source's figure beside ours, and writes JSON and plots to bench/results. One module a row, named
+as the row (`k1.py`), with a `CLAIM`; a module that is there is in the table, nothing registers it.
+"""

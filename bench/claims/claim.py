@@ -1,0 +1,58 @@
+"""What a row of the table is made of, and where its modules are found."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+import bench.claims
+from bench.claims.plot import Plot
+
+Figure = float | int | str
+
+_ROW_MODULE = re.compile(r"[a-z]\d+")
+
+
+@attrs.frozen(kw_only=True)
+class Variant:
+    """One run of the experiment: what was set, and what came out, by name with the unit in it."""
+
+    name: str
+    figures: Mapping[str, Figure]
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What an experiment found: `ours`, to put beside the source's figure, and whether the claim holds."""
+
+    ours: str
+    is_shown: bool
+    variants: Sequence[Variant]
+    plot: Plot | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """A claim, what its source says of it, and the experiment."""
+
+    row: str
+    source: str
+    claim: str
+    source_figure: str
+    run: Callable[[], Finding]
+
+
+def known_rows() -> Sequence[str]:
+    """The rows that have a module, in order."""
+    names = [module.name for module in pkgutil.iter_modules(bench.claims.__path__)]
+    return sorted((name for name in names if _ROW_MODULE.fullmatch(name)), key=lambda name: (name[0], int(name[1:])))
+
+
+def load(row: str) -> Claim:
+    """The claim of a row. Raises ModuleNotFoundError."""
+    claim: Claim = importlib.import_module(f"bench.claims.{row}").CLAIM
+    return claim
