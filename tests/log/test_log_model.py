@@ -34,7 +34,7 @@ SETTINGS = {
     "segment_bytes": 1024,
     "wal_segment_bytes": 64 << 10,
     "flush_interval_seconds": 0.5,
-    "chunk_pool_bytes": 2 << 20,
+    "chunk_pool_bytes": 32 << 20,
 }
 
 
