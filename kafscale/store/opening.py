@@ -3,7 +3,7 @@
     MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
 
 Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
-own. Only what produces wait for is hedged, and only S3 takes large objects in parts. The views of the classes share the
+own. Hedging and parts are for S3 only, and only what produces wait for is hedged. The views of the classes share the
 limiter, the metrics, and the log of outages.
 """
 
@@ -81,7 +81,7 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
     retrying = RetryingStore(metered, policy, Random(), metrics)
 
     hedged: ObjectStore = metered
-    if settings.s3_hedge_percentile:
+    if isinstance(raw, S3Store) and settings.s3_hedge_percentile:  # a local disk would only get slower by it
         hedged = HedgingStore(metered, limiter, metrics, settings.s3_hedge_percentile)
 
     def view_of(work_class: WorkClass, store: ObjectStore) -> ObjectStore:
