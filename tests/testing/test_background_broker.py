@@ -77,7 +77,7 @@ async def test_records_are_what_was_produced(broker: BackgroundBroker) -> None:
     assert (found[0].key, found[0].timestamp_ms, found[0].headers) == (b"k", 1000, (("h", b"1"),))
 
 
-@pytest.mark.parametrize("durability", ["wal", "segment"])
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
 async def test_what_was_acknowledged_outlasts_restarts_and_crashes(durability: str) -> None:
     with running_broker(durability=durability) as broker:
         broker.create_topic(TOPIC)
