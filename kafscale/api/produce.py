@@ -84,8 +84,11 @@ class PendingProduce:
     rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
 
-    async def complete(self) -> None:
-        """Check what is large and compressed, and wait until the pool has room for all of it."""
+    async def complete(self, patience_seconds: float) -> bool:
+        """Check what is large and compressed, and wait until the log and the pool have room for all of it.
+
+        False if they had not in time: then everything is refused with KAFKA_STORAGE_ERROR, which producers retry.
+        """
         for candidate in self.unchecked:
             try:
                 await trio.to_thread.run_sync(
@@ -95,6 +98,16 @@ class PendingProduce:
                 _refuse(candidate.response, exc)
                 self.candidates.remove(candidate)
         self.unchecked.clear()
+        with trio.move_on_after(patience_seconds) as patience:
+            await self.services.log.wait_for_room()
+            await self._place_all()
+        if patience.cancelled_caught:
+            for candidate in self.candidates:
+                _refuse(candidate.response, KafkaError(error_codes.KAFKA_STORAGE_ERROR, "no room for it in time"))
+            self.abandon()
+        return not patience.cancelled_caught
+
+    async def _place_all(self) -> None:
         for candidate in self.candidates:
             while candidate.placed is None and not self.place(candidate):
                 lease = await self.services.log.pool.acquire(len(candidate.data))
@@ -181,9 +194,12 @@ class PendingProduce:
                 except StorageFailed as exc:
                     for response in responses:
                         _refuse(response, KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc)))
+                except trio.TooSlowError as exc:  # appended all the same: a producer without idempotence may repeat it
+                    for response in responses:
+                        _refuse(response, KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc)))
 
     def abandon(self) -> None:
-        """The connection has gone before `order`: give back what was placed."""
+        """Refused, or the connection has gone before `order`: give back what was placed."""
         for candidate in self.candidates:
             if candidate.placed is not None:
                 candidate.placed.lease.release()
@@ -210,7 +226,7 @@ def begin(services: Services, call: Call, request: ProduceRequest, frame_lease: 
                 _begin_partition(pending, topic.name, data, response)
             except KafkaError as exc:
                 _refuse(response, exc)
-    pending.incomplete = bool(pending.unchecked)
+    pending.incomplete = bool(pending.unchecked) or services.log.is_full
     for candidate in pending.candidates:
         if pending.incomplete:
             break

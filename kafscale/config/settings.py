@@ -143,6 +143,12 @@ class Settings:
         least=64 * KIB,
         most=256 * MIB,
     )
+    wal_max_bytes: Size = option(
+        4 * GIB,
+        "Size of the write-ahead log from which produces wait, and after 20 s get a retriable error.",
+        why="It bounds how long an outage of the store may last: at 10 MiB/s, 4 GiB are 7 minutes.",
+        least=256 * KIB,
+    )
     chunk_pool_bytes: Size = option(
         512 * MIB,
         "Memory for record batches that are not in the bucket yet, allocated at start; used up, producers wait.",

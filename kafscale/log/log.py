@@ -275,6 +275,16 @@ class Log:
             else:
                 partition.on_durable(batch.last_offset + 1, batch.size_bytes)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the write-ahead log has no room on the disk, so that nothing should be appended now."""
+        return isinstance(self.wal, Wal) and self.wal.is_full
+
+    async def wait_for_room(self) -> None:
+        """Wait while it is full."""
+        if isinstance(self.wal, Wal):
+            await self.wal.wait_for_room()
+
     def tail_bytes(self) -> int:
         """Bytes that are in no segment yet."""
         return sum(partition.tail.size_bytes for partition in self.partitions.values())

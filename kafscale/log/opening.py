@@ -40,6 +40,7 @@ def open_log(
             disk=disk,
             on_durable=lambda entries: log.on_durable(entries),  # noqa: PLW0108 (the log is made below)
             segment_bytes=settings.wal_segment_bytes,
+            max_bytes=settings.wal_max_bytes,
             sync_interval_seconds=settings.wal_sync_interval_seconds,
         )
     elif settings.durability is Durability.S3_WAL:

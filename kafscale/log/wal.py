@@ -46,6 +46,7 @@ from kafscale.metrics import Histogram
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
 NO_SPACE_RETRY_SECONDS = 1.0
+NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
 NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
@@ -75,10 +76,20 @@ class Round:
         self._finished.set()
 
     async def wait(self) -> None:
-        """Wait until the round is durable. Raises StorageFailed if it can't become so."""
+        """Wait until the round is durable.
+
+        Raises StorageFailed if it can't become so, TooSlowError if it may yet, after waiting for space on the disk.
+        """
         await self._finished.wait()
         if self.failed is not None:
             raise StorageFailed(str(self.failed)) from self.failed
+        if not self.done:
+            raise trio.TooSlowError("the write-ahead log has no room")
+
+    def put_off(self) -> None:
+        """It will be durable, but nobody knows when: tell who waits."""
+        if self._entries:
+            self._finished.set()
 
 
 @attrs.frozen
@@ -108,6 +119,7 @@ class Wal:
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
     segment_bytes: int = 64 << 20
+    max_bytes: int = 4 << 30
     sync_interval_seconds: float = 0.002
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     _filling: Round = attrs.field(factory=Round, init=False)
@@ -129,8 +141,20 @@ class Wal:
     _written_bytes: int = attrs.field(default=0, init=False)
     _stall_count: int = attrs.field(default=0, init=False)
     _out_of_space: bool = attrs.field(default=False, init=False)
+    _rotating_since: float | None = attrs.field(default=None, init=False)
+    _rotated: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     # What the partitions use.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is appended now has to wait until files have been deleted."""
+        return self._out_of_space and self._rotating_since is not None
+
+    async def wait_for_room(self) -> None:
+        """Wait while the log is full."""
+        while self.is_full:
+            await self._rotated.wait()
 
     def append(self, entry: WalEntry) -> Round:
         """Queue an entry behind all earlier ones; it is durable when the round is done.
@@ -360,7 +384,13 @@ class Wal:
         size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
         if self._next_file is None or self._next_file.size_bytes < size_bytes:
             self._stall_count += bool(self._files)
-            await self._prepare_next(size_bytes)
+            self._rotating_since = trio.current_time()
+            try:
+                await self._prepare_next(size_bytes)
+            finally:
+                self._rotating_since = None
+                self._rotated.set()
+                self._rotated = trio.Event()
         assert self._next_file is not None
         if self._files:
             self._files[-1].sealed = True
@@ -375,6 +405,9 @@ class Wal:
                 if self._next_file is not None:
                     await self._delete(self._next_file)
                     self._next_file = None
+                if self._over_limit(size_bytes):
+                    await self._wait_for_space(size_bytes)
+                    continue
                 try:
                     self._next_file = await self._create(size_bytes)
                 except OSError as exc:
@@ -383,7 +416,14 @@ class Wal:
                     await self._wait_for_space(size_bytes)
             self._out_of_space = False
 
+    def _over_limit(self, size_bytes: int) -> bool:
+        """Whether one more file is too much; not at a start, nor beside the one in use, as nothing would get free."""
+        if len(self._files) < 2 or self._files[-1].sealed:
+            return False
+        return sum(file.size_bytes for file in self._files) + size_bytes > self.max_bytes
+
     async def _wait_for_space(self, size_bytes: int) -> None:
+        self._put_off_rounds()
         if not self._out_of_space:
             logger.warning(
                 "no space for a WAL file of %d bytes in %s: produces wait until flushes have freed some",
@@ -395,6 +435,13 @@ class Wal:
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._file_work.wait()
         await self._delete_released()
+
+    def _put_off_rounds(self) -> None:
+        if self._rotating_since is None or trio.current_time() - self._rotating_since < NO_SPACE_MAX_SECONDS:
+            return
+        for round in (self._syncing, self._filling):
+            if round is not None:
+                round.put_off()
 
     async def _create(self, size_bytes: int) -> WalFile:
         header = FileHeader(

@@ -37,6 +37,8 @@ RECEIVE_BYTES = 256 << 10
 LARGE_FRAME_BYTES = 16 << 10  # a Produce above this is received straight into the chunk pool
 OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its size; 500,000 partitions fit
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
+ROOM_MAX_SECONDS = 20.0  # for memory or disk space; Kafka's clients give up a request after 30 s
+ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must all be refused in time
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
 
@@ -46,6 +48,7 @@ class PauseReason(enum.StrEnum):
     IN_FLIGHT_REQUESTS = "in_flight_requests"
     IN_FLIGHT_BYTES = "in_flight_bytes"
     POOL = "pool"
+    LOG_FULL = "log_full"  # the write-ahead log waits for space on the disk
     VALIDATION = "validation"  # a large compressed batch is checked in a thread
 
 
@@ -78,6 +81,7 @@ class Connection:
     _room: trio.Event = attrs.field(factory=trio.Event, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: bool = attrs.field(default=False, init=False)
+    _was_refused: bool = attrs.field(default=False, init=False)  # for want of room, and nothing was taken since
 
     def __attrs_post_init__(self) -> None:
         self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
@@ -157,16 +161,21 @@ class Connection:
         if request.pending is not None:
             if request.pending.incomplete:
                 await self._complete(request.pending)
+            else:
+                self._was_refused = False
             request.pending.order()
         self._queued_bytes += len(request.body)
         self._queue.append(request)
 
     async def _complete(self, pending: PendingProduce) -> None:
         self._work.set()
-        reason = PauseReason.VALIDATION if pending.unchecked else PauseReason.POOL
+        reason = PauseReason.LOG_FULL if pending.services.log.is_full else PauseReason.POOL
+        if pending.unchecked:
+            reason = PauseReason.VALIDATION
+        patience_seconds = ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
         self._pause(reason)
         try:
-            await pending.complete()
+            self._was_refused = not await pending.complete(patience_seconds)
         except BaseException:
             pending.abandon()
             raise
