@@ -131,7 +131,7 @@ class OrphanCollector:
     async def _is_orphan(self, key: SegmentKey) -> bool:
         """Raises StoreError."""
         if self.find_partition(key.topic_id, key.partition) is None:
-            return key.topic_id in self.deleted_topics()
+            return self._is_unreferenced(key)
         try:
             footer = await read_footer(self.store, key)
         except NotFound:
