@@ -32,6 +32,7 @@ from kafscale.config import Address
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 20.0  # above the broker's own --shutdown-timeout
+EXIT_AFTER_EOF_SECONDS = 0.5  # its stdout is closed a moment before it has ended
 SHOWN_LOG_BYTES = 4000
 
 _READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+):(\d+)(.*)")
@@ -96,11 +97,21 @@ class BrokerProcess:
         process = self.launch()
         ready = _READY.match(_first_line(process, time.monotonic() + timeout_seconds))
         if ready is None:
-            self.kill()
-            raise ProcessFailed(f"the broker was not ready in {timeout_seconds:g} s: {self._end_of_log()}")
+            raise self._not_ready(process, timeout_seconds)
         self.kafka = Address(ready[1], int(ready[2]))
         self.admin = Address(ready[3], int(ready[4]))
         self.further_listeners = ready[5].split()
+
+    def _not_ready(self, process: subprocess.Popen[str], timeout_seconds: float) -> ProcessFailed:
+        """Ends it, if it has not ended by itself."""
+        try:
+            code = process.wait(EXIT_AFTER_EOF_SECONDS)
+        except subprocess.TimeoutExpired:
+            why = f"the broker was not ready in {timeout_seconds:g} s"
+        else:
+            why = f"the broker ended with {code} before it was ready"
+        self.kill()
+        return ProcessFailed(f"{why}: {self._end_of_log()}")
 
     def launch(self) -> subprocess.Popen[str]:
         """Begin to run it, and wait for nothing."""
