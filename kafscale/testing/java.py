@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from kafscale.testing.clients import DEADLINE_SECONDS, poll_until
+from kafscale.testing.process import interruptible
 
 RUN_TIMEOUT_SECONDS = 90.0
 JVM_FLAGS = (
@@ -43,7 +44,9 @@ class JavaTools:
 
     def start(self, tool: str, *arguments: str) -> RunningTool:
         """Let a tool run that prints a JSON object a line."""
-        process = subprocess.Popen(self._command(tool, arguments), stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            self._command(tool, arguments), stdout=subprocess.PIPE, text=True, preexec_fn=interruptible
+        )
         return RunningTool(process=process)
 
     def source(self, file: str) -> str:

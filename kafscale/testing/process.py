@@ -193,6 +193,14 @@ def broker_process(*options: str, environ: Mapping[str, str] | None = None) -> I
             yield broker
 
 
+def interruptible() -> None:
+    """`preexec_fn` of a process that is to be ended by SIGINT.
+
+    What a shell runs in the background ignores SIGINT, and so would every process that is started from there.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _first_line(process: subprocess.Popen[str], deadline: float) -> str:
     """What it wrote to stdout up to the first line's end, its own end, or the deadline."""
     assert process.stdout is not None

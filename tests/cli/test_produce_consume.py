@@ -14,6 +14,7 @@ import trio
 
 from kafscale.cli.produce import LineReader
 from kafscale.client.producer import partition_of
+from kafscale.testing.process import interruptible
 from kafscale.wire.messages.produce import ProduceRequest
 
 
@@ -130,7 +131,9 @@ async def test_an_interrupted_command_ends_without_a_traceback(kafscale: Any) ->
 
     kafscale.cluster.broker.handlers = {**handlers, ProduceRequest: note}
     command = [sys.executable, "-m", "kafscale", "produce", "t", "--bootstrap", str(kafscale.address)]
-    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=interruptible
+    )
     assert process.stdin is not None
     assert process.stderr is not None
     async with process.stdin, process.stderr:
