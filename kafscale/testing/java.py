@@ -45,7 +45,10 @@ class JavaTools:
     def start(self, tool: str, *arguments: str) -> RunningTool:
         """Let a tool run that prints a JSON object a line."""
         process = subprocess.Popen(
-            self._command(tool, arguments), stdout=subprocess.PIPE, text=True, preexec_fn=interruptible
+            self._command(tool, arguments),
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=interruptible,  # noqa: PLW1509 (it takes no lock that a thread could hold)
         )
         return RunningTool(process=process)
 
