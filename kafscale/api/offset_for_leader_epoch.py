@@ -43,7 +43,8 @@ def _find(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> E
     except KafkaError as exc:
         answer.error_code = exc.code
         return answer
-    end = partition.epoch_end(wanted.leader_epoch)
+    # A client that knows no epoch asks for -1: that is none of the past, which would end where the log begins.
+    end = partition.epoch_end(wanted.leader_epoch) if wanted.leader_epoch >= 0 else None
     if end is not None:
         answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
     return answer
