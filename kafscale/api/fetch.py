@@ -76,7 +76,7 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
             look = await _read_all(services, request, context)
             if look.complete or look.size_bytes >= request.min_bytes or services.draining.is_set():
                 return look
-            watch.waiter.missing_bytes -= look.size_bytes
+            watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
             with trio.move_on_at(deadline) as timeout:
                 await watch.waiter.event.wait()
             if timeout.cancelled_caught:

@@ -82,7 +82,9 @@ class FetchSession:
 
     def served_first(self, fetched: FetchedPartition) -> None:
         """This partition returned records: next time the others come first."""
-        self.partitions.move_to_end((fetched.topic, fetched.wanted.partition))
+        key = fetched.topic, fetched.wanted.partition
+        if key in self.partitions:  # else forgotten meanwhile, by a request of another connection
+            self.partitions.move_to_end(key)
 
 
 @attrs.frozen(eq=False)
