@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -11,6 +12,7 @@ import trio.testing
 from kafscale.client.connection import Connection, Reply
 from kafscale.cluster.topics import NewTopic
 from kafscale.log.partition import Partition
+from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
@@ -295,3 +297,34 @@ async def test_an_answered_fetch_waits_for_nothing_any_more(
     assert not _partition(running, 0).waiters
     assert not _partition(running, 1).waiters
     assert not running.broker.services.waiting_fetches
+
+
+@attrs.define(eq=False)
+class _HeldDisk(MemoryDisk):
+    """A disk that reads only once it is told to."""
+
+    released: trio.Event = attrs.field(factory=trio.Event)
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        await self.released.wait()
+        return await MemoryDisk.read(self, name, position, length_bytes)
+
+
+async def test_what_comes_while_a_fetch_looks_counts(autojump_clock: trio.testing.MockClock) -> None:
+    """It comes to a partition that was looked at already, while another one is read from the WAL."""
+    disk = _HeldDisk()
+    async with memory_broker(attrs.evolve(memory_parts(), disk=disk)) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=2)])
+        producer, consumer = await running.connect(), await running.connect()
+        size = await _produce(producer, b"spilled", partition=1)
+        assert _partition(running, 1).spill() == size
+        request = _fetch(_wanted(0), _wanted(1))
+        request.max_wait_ms, request.min_bytes = LONG_MS, 2 * size
+        waiting = await _send(consumer, request, LAST_VERSION_BY_NAME)
+        await trio.testing.wait_all_tasks_blocked()
+        await _produce(producer, b"in pool", partition=0)
+        started = trio.current_time()
+        disk.released.set()
+        response = await waiting.wait()
+        assert trio.current_time() - started < 1
+        assert [_values(data) for data in response.responses[0].partitions] == [[b"in pool"], [b"spilled"]]
