@@ -28,7 +28,6 @@ from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, F
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
-FIRST_VERSION_BY_TOPIC_ID = 13
 
 
 @attrs.define(eq=False)
