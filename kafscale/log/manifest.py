@@ -6,7 +6,7 @@ what it covers.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
@@ -16,6 +16,7 @@ from kafscale.store.paths import SegmentKey
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
+_base_offset_and_generation = attrgetter("base_offset", "generation")
 
 MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
 
@@ -138,6 +139,22 @@ class Manifest:
             self.segments = [segment for segment in self.segments if segment.last_offset >= offset or segment is newest]
             self.size_bytes -= sum(segment.size_bytes for segment in taken)
         return taken
+
+    def replace(self, sources: Sequence[Segment], merged: Segment) -> None:
+        """Read `merged` instead of these segments, all of which are in here and of older generations.
+
+        It must hold all of their offsets: so `resolve` comes to the same after a restart that finds the sources too.
+        """
+        assert sources, merged
+        assert all(each.generation < merged.generation for each in sources), (sources, merged)
+        assert merged.base_offset <= min(map(_base_offset, sources)), (sources, merged)
+        assert merged.last_offset >= max(map(_last_offset, sources)), (sources, merged)
+        keys = {each.key for each in sources}
+        kept = [each for each in self.segments if each.key not in keys]
+        assert len(kept) == len(self.segments) - len(keys), (sources, self.segments)
+        insort(kept, merged, key=_base_offset_and_generation)
+        self.segments = kept
+        self.size_bytes = sum(each.size_bytes for each in kept)
 
     def learn_timestamp(self, known: Segment) -> None:
         """The footer of a segment has been read; `known` is the segment with its `max_timestamp_ms`."""

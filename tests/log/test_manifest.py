@@ -1,6 +1,7 @@
 """The list of segments, and which of overlapping ones are read, against a model that looks at every single offset."""
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,3 +140,43 @@ def test_exactly_the_keys_of_its_segments_are_referred_to(segments, others):
     keys = {each.key for each in manifest.segments}
     for each in (*segments, *others):
         assert manifest.refers_to(each.key) == (each.key in keys)
+
+
+@given(any_segments, st.randoms())
+def test_what_replaces_segments_stands_where_a_restart_would_put_it(segments, random):
+    manifest = Manifest(list(resolve(segments)))
+    if not manifest.segments:
+        return
+    first = random.randrange(len(manifest.segments))
+    sources = manifest.segments[first : first + random.randint(1, 5)]
+    merged = segment(
+        sources[0].base_offset,
+        max(each.last_offset for each in sources),
+        generation=max(each.generation for each in manifest.segments) + 1,
+        size_bytes=33,
+    )
+    before = list(manifest.segments)
+    manifest.replace(sources, merged)
+    assert spans(resolve(manifest.segments)) == spans(resolve([*before, merged]))
+    assert merged in manifest.segments
+    assert not set(sources) & set(manifest.segments)
+    assert [each for each in manifest.segments if each is not merged] == [each for each in before if each not in sources]
+    assert manifest.segments == sorted(manifest.segments, key=lambda each: (each.base_offset, each.generation))
+    assert manifest.size_bytes == sum(each.size_bytes for each in manifest.segments)
+
+
+@pytest.mark.parametrize(
+    "merged",
+    [segment(0, 29), segment(1, 29, generation=1), segment(0, 28, generation=1)],
+    ids=["no newer", "begins too late", "ends too early"],
+)
+def test_nothing_is_replaced_by_what_does_not_cover_it(merged):
+    parts = [segment(0, 9), segment(10, 19), segment(20, 29)]
+    with pytest.raises(AssertionError):
+        Manifest(parts).replace(parts, merged)
+
+
+def test_what_has_left_the_manifest_is_not_replaced():
+    manifest = Manifest([segment(10, 19)])
+    with pytest.raises(AssertionError):
+        manifest.replace([segment(0, 9), segment(10, 19)], segment(0, 19, generation=1))
