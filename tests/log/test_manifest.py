@@ -160,7 +160,9 @@ def test_what_replaces_segments_stands_where_a_restart_would_put_it(segments, ra
     assert spans(resolve(manifest.segments)) == spans(resolve([*before, merged]))
     assert merged in manifest.segments
     assert not set(sources) & set(manifest.segments)
-    assert [each for each in manifest.segments if each is not merged] == [each for each in before if each not in sources]
+    assert [each for each in manifest.segments if each is not merged] == [
+        each for each in before if each not in sources
+    ]
     assert manifest.segments == sorted(manifest.segments, key=lambda each: (each.base_offset, each.generation))
     assert manifest.size_bytes == sum(each.size_bytes for each in manifest.segments)
 
