@@ -157,8 +157,11 @@ class ChunkPool:
         try:
             await waiter.granted.wait()
         except trio.Cancelled:
-            self._waiters.remove(waiter)
-            self._serve_waiters()  # it may have been the one that held back the others
+            if waiter.lease is not None:  # given to it after it was cancelled, and before it learned of that
+                waiter.lease.release()
+            else:
+                self._waiters.remove(waiter)
+                self._serve_waiters()  # it may have been the one that held back the others
             raise
         assert waiter.lease is not None
         return waiter.lease

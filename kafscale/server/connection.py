@@ -23,6 +23,7 @@ from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
+from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter
 from kafscale.server.dispatch import Dispatcher, Reply, Request
@@ -32,6 +33,8 @@ from kafscale.wire.frames import FrameReader, LargeFrame
 
 logger = logging.getLogger(__name__)
 
+NOTHING = memoryview(b"")
+
 # One read. With 64 KiB, batches of 1 KiB cost 42 us instead of 34, of 16 KiB 105 instead of 82.
 RECEIVE_BYTES = 256 << 10
 LARGE_FRAME_BYTES = 16 << 10  # a Produce above this is received straight into the chunk pool
@@ -39,6 +42,8 @@ OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its 
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
 ROOM_MAX_SECONDS = 20.0  # for memory or disk space; Kafka's clients give up a request after 30 s
 ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must all be refused in time
+OVERFLOW_MAX_BYTES = 64 << 20  # of all connections: large frames that the pool had no room for, until they are refused
+OVERFLOW_MAX_SECONDS = 5.0  # for such a frame to arrive: with what it has waited, still less than a client's 30 s
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
 
@@ -70,6 +75,7 @@ class Connection:
     peer: Peer
     dispatcher: Dispatcher
     pool: ChunkPool
+    overflow: ByteBudget
     limits: Limits
     metrics: ConnectionMetrics
     paused: set[PauseReason] = attrs.field(factory=set, init=False)
@@ -164,7 +170,8 @@ class Connection:
             else:
                 self._was_refused = False
             request.pending.order()
-        self._queued_bytes += len(request.body)
+            request.body = NOTHING  # what is kept of it has been copied, or has leases of its own
+        self._queued_bytes += request.size_bytes
         self._queue.append(request)
 
     async def _complete(self, pending: PendingProduce) -> None:
@@ -172,26 +179,33 @@ class Connection:
         reason = PauseReason.LOG_FULL if pending.services.log.is_full else PauseReason.POOL
         if pending.unchecked:
             reason = PauseReason.VALIDATION
-        patience_seconds = ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
         self._pause(reason)
         try:
-            self._was_refused = not await pending.complete(patience_seconds)
+            self._was_refused = not await pending.complete(self._patience_seconds())
         except BaseException:
             pending.abandon()
             raise
         finally:
             self.paused.discard(reason)
 
+    def _patience_seconds(self) -> float:
+        return ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
+
     async def _receive_large(self, large: LargeFrame) -> bool:
         """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
         self._work.set()
-        lease = None
+        if len(self._queue) >= self.limits.max_in_flight_requests_count:
+            await self._wait_for_room()
         if large.received[:2] != PRODUCE_PREFIX:
             if large.size_bytes > OTHER_FRAME_MAX_BYTES:
                 raise ProtocolError(f"a frame of {large.size_bytes} bytes that is no Produce")
-        else:
-            lease = self.pool.acquire_nowait(large.size_bytes) or await self._acquire(large.size_bytes)
-        frame = memoryview(bytearray(large.size_bytes)) if lease is None else lease.view
+            return await self._receive_rest(large, memoryview(bytearray(large.size_bytes)), None)
+        lease = self.pool.acquire_nowait(large.size_bytes) or await self._acquire(large.size_bytes)
+        if lease is None:
+            return await self._receive_overflow(large)
+        return await self._receive_rest(large, lease.view, lease)
+
+    async def _receive_rest(self, large: LargeFrame, frame: memoryview, lease: Lease | None) -> bool:
         try:
             filled = len(large.received)
             frame[:filled] = large.received
@@ -201,8 +215,6 @@ class Connection:
                     return False
                 filled += count
                 self.metrics.bytes_in.value += count
-            if len(self._queue) >= self.limits.max_in_flight_requests_count:
-                await self._wait_for_room()
             await self._take(frame, perf_counter(), lease)
             lease = None
             return True
@@ -210,14 +222,28 @@ class Connection:
             if lease is not None:
                 lease.release()
 
-    async def _acquire(self, size_bytes: int) -> Lease:
+    async def _acquire(self, size_bytes: int) -> Lease | None:
+        """Room in the pool; None if there is none in time."""
         if size_bytes > self.pool.size_bytes:
             raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
         self._pause(PauseReason.POOL)
         try:
-            return await self.pool.acquire(size_bytes)
+            with trio.move_on_after(self._patience_seconds()):
+                return await self.pool.acquire(size_bytes)
+            self._was_refused = True
+            return None
         finally:
             self.paused.discard(PauseReason.POOL)
+
+    async def _receive_overflow(self, large: LargeFrame) -> bool:
+        """Receive a Produce that the pool has no room for as a small one is: only who has read it can refuse it.
+
+        The memory for that is bounded, and so is the time for which one frame may have it.
+        """
+        with trio.move_on_after(OVERFLOW_MAX_SECONDS):
+            async with self.overflow.held(large.size_bytes):
+                return await self._receive_rest(large, memoryview(bytearray(large.size_bytes)), None)
+        raise ProtocolError(f"a Produce of {large.size_bytes} bytes came too slowly while there was no memory for it")
 
     def _over_limits(self) -> bool:
         return (
@@ -256,7 +282,7 @@ class Connection:
                     outgoing.append((request, await self.dispatcher.answer(request)))
                     request.release()
                     self._queue.popleft()
-                    self._queued_bytes -= len(request.body)
+                    self._queued_bytes -= request.size_bytes
                 if outgoing:
                     await self._send(outgoing)  # meanwhile the reader may have queued more
                     continue

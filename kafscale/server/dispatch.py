@@ -39,6 +39,7 @@ class Request:
     body: memoryview
     received_at: float
     lease: Lease | None
+    size_bytes: int
     pending: PendingProduce | None = None
 
     def release(self) -> None:
@@ -111,7 +112,7 @@ class Dispatcher:
                 f"{api.name} version {version} is not supported, only {api.min_version} to {api.max_version}"
             )
         call = Call(api.key, version, header.correlation_id, header.client_id or "", peer)
-        request = Request(api, call, frame[header.body_offset :], received_at, lease)
+        request = Request(api, call, frame[header.body_offset :], received_at, lease, len(frame))
         if api is produce.API:
             request.pending = produce.begin(self.services, call, self._decode(request), lease)
         return request

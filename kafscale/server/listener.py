@@ -13,9 +13,10 @@ import trio
 from kafscale.api.calls import Peer
 from kafscale.config import Address, Limits
 from kafscale.errors import StartupError
+from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.chunks import ChunkPool
 from kafscale.metrics import Counter
-from kafscale.server.connection import Connection, ConnectionMetrics
+from kafscale.server.connection import OVERFLOW_MAX_BYTES, Connection, ConnectionMetrics
 from kafscale.server.dispatch import Dispatcher
 from kafscale.server.transport import SocketTransport, Transport
 
@@ -64,6 +65,7 @@ class Acceptor:
     opened_count: Counter = attrs.field(factory=Counter)
     refused_count: Counter = attrs.field(factory=Counter)
     connections: set[Connection] = attrs.field(factory=set, init=False)
+    _overflow: ByteBudget = attrs.field(factory=lambda: ByteBudget(OVERFLOW_MAX_BYTES), init=False)
 
     async def accept(self, listeners: Sequence[BoundListener], nursery: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; connections run in `nursery`, which outlives this."""
@@ -92,6 +94,7 @@ class Acceptor:
             peer=peer,
             dispatcher=self.dispatcher,
             pool=self.pool,
+            overflow=self._overflow,
             limits=self.limits,
             metrics=self.metrics,
         )

@@ -145,6 +145,19 @@ async def test_a_waiter_cancelled_after_it_was_served_keeps_its_lease():
     assert pool.used_bytes == 0
 
 
+async def test_a_waiter_served_between_its_cancellation_and_its_end_gives_the_lease_back(nursery):
+    """It used to end with a ValueError, and its chunks were lost."""
+    pool = ChunkPool(CHUNK, CHUNK)
+    held = pool.acquire_nowait(CHUNK)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as impatient:
+            await start_waiting(impatient, pool, CHUNK, [], [])
+            scope.cancel()
+            held.release()
+    assert scope.cancelled_caught
+    assert pool.used_bytes == pool.statistics().waiting_count == 0
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Acquire, retain and release at random beside a set of chunk numbers as the model."""
 

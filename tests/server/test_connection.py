@@ -17,7 +17,10 @@ from kafscale.cluster.group_records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.topics import NewTopic
 from kafscale.config import Durability, Limits
+from kafscale.server.connection import OVERFLOW_MAX_SECONDS, ROOM_MAX_SECONDS
+from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.wire import error_codes
 from kafscale.wire.codec import decode, encode
@@ -299,6 +302,69 @@ async def test_a_producer_waits_while_the_pool_is_exhausted_and_loses_nothing(ru
     held.release()
     assert [_base_offset(await reply.wait()) for reply in (waiting, large)] == [0, 1]
     assert not connection.paused
+
+
+def _error(response: ProduceResponse) -> int:
+    return response.responses[0].partition_responses[0].error_code
+
+
+@pytest.mark.parametrize("durability", [Durability.SEGMENT, Durability.S3_WAL])
+async def test_during_an_outage_a_large_frame_without_memory_is_refused_in_time_and_taken_afterwards(
+    autojump_clock: trio.testing.MockClock, durability: Durability
+) -> None:
+    """It used to wait for memory for as long as the bucket was away, and its connection with it."""
+    store = FaultyStore(MemoryStore())
+    parts = attrs.evolve(memory_parts(), store=store)
+    async with memory_broker(parts, memory_settings(durability=durability)) as running:
+        await _create_topic(running)
+        pool = running.broker.services.log.pool
+        filler, late, other = [await running.connect() for _ in range(3)]
+        store.fail(On("put*"))
+        size = pool.size_bytes // 4 - pool.chunk_bytes
+        filling = [await filler.send(_produce(bytes(size), partition=1), ProduceResponse) for _ in range(4)]
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        refused = [await late.send(_produce(bytes(200_000)), ProduceResponse) for _ in range(5)]
+        await trio.sleep(1)
+        with trio.fail_after(1):
+            await other.request(_latest(), ListOffsetsResponse)
+            await (await _send_fetch(other, _fetch(0))).wait()
+        assert [_error(await reply.wait()) for reply in refused] == [error_codes.KAFKA_STORAGE_ERROR] * 5
+        assert ROOM_MAX_SECONDS <= trio.current_time() - began < 25
+        store.heal()
+        assert [_error(await reply.wait()) for reply in filling] == [error_codes.NONE] * 4
+        await running.broker.services.log.flusher.flush_all()
+        assert _base_offset(await late.request(_produce(bytes(200_000)), ProduceResponse)) == 0
+        await running.broker.services.log.flusher.flush_all()
+        assert pool.used_bytes == 0
+
+
+async def test_who_goes_away_while_a_large_frame_waits_for_memory_leaves_nothing_behind(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> None:
+    pool = running.broker.services.log.pool
+    held = await pool.acquire(pool.size_bytes)
+    client = await running.connect()
+    await client.send(_produce(bytes(100_000)), ProduceResponse)
+    await trio.testing.wait_all_tasks_blocked()
+    await client.aclose()
+    await trio.sleep(ROOM_MAX_SECONDS + 2)
+    assert not running.broker.acceptor.connections
+    assert pool.waiting_count == 0
+    held.release()
+    assert pool.used_bytes == 0
+
+
+async def test_a_large_frame_without_memory_that_comes_too_slowly_ends_its_connection(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> None:
+    pool = running.broker.services.log.pool
+    held = await pool.acquire(pool.size_bytes)
+    async with running.open_stream() as stream:
+        await stream.send_all(struct.pack(">ihhih", 100_000, 0, 9, 1, -1) + bytes(100))
+        with trio.fail_after(ROOM_MAX_SECONDS + OVERFLOW_MAX_SECONDS + 2):
+            assert await stream.receive_some() == b""
+    held.release()
 
 
 async def test_a_produce_larger_than_the_pool_ends_the_connection(running: MemoryBroker) -> None:
