@@ -191,7 +191,7 @@ class Flusher:
         """Those that hold most, until enough is under way."""
         wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
         wanted -= sum(partition.held_bytes for partition in (*self._flushing, *self._due))
-        by_size = [(-partition.held_bytes, id(partition), partition) for partition in self._waiting]
+        by_size = [(-partition.held_bytes, number, partition) for number, partition in enumerate(self._waiting)]
         heapq.heapify(by_size)
         while wanted > 0 and by_size:
             size, _, partition = heapq.heappop(by_size)

@@ -10,7 +10,7 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -33,6 +33,7 @@ class MemoryDisk:
     location: str = "memory"
     files: dict[str, bytearray] = attrs.field(factory=dict, init=False)
     synced: dict[str, bytearray] = attrs.field(factory=dict, init=False)
+    note: Callable[[str], None] | None = None  # told of each operation
     operations: Counter[str] = attrs.field(factory=Counter, init=False)  # how often each was called
     _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the write under way in a file
     _faults: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
@@ -51,7 +52,7 @@ class MemoryDisk:
 
         Of a write that was not synced the first `torn_bytes` survive, or with `rng` any of its sectors.
         """
-        after = MemoryDisk(location=self.location)
+        after = MemoryDisk(location=self.location, note=self.note)
         after.synced = {name: bytearray(content) for name, content in self.synced.items()}
         for name, (position, data) in self._unsynced.items():
             content = after.synced[name]
@@ -67,7 +68,7 @@ class MemoryDisk:
         return {name: len(content) for name, content in self.files.items()}
 
     async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
-        await self._begin("create")
+        await self._begin("create", name)
         assert name not in self.files, name
         if self.free_bytes is not None and size_bytes > self.free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -81,7 +82,7 @@ class MemoryDisk:
             self.free_bytes -= size_bytes
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
-        await self._begin("write")
+        await self._begin("write", name)
         assert name not in self._unsynced, "two writes at a time"
         data = b"".join(buffers)
         self.files[name][position : position + len(data)] = data
@@ -93,16 +94,16 @@ class MemoryDisk:
         del self._unsynced[name]
 
     async def read(self, name: str, position: int, length_bytes: int) -> bytes:
-        await self._begin("read")
+        await self._begin("read", name)
         return bytes(self.files[name][position : position + length_bytes])
 
     async def truncate(self, name: str, size_bytes: int) -> None:
-        await self._begin("truncate")
+        await self._begin("truncate", name)
         for content in (self.files[name], self.synced[name]):
             del content[size_bytes:]
 
     async def delete(self, name: str) -> None:
-        await self._begin("delete")
+        await self._begin("delete", name)
         if self.free_bytes is not None:
             self.free_bytes += len(self.files[name])
         del self.files[name], self.synced[name]
@@ -110,8 +111,10 @@ class MemoryDisk:
     def close(self) -> None:
         """Nothing to close."""
 
-    async def _begin(self, operation: str) -> None:
+    async def _begin(self, operation: str, name: str = "") -> None:
         await trio.lowlevel.checkpoint()
+        if self.note is not None:
+            self.note(f"disk {operation} {name}")
         self._count(operation)
 
     def _count(self, operation: str) -> None:

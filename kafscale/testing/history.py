@@ -22,7 +22,7 @@ Not for several threads.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 
@@ -106,8 +106,9 @@ class _Group:
 
 @attrs.define(eq=False)
 class History:
-    """A record of what happened; partitions are named as the clients like."""
+    """A record of what happened; partitions are named as the clients like. `note` is told of each line of it."""
 
+    note: Callable[[str], None] = lambda text: None
     _partitions: defaultdict[str, _Partition] = attrs.field(factory=lambda: defaultdict(_Partition), init=False)
     _groups: defaultdict[tuple[str, str], _Group] = attrs.field(factory=lambda: defaultdict(_Group), init=False)
     _time: int = attrs.field(default=0, init=False)
@@ -123,11 +124,13 @@ class History:
         """A producer is about to send a value."""
         found = self._partitions[partition]
         assert value not in found.sent, f"{value} was sent before"
+        self.note(f"sent {partition} {value}")
         found.sent[value] = _Sent(producer, found.sent_counts[producer])
         found.sent_counts[producer] += 1
 
     def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
         """The broker said that it has the value, and where, if it said that."""
+        self.note(f"acknowledged {partition} {value} at {offset}")
         found = self._partitions[partition]
         found.acknowledged.append(_Acknowledged(value, offset))
         if offset is not None:
@@ -137,6 +140,8 @@ class History:
 
     def polled(self, consumer: str, partition: str, records: Sequence[Read]) -> None:
         """A consumer got these, in this order."""
+        if records:
+            self.note(f"polled {partition} {consumer} {records[0].offset} to {records[-1].offset}")
         runs = self._partitions[partition].runs.setdefault(consumer, [[]])
         runs[-1].extend(records)
 
@@ -146,6 +151,7 @@ class History:
 
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
         """A reply to a request that was sent at `began` named these."""
+        self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
         offsets = self._partitions[partition].offsets
         offsets.append(_Offset("log start", log_start_offset, began, self.now()))
         offsets.append(_Offset("high watermark", high_watermark, began, self.now()))
@@ -156,11 +162,13 @@ class History:
 
     def committed(self, group: str, partition: str, offset: int) -> None:
         """The broker has acknowledged the commit."""
+        self.note(f"committed {partition} {group} {offset}")
         found = self._groups[group, partition]
         found.acknowledged = max(found.acknowledged, offset)
 
     def fetched_commit(self, group: str, partition: str, offset: int) -> None:
         """The broker says that this is the group's offset, -1 for none; asked while no commit was under way."""
+        self.note(f"fetched commit {partition} {group} {offset}")
         found = self._groups[group, partition]
         if offset < found.acknowledged or offset not in {-1, *found.tried}:
             detail = f"{offset} after {found.acknowledged} was acknowledged"

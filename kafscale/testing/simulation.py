@@ -5,12 +5,11 @@ sectors; clients' connections break at the same instant; the store keeps what ha
 arrives later, or too late. Meanwhile the store fails and loses replies now and then, and is slow. Then a new broker
 starts on what is left.
 
-Run it under `trio.testing.MockClock(autojump_threshold=0)`.
+`simulate` runs a seed, twice in the same way.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,7 +17,6 @@ from random import Random
 
 import attrs
 import trio
-import trio.testing
 
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
@@ -30,7 +28,9 @@ from kafscale.store.metered import StoreMetrics
 from kafscale.store.paths import parse_segment_key
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.bucket import read_bucket
+from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.event_log import EventLog, LoggedStore
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.history import History
 from kafscale.testing.memory_broker import MemoryBroker, memory_settings
@@ -111,20 +111,23 @@ class Simulation:
     """One seed's run. `history` is what the clients saw, `faults` what was wrong besides."""
 
     seed: int
-    history: History = attrs.field(factory=History, init=False)
+    log: EventLog = attrs.field(factory=EventLog, init=False)
+    history: History = attrs.field(init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
     _store: FaultyStore = attrs.field(init=False)
     _bucket: _NotingStore = attrs.field(factory=_NotingStore, init=False)
     _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
-    _disk: MemoryDisk = attrs.field(factory=MemoryDisk, init=False)
+    _disk: MemoryDisk = attrs.field(init=False)
     _life: _Life | None = attrs.field(default=None, init=False)
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(self.seed)
+        self.history = History(self.log.note)
         self._store = FaultyStore(self._bucket, Random(rng.random()))
+        self._disk = MemoryDisk(note=self.log.note)
         self.settings = memory_settings(
             durability=rng.choice([Durability.WAL, Durability.S3_WAL, Durability.SEGMENT]),
             default_partitions_count=PARTITION_COUNT,
@@ -136,7 +139,6 @@ class Simulation:
 
     async def run(self) -> None:
         """Load, crash, start again, several times; then let all be answered, and read everything back."""
-        random.seed(self.seed)  # the WAL's salts
         async with trio.open_nursery() as nursery:
             await self._start(nursery)
             topic = await create_topic(self._connect, "orders")
@@ -181,7 +183,8 @@ class Simulation:
     async def _start(self, nursery: trio.Nursery) -> None:
         broker = Broker(self.settings)
         policy = RetryPolicy(deadline_seconds=10.0)
-        store = RetryingStore(self._store, policy, Random(self._random.random()), StoreMetrics.register(broker.metrics))
+        logged = LoggedStore(self._store, self.log, "store")
+        store = RetryingStore(logged, policy, Random(self._random.random()), StoreMetrics.register(broker.metrics))
         parts = StorageParts(store=store, metadata=self._metadata, disk=self._disk)
         self._life = await nursery.start(self._live, broker, parts)
         self._is_up.set()
@@ -203,6 +206,7 @@ class Simulation:
             stream.is_cut = True
         self._check_nothing_unacknowledged_is_visible(life.broker)
         self._disk = life.disk.crash(rng=self._random)
+        self.log.note("crash")
         self._end_life()
         life.nursery.cancel_scope.cancel()
 
@@ -280,5 +284,5 @@ class Simulation:
 def simulate(seed: int) -> Simulation:
     """Run a seed to its end."""
     simulation = Simulation(seed)
-    trio.run(simulation.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_seeded(seed, simulation.run)
     return simulation

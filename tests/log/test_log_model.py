@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import attrs
 import pytest
 import trio
-import trio.testing
 
 from kafscale.config import Durability
 from kafscale.errors import PreconditionFailed, StorageFailed, StoreError
@@ -22,6 +21,7 @@ from kafscale.log.partition import Partition
 from kafscale.log.segment import decode_footer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key
+from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_log import MemoryLog, batch_of, memory_log, topic_spec
@@ -260,14 +260,14 @@ class World:
                 assert len(mine) == producer.sequence
 
 
-def simulate(scenario, *arguments) -> None:
+def simulate(scenario, seed) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             with trio.fail_after(10_000):
-                await scenario(nursery, *arguments)
+                await scenario(nursery)
             await trio.sleep(1)
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_seeded(seed, main)
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -276,7 +276,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_by_kills_and_failures(see
     async def scenario(nursery: trio.Nursery) -> None:
         await World.of(seed, durability, nursery).run()
 
-    simulate(scenario)
+    simulate(scenario, seed)
 
 
 # ---- kills at named points ----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_a_kill_during_an_upload_loses_nothing(point, durability, seed):
                 clients.cancel_scope.cancel()
         await world.end()
 
-    simulate(scenario)
+    simulate(scenario, seed)
 
 
 @attrs.define(eq=False)
@@ -370,7 +370,7 @@ def test_a_kill_during_a_write_a_rotation_or_a_deletion_loses_nothing(point, see
                 clients.cancel_scope.cancel()
         await world.end()
 
-    simulate(scenario)
+    simulate(scenario, seed)
 
 
 def without_hold(disk: MemoryDisk) -> HeldDisk:

@@ -332,12 +332,13 @@ class World:
         """Leave an object of a newer generation, half a pair, as a merger that is killed does: a restart reads it."""
         while True:
             await trio.sleep(self.random.expovariate(0.1))
-            segments = [each for each in log.partition().manifest.segments if each.generation == 0]
-            if not segments:
-                continue
+            segments = log.partition().manifest.segments
             first = self.random.randint(0, max(0, len(segments) - 3))
+            chosen = segments[first : first + 3]
+            if not chosen or any(each.generation for each in chosen):
+                continue
             with suppress(StoreError):  # the store fails, or retention was faster
-                await merge_segments(log, [each.base_offset for each in segments[first : first + 3]])
+                await merge_segments(log, [each.base_offset for each in chosen])
 
     async def collect(self, log: MemoryLog) -> None:
         collector = self.collector_of(log)
