@@ -27,12 +27,14 @@ class Segment:
 
     `size_bytes` counts the record batches, and footer and header too as long as the footer has not been read.
     `max_timestamp_ms` is -1 if no record has a timestamp, and MAX_TIMESTAMP_UNKNOWN before the footer is read.
+    `first_dirty_offset` is that of `Footer`; generation 0 has none, and higher ones are read at every start.
     """
 
     key: SegmentKey
     last_offset: int
     size_bytes: int
     max_timestamp_ms: int
+    first_dirty_offset: int = 0
 
     @property
     def base_offset(self) -> int:

@@ -9,10 +9,13 @@
     trailer  32 bytes   u32 footer length | u32 CRC-32C of the footer and of the trailer without this field
                         | i64 last offset | i64 record count | u16 version = 2 | u16 0 | "KFE2"
 
-Sections: identity (1), index (2), producers (3), leader epochs (4). A reader skips kinds that it does not know, so
-later versions can add some (aborted transactions, say); a known kind in a newer version is refused. The index has a row
-per batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the
-one GET of the last 64 KiB.
+Sections: identity (1), index (2), producers (3), leader epochs (4), and in what compaction wrote, compaction (5). A
+reader skips kinds that it does not know, so later versions can add some (aborted transactions, say); a known kind in a
+newer version is refused. The index has a row per batch, or per ~size/1024 bytes where there are more than 1,024, so
+that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
+
+Offsets of a compacted segment have holes. It keeps the base offset of what it was made of, and its last batch; a row of
+the index begins where the one before it ends, so that an offset in a hole finds the row that holds what follows.
 
 The footer makes a `.kfs` self-contained: its `.index` can be lost, and is rebuilt from it.
 """
@@ -43,12 +46,13 @@ TRAILER = struct.Struct(">IIqqHH4s")
 TRAILER_MAGIC = b"KFE2"
 FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
 
-IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION = 1, 2, 3, 4
+IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
 SECTION_VERSION = 1  # of each of these
 IDENTITY = struct.Struct(">16siqiiqiqqI")
 PRODUCER = struct.Struct(">qhqB")
 PRODUCED_BATCH = struct.Struct(">iiqq")
 EPOCH = struct.Struct(">iq")
+COMPACTION = struct.Struct(">q")
 
 INDEX_ROWS_MAX_COUNT = 1024
 
@@ -104,7 +108,10 @@ class Index:
 
 @attrs.frozen(kw_only=True)
 class Footer:
-    """A decoded footer. `producers` is the state after the segment's last batch; `version` is that of the object."""
+    """A decoded footer. `producers` is the state after the segment's last batch; `version` is that of the object.
+
+    `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
+    """
 
     identity: Identity
     last_offset: int
@@ -112,6 +119,7 @@ class Footer:
     index: Index
     producers: Sequence[Producer]
     epochs: Sequence[EpochStart]
+    first_dirty_offset: int = 0
     version: int = VERSION
 
     @property
@@ -142,26 +150,28 @@ def build_footer(
         identity=identity,
         last_offset=spans[-1].last_offset,
         record_count=sum(span.last_offset - span.base_offset + 1 for span in spans),
-        index=_build_index(spans, identity.body_bytes),
+        index=_build_index(identity, spans),
         producers=producers,
         epochs=epochs,
     )
 
 
-def _build_index(spans: Sequence[Span], body_bytes: int) -> Index:
-    granularity = 0 if len(spans) <= INDEX_ROWS_MAX_COUNT else body_bytes // INDEX_ROWS_MAX_COUNT
+def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
+    granularity = 0 if len(spans) <= INDEX_ROWS_MAX_COUNT else identity.body_bytes // INDEX_ROWS_MAX_COUNT
     base_offsets, positions, max_timestamps_ms = array("q"), array("q"), array("q")
     position = HEADER.size
+    next_offset = identity.base_offset
     row_start = -1 - granularity
     for span in spans:
         if position - row_start > granularity:
-            base_offsets.append(span.base_offset)
+            base_offsets.append(next_offset)
             positions.append(position)
             max_timestamps_ms.append(span.max_timestamp_ms)
             row_start = position
         elif span.max_timestamp_ms > max_timestamps_ms[-1]:
             max_timestamps_ms[-1] = span.max_timestamp_ms
         position += span.size_bytes
+        next_offset = span.last_offset + 1
     return Index(base_offsets, positions, max_timestamps_ms)
 
 
@@ -174,12 +184,14 @@ def encode_header(footer: Footer) -> bytes:
 def encode_footer(footer: Footer) -> bytes:
     """Footer and trailer: the end of the `.kfs`, and the whole `.index`."""
     identity = footer.identity
-    sections = (
+    sections = [
         (IDENTITY_SECTION, IDENTITY.pack(*attrs.astuple(identity))),
         (INDEX_SECTION, _encode_index(footer.index)),
         (PRODUCERS_SECTION, b"".join(map(_encode_producer, footer.producers))),
         (EPOCHS_SECTION, b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in footer.epochs)),
-    )
+    ]
+    if footer.first_dirty_offset:
+        sections.append((COMPACTION_SECTION, COMPACTION.pack(footer.first_dirty_offset)))
     encoded = b"".join(
         SECTION.pack(kind, SECTION_VERSION, len(payload), crc32c(payload)) + payload for kind, payload in sections
     )
@@ -242,6 +254,7 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             index=_decode_index(sections[INDEX_SECTION]),
             producers=_decode_producers(sections[PRODUCERS_SECTION]),
             epochs=[EpochStart(*row) for row in EPOCH.iter_unpack(sections[EPOCHS_SECTION])],
+            first_dirty_offset=_decode_compaction(sections.get(COMPACTION_SECTION)),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
@@ -255,7 +268,7 @@ def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
         payload = encoded[position + SECTION.size : position + SECTION.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
-        if kind <= EPOCHS_SECTION and version != SECTION_VERSION:
+        if kind <= COMPACTION_SECTION and version != SECTION_VERSION:
             raise DamagedObject(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind] = payload
         position += SECTION.size + length
@@ -292,6 +305,10 @@ def _decode_producers(payload: memoryview) -> Sequence[Producer]:
         producers.append(Producer(producer_id, epoch, batches, last_timestamp_ms))
         position = end
     return producers
+
+
+def _decode_compaction(payload: memoryview | None) -> int:
+    return 0 if payload is None else int(COMPACTION.unpack(payload)[0])
 
 
 def body_crc(buffers: Iterable[Buffer]) -> int:

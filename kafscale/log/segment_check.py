@@ -144,12 +144,18 @@ class BodyCheck:
         if self._row < len(index.positions) and index.positions[self._row] <= position:
             self._end_row(index.max_timestamps_ms[self._row - 1] if self._row else None)
             told, base_offset = index.positions[self._row], index.base_offsets[self._row]
-            if (told, base_offset) != (position, header.base_offset):
+            if told != position or not self._begins_at(header, base_offset):
                 self.damage.append(
                     Damage(told, f"the index says that offset {base_offset} begins at byte {told}; no batch does")
                 )
             self._row += 1
         self._row_latest_ms = max(self._row_latest_ms, header.max_timestamp_ms)
+
+    def _begins_at(self, header: BatchHeader, row_offset: int) -> bool:
+        """Whether a row of this offset begins with this batch: a hole before the batch belongs to its row."""
+        if not self.merged or self._next_offset is None:
+            return row_offset == header.base_offset
+        return row_offset in (header.base_offset, self._next_offset)
 
     def _pass_rows(self, position: int) -> None:
         while self.footer is not None and self._row < len(self.footer.index.positions):

@@ -166,6 +166,7 @@ def segment_of(key: SegmentKey, footer: Footer) -> Segment:
         last_offset=footer.last_offset,
         size_bytes=footer.identity.body_bytes,
         max_timestamp_ms=footer.identity.max_timestamp_ms,
+        first_dirty_offset=footer.first_dirty_offset,
     )
 
 

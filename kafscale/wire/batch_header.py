@@ -27,6 +27,7 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 """Bits of a batch's attributes."""
 
 NO_PRODUCER_ID: Final = -1
@@ -96,6 +97,14 @@ class BatchHeader:
         return bool(self.attributes & CONTROL)
 
     @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may drop the tombstones in here (KIP-534); None if it has not seen them yet.
+
+        It takes the place of the base timestamp, to which the records' own are relative.
+        """
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
+
+    @property
     def has_producer_id(self) -> bool:
         """Whether an idempotent producer sent it."""
         return self.producer_id > NO_PRODUCER_ID
@@ -144,6 +153,32 @@ def batches(view: memoryview) -> Iterator[memoryview]:
             raise CorruptBatch(f"a record batch of length {batch_length} in {len(view) - position} bytes")
         yield view[position:end]
         position = end
+
+
+def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
+    """A batch of this header and these records, compressed if its attributes say so; length and CRC are made anew."""
+    batch = bytearray(HEADER_BYTES)
+    _header.pack_into(
+        batch,
+        0,
+        header.base_offset,
+        HEADER_BYTES - LENGTH_END + len(records),
+        header.leader_epoch,
+        header.magic,
+        0,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp_ms,
+        header.max_timestamp_ms,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
+    batch += records
+    with memoryview(batch) as view:
+        set_crc(view)
+    return batch
 
 
 def set_base_offset(view: memoryview, base_offset: int, leader_epoch: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,13 +11,12 @@ from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.wire import compression
 from kafscale.wire.batch_header import (
     HEADER_BYTES,
-    LENGTH_END,
     LOG_APPEND_TIME,
     MAGIC,
     NO_PRODUCER_ID,
     BatchHeader,
+    encode_batch,
     parse_header,
-    set_crc,
 )
 from kafscale.wire.primitives import read_varint, read_varlong, varint
 
@@ -111,29 +109,22 @@ def build_batch(
         body += varint(len(encoded))
         body += encoded
     packed = body if codec == compression.NONE else compression.compress(codec, body)
-    batch = bytearray(HEADER_BYTES)
-    struct.pack_into(
-        ">qiibIhiqqqhii",
-        batch,
-        0,
-        base_offset,
-        HEADER_BYTES - LENGTH_END + len(packed),
-        -1,
-        MAGIC,
-        0,
-        attributes | codec,
-        len(records) - 1,
-        base_timestamp_ms,
-        max(record.timestamp_ms for record in records),
-        producer.producer_id,
-        producer.producer_epoch,
-        producer.base_sequence,
-        len(records),
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes | codec,
+        last_offset_delta=len(records) - 1,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max(record.timestamp_ms for record in records),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
+        record_count=len(records),
     )
-    batch += packed
-    with memoryview(batch) as view:
-        set_crc(view)
-    return batch
+    return encode_batch(header, packed)
 
 
 def _parse_record(records: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:

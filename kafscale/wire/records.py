@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kafscale.wire.batch_header import (
     CONTROL,
+    DELETE_HORIZON,
     HEADER_BYTES,
     LENGTH_END,
     LOG_APPEND_TIME,
@@ -16,11 +17,13 @@ from kafscale.wire.batch_header import (
     BatchHeader,
     batches,
     compute_crc,
+    encode_batch,
     parse_header,
     set_base_offset,
     set_log_append_time,
 )
 from kafscale.wire.batch_records import (
+    MAX_DECOMPRESSED_BYTES,
     ProducerStamp,
     Record,
     build_batch,
@@ -31,9 +34,11 @@ from kafscale.wire.batch_validation import has_keyless_record, validate, validat
 
 __all__ = [
     "CONTROL",
+    "DELETE_HORIZON",
     "HEADER_BYTES",
     "LENGTH_END",
     "LOG_APPEND_TIME",
+    "MAX_DECOMPRESSED_BYTES",
     "MAX_SEQUENCE",
     "TRANSACTIONAL",
     "BatchHeader",
@@ -42,6 +47,7 @@ __all__ = [
     "batches",
     "build_batch",
     "compute_crc",
+    "encode_batch",
     "has_keyless_record",
     "iterate_records",
     "max_timestamp",

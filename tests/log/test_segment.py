@@ -63,6 +63,7 @@ footers = st.builds(
     index=indexes,
     producers=st.lists(producers, max_size=4),
     epochs=st.lists(st.builds(EpochStart, int32, int64), max_size=4),
+    first_dirty_offset=int64,
 )
 
 
@@ -159,7 +160,7 @@ def test_a_section_of_an_unknown_kind_is_skipped(first):
     assert decode_footer(with_trailer(sections), "x") == footer
 
 
-@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5])
 def test_a_known_section_in_a_newer_version_is_refused(kind):
     sections = sections_of(footer_of([50])) + section(kind, b"", version=2)
     with pytest.raises(DamagedObject, match="newer KafScale"):
@@ -214,6 +215,21 @@ def test_rows_within_a_limit_are_those_that_fit_and_at_least_one(sizes, data):
 def test_an_offset_is_looked_up_in_the_row_that_holds_it():
     footer = footer_of([100] * 4)
     assert [footer.row_of(offset) for offset in range(100, 112)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_an_offset_in_a_hole_is_looked_up_in_the_row_that_holds_what_follows():
+    left = [spans([100] * 6)[index] for index in (1, 2, 5)]  # 100 to 102 and 109 to 114 were compacted away
+    footer = footer_of([100] * 3)
+    footer = build_footer(footer.identity, left, producers=[], epochs=[])
+    assert list(footer.index.base_offsets) == [100, 106, 109]
+    assert [footer.row_of(offset) for offset in (100, 103, 106, 108, 109, 114, 115)] == [0, 0, 1, 1, 2, 2, 2]
+    check_index_order(footer, "x")
+
+
+def test_how_far_a_partition_was_compacted_costs_nothing_where_it_was_not():
+    plain, compacted = footer_of([50]), footer_of([50], first_dirty_offset=70)
+    assert encode_footer(compacted)[: len(sections_of(plain))] == sections_of(plain)
+    assert len(encode_footer(compacted)) == len(encode_footer(plain)) + segment.SECTION.size + 8
 
 
 @pytest.mark.parametrize(
