@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,6 +12,7 @@ import click
 
 from kafscale.cli.connecting import SETTING, json_option
 from kafscale.cli.output import show
+from kafscale.cli.previewing import copied_metadata
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Durability, Settings, load
@@ -101,10 +101,11 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 async def _adopt(
     settings: Settings, chosen: Sequence[str], configs: dict[str, str], dry_run: bool
 ) -> Sequence[Adoption]:
-    from kafscale.broker import STORE_KEY, check_same_store
+    from kafscale.broker import check_same_store
     from kafscale.cluster.adoption import adopt, find_unknown_topics
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+    from kafscale.cluster.recovery import preview
     from kafscale.cluster.takeover import take_lead
     from kafscale.cluster.topics import TopicPolicy, TopicRegistry
     from kafscale.log.data_directory import lock_data_directory
@@ -114,17 +115,18 @@ async def _adopt(
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
-        path = settings.data_dir / "metadata.db"
         if settings.data_dir.is_dir() or not dry_run:
             stack.enter_context(lock_data_directory(settings.data_dir))
-        if dry_run and not path.is_file():
-            path = Path(":memory:")
-        metadata: MetadataStore = await stack.enter_async_context(SqliteMetadataStore.open(path))
-        if not dry_run or await metadata.get(STORE_KEY) is not None:
-            await check_same_store(metadata, settings)
+        metadata: MetadataStore
         checkpointer = None
-        if not dry_run:
+        if dry_run:
+            metadata = await stack.enter_async_context(copied_metadata(settings, with_data_dir=True))
+            await preview(store, settings.namespace, metadata)
+        else:
             # What the bucket has of metadata goes before what this directory has, also at the next start.
+            path = settings.data_dir / "metadata.db"
+            metadata = await stack.enter_async_context(SqliteMetadataStore.open(path))
+            await check_same_store(metadata, settings)
             lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), metadata)
             metadata, checkpointer = lead.metadata, lead.checkpointer
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))

@@ -1,4 +1,4 @@
-"""`kafscale inspect`: print and verify a segment, an index or a file of the WAL, on disk or in the bucket."""
+"""`kafscale inspect`: print and verify any object that KafScale writes, or a file of the WAL."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _STORE_OPTIONS = ("data_dir", "store", "s3_endpoint", "s3_region", "s3_path_styl
 
 @click.command("inspect")
 @click.argument("name", metavar="FILE-OR-KEY")
-@click.option("--batches", "with_batches", is_flag=True, help="List every record batch.")
+@click.option("--batches", "with_rows", is_flag=True, help="List every record batch; of a checkpoint, every entry.")
 @json_option
 @settings_flags(only=_STORE_OPTIONS)
-def command(name: str, with_batches: bool, as_json: bool, config_file: str | None, **flags: Any) -> None:
-    """Print and verify a segment (.kfs), its .index, or a file of the write-ahead log.
+def command(name: str, with_rows: bool, as_json: bool, config_file: str | None, **flags: Any) -> None:
+    """Print and verify an object: a segment (.kfs), its .index, a part of the write-ahead log (.wal), a checkpoint of
+    the metadata, the claim of who leads (epoch); or a file of the local write-ahead log.
 
     FILE-OR-KEY is a path, or else a key in the store that `kafscale serve` would use with the same options. Exits with
     1 if anything in it is damaged.
@@ -37,32 +38,32 @@ def command(name: str, with_batches: bool, as_json: bool, config_file: str | Non
     settings = load(flags, os.environ, config_file).settings
     path = Path(name)
     found = inspect(path.read_bytes() if path.is_file() else _read_object(settings, name), name)
-    _show(found, name, with_batches=with_batches, as_json=as_json)
+    _show(found, name, with_rows=with_rows, as_json=as_json)
     if found.damage:
         raise DamagedObject(
             f"{name}: {found.damage[0]}" + (f" (and {len(found.damage) - 1} more)" * bool(found.damage[1:]))
         )
 
 
-def _show(found: Inspection, name: str, *, with_batches: bool, as_json: bool) -> None:
+def _show(found: Inspection, name: str, *, with_rows: bool, as_json: bool) -> None:
     from kafscale.cli.inspection import Fact
 
     if as_json:
         document: dict[str, Any] = {"name": name, "kind": found.kind, "whole": not found.damage, "damage": found.damage}
         document |= {fact.name.replace(" ", "_").lower(): fact.value for fact in found.facts}
-        if with_batches:
+        if with_rows:
             document["rows"] = [attrs.asdict(row) for row in found.rows]
         show_json(document)
         return
     show(Fact, [Fact("kind", found.kind), *found.facts])
-    if with_batches:
+    if with_rows:
         click.echo()
         show(found.row_class, found.rows)
     click.echo()
     for line in found.damage:
         click.echo(f"damaged: {line}")
     if not found.damage:
-        checked = f"; batches: {len(found.rows)}" if found.rows else ""
+        checked = f"; {'entries' if found.kind == 'checkpoint' else 'batches'}: {len(found.rows)}" if found.rows else ""
         click.echo(f"whole: every checksum is right{checked}")
 
 

@@ -1,4 +1,4 @@
-"""What is in a `.kfs`, an `.index` or a file of the WAL, and whether it is whole: bytes in, findings out, no I/O.
+"""What is in an object or a file of KafScale's, and whether it is whole: bytes in, findings out, no I/O.
 
 Every checksum is computed anew, and what is written twice must agree: header with footer, footer with batches, index
 with where the batches are. Findings are gathered, not raised, so that one look shows all that is wrong.
@@ -6,17 +6,23 @@ with where the batches are. Findings are gathered, not raised, so that one look 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 import attrs
 
 from kafscale.cli.output import iso_time
+from kafscale.cluster.claim import decode_claim
+from kafscale.cluster.metadata import checkpoint
+from kafscale.cluster.metadata.transaction_format import decode_transaction
 from kafscale.errors import DamagedObject
-from kafscale.log import segment, segment_v1, wal_format
+from kafscale.log import s3_wal_format, segment, segment_v1, wal_format
+from kafscale.log.s3_wal_check import WalObjectCheck
 from kafscale.log.segment_check import BodyCheck
 from kafscale.log.wal_check import WalFileCheck
 from kafscale.store.base import Buffer
-from kafscale.store.paths import SegmentKey, parse_segment_key, topic_id_text
+from kafscale.store.paths import SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
 from kafscale.wire.compression import NAMES, NONE
 from kafscale.wire.records import BatchHeader, validate, validate_compressed
 
@@ -54,14 +60,22 @@ class EntryRow(BatchRow):
     partition: int
 
 
+@attrs.frozen(kw_only=True)
+class MetadataRow:
+    """One entry of a checkpoint."""
+
+    key: str
+    value: str
+
+
 @attrs.define(kw_only=True)
 class Inspection:
     """What was found. It is whole if `damage` is empty."""
 
     kind: str
     facts: list[Fact] = attrs.field(factory=list)
-    row_class: type[BatchRow] = BatchRow
-    rows: list[BatchRow] = attrs.field(factory=list)
+    row_class: type[BatchRow | MetadataRow] = BatchRow
+    rows: list[BatchRow | MetadataRow] = attrs.field(factory=list)
     damage: list[str] = attrs.field(factory=list)
 
     def add(self, name: str, value: str | int) -> None:
@@ -76,15 +90,14 @@ class Inspection:
 def inspect(data: Buffer, name: str) -> Inspection:
     """Look at an object or file by what is in it; `name` is its key or path. Raises DamagedObject if it is none."""
     view = memoryview(data)
-    if view[:4] == segment.HEADER_MAGIC and view[:8] != wal_format.FILE_MAGIC:
-        return _inspect_segment(view, name)
-    if view[:8] == wal_format.FILE_MAGIC:
-        return _inspect_wal(view, name)
-    if view[-4:] == segment.TRAILER_MAGIC:
-        return _inspect_index(view, name)
-    if view[:4] == segment_v1.INDEX_MAGIC:
-        return _inspect_version_1_index(view, name)
-    raise DamagedObject(f"{name}: neither a segment, nor an index, nor a file of the WAL; or its beginning is damaged")
+    look = _BY_MAGIC.get(bytes(view[:8])) or _BY_MAGIC.get(bytes(view[:4]))
+    if look is None and view[-4:] == segment.TRAILER_MAGIC:
+        look = _inspect_index
+    if look is None and name.endswith("/epoch"):
+        look = _inspect_claim
+    if look is None:
+        raise DamagedObject(f"{name}: is nothing that KafScale writes, or its beginning is damaged")
+    return look(view, name)
 
 
 def _inspect_segment(view: memoryview, name: str) -> Inspection:
@@ -235,6 +248,77 @@ def _inspect_wal(view: memoryview, name: str) -> Inspection:
     return found
 
 
+def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="WAL object", row_class=EntryRow)
+    check = WalObjectCheck(name=_own_key(name), content=view, check_batch=validated)
+    header, topics, transactions = check.header, set(), 0
+    if header is not None:
+        for checked in check.entries():
+            if checked.entry.kind == wal_format.METADATA:
+                transactions += 1
+                _inspect_transaction(found, checked.entry)
+            elif checked.header is not None:
+                topics.add((checked.entry.topic_id, checked.entry.partition))
+                found.rows.append(_entry_row(checked.entry, checked.header))
+        for fact, value in (
+            ("is a fence", "yes" if header.is_fence else "no"),
+            ("epoch", header.epoch),
+            ("number", header.number),
+            ("acknowledged up to number", header.durable_number),
+            ("first sequence number", header.sequence),
+            ("entries", header.entry_count),
+            ("changes of metadata", transactions),
+            ("partitions", len(topics)),
+            ("bytes of entries", header.body_bytes),
+        ):
+            found.add(fact, value)
+    found.damage += map(str, check.damage)
+    return found
+
+
+def _inspect_transaction(found: Inspection, entry: wal_format.WalEntry) -> None:
+    try:
+        decode_transaction(memoryview(entry.data))
+    except DamagedObject as exc:
+        found.damage.append(f"the change of metadata at byte {entry.position}: {exc}")
+
+
+def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="checkpoint", row_class=MetadataRow)
+    try:
+        read = checkpoint.decode_checkpoint(name, view)
+    except DamagedObject as exc:
+        found.damage.append(str(exc).removeprefix(f"{name}: "))
+        return found
+    puts = read.transaction.puts
+    found.add("log epoch", read.position.epoch)
+    found.add("log number", read.position.number)
+    found.add("entries", len(puts))
+    found.add("bytes", len(view))
+    for kind, count in sorted(Counter(key.partition("/")[0] for key in puts).items()):
+        found.add(f"entries of {kind}", count)
+    found.rows += [MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in sorted(puts.items())]
+    return found
+
+
+def _inspect_claim(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="claim")
+    try:
+        claim = decode_claim(name, view)
+    except DamagedObject as exc:
+        found.damage.append(str(exc).removeprefix(f"{name}: "))
+        return found
+    for field, value in attrs.asdict(claim).items():
+        found.add(field.replace("_", " "), ("yes" if value else "no") if isinstance(value, bool) else value)
+    return found
+
+
+def _own_key(name: str) -> str:
+    """The key of a WAL object, also at the end of the path of a file store."""
+    key = "/".join(name.split("/")[-5:])
+    return key if parse_numbered_key(key) is not None else name
+
+
 def _entry_row(entry: wal_format.WalEntry, header: BatchHeader) -> EntryRow:
     row = batch_row(header, entry.position)
     return EntryRow(**attrs.asdict(row), topic_id=topic_id_text(entry.topic_id), partition=entry.partition)
@@ -261,3 +345,12 @@ def batch_row(header: BatchHeader, position: int) -> BatchRow:
         producer_id=header.producer_id,
         leader_epoch=header.leader_epoch,
     )
+
+
+_BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
+    wal_format.FILE_MAGIC: _inspect_wal,
+    s3_wal_format.MAGIC: _inspect_wal_object,
+    checkpoint.MAGIC: _inspect_checkpoint,
+    segment.HEADER_MAGIC: _inspect_segment,
+    segment_v1.INDEX_MAGIC: _inspect_version_1_index,
+}

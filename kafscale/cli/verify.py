@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,13 +12,14 @@ import click
 from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.connecting import json_option
 from kafscale.cli.output import show, show_json
+from kafscale.cli.previewing import known_topics
 from kafscale.cli.progress import measuring
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load
-from kafscale.errors import DamagedObject, StartupError
+from kafscale.errors import DamagedObject, NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.log.verification import KnownTopic, Report
+    from kafscale.log.verification import Report, Verifier
 
 
 @attrs.frozen(kw_only=True)
@@ -47,8 +47,9 @@ class FindingRow:
 def command(repair: bool, bucket_only: bool, as_json: bool, config_file: str | None, **flags: Any) -> None:
     """Read every object of a bucket and prove that it is whole.
 
-    With a --data-dir, given as flag, variable or in the file, its write-ahead log and metadata are held against the
-    bucket as well. Exits with 1 if anything is damaged and was not repaired.
+    The segments, the write-ahead log and the checkpoints in it are held against each other. With a --data-dir, given
+    as flag, variable or in the file, so are the write-ahead log and the metadata in that. Exits with 1 if anything is
+    damaged and was not repaired.
     """
     import trio
 
@@ -85,48 +86,55 @@ def _show(report: Report, *, as_json: bool) -> None:
 
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
+    from kafscale.cluster.own_objects import OwnObjects
     from kafscale.log.data_directory import lock_data_directory
-    from kafscale.log.disk import RealDisk
+    from kafscale.log.s3_wal_replay import list_log
     from kafscale.log.verification import Verifier
     from kafscale.store.opening import store_of_command
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
-        topics: Mapping[bytes, KnownTopic] | None = None
         if with_data_dir:
             if not (settings.data_dir / "metadata.db").is_file():
                 raise StartupError(f"--data-dir {settings.data_dir} is no broker's data directory")
             stack.enter_context(lock_data_directory(settings.data_dir))
-            topics = await _known_topics(settings)
-        verifier = Verifier(store=store, namespace=settings.namespace, topics=topics)
+        verifier = Verifier(store=store, namespace=settings.namespace)
+        own_objects = OwnObjects(store=store, namespace=settings.namespace)
+        log = await list_log(store, settings.namespace)
+        kept_until = await own_objects.read()
+        log_bytes = sum(sum(sizes.values()) for sizes in log.values())
+        with measuring("verifying the write-ahead log", log_bytes) as report_progress:
+            await verifier.read_log(log, kept_until, report_progress)
+        if with_data_dir:
+            await _read_wal(verifier, settings)
         total_bytes = await verifier.list_bucket()
-        with measuring("verifying", total_bytes) as report_progress:
+        await _learn_topics(verifier, settings, with_data_dir=with_data_dir)
+        verifier.metadata_is_current = with_data_dir or await own_objects.has_all_metadata()
+        with measuring("verifying the segments", total_bytes) as report_progress:
             await verifier.read_bucket(report_progress)
-        if topics is not None and (settings.data_dir / "wal").is_dir():
-            disk = RealDisk(settings.data_dir / "wal")
-            stack.callback(disk.close)
-            await verifier.read_wal(disk)
+        await own_objects.check_claim(verifier.last_epoch)
         if repair:
             await verifier.repair()
+            await own_objects.repair()
+        verifier.report.add(own_objects.findings)
         return verifier.report
 
 
-async def _known_topics(settings: Settings) -> Mapping[bytes, KnownTopic]:
-    from kafscale.broker import check_same_store
-    from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.topics import TopicPolicy, TopicRegistry
-    from kafscale.log.verification import KnownTopic
+async def _read_wal(verifier: Verifier, settings: Settings) -> None:
+    from kafscale.log.disk import RealDisk
 
-    async with SqliteMetadataStore.open(settings.data_dir / "metadata.db") as metadata:
-        await check_same_store(metadata, settings)
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
-        await topics.load()
-        return {
-            topic.topic_id: KnownTopic(
-                name=topic.name,
-                partition_count=topic.partition_count,
-                log_start_offsets=topics.log_start_offsets(topic.topic_id),
-                compacted=topic.config.compact,
-            )
-            for topic in topics.all()
-        }
+    directory = settings.data_dir / "wal"
+    if directory.is_dir():
+        with closing(RealDisk(directory)) as disk:
+            await verifier.read_wal(disk)
+
+
+async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
+    """After the listing: what is missing before a log start that moved meanwhile was listed before it went."""
+    from kafscale.log.findings import Finding, Kind
+
+    try:
+        verifier.topics = await known_topics(settings, verifier.store, with_data_dir=with_data_dir)
+    except (DamagedObject, NotFound) as exc:
+        message = f"topics are not known, so that less can be proven: {exc}"
+        verifier.report.add([Finding(name="metadata", kind=Kind.CHECKPOINT, message=message, damage=False)])

@@ -24,7 +24,7 @@ import trio
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.node import random_uuid, uuid_text
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
-from kafscale.store.base import ObjectStore
+from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import system_key
 
 WATCH_SECONDS = 2.0
@@ -80,7 +80,7 @@ async def claim(
             wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, await least_epoch()))
             write = partial(store.put_if_absent, key, [encode(wanted)])
         else:
-            current = _decode(key, found.data)
+            current = decode_claim(key, found.data)
             if current.nonce == wanted.nonce:
                 return Claimed(current, replaced)  # the reply to our write was lost
             replaced = current
@@ -99,7 +99,7 @@ async def watch_claim(store: ObjectStore, namespace: str, own: Claim) -> NoRetur
     while True:
         await trio.sleep(WATCH_SECONDS)
         try:
-            current = _decode(key, (await store.get(key)).data)
+            current = decode_claim(key, (await store.get(key)).data)
         except (StoreError, DamagedObject) as exc:
             logger.debug("%s can't be read, so nothing is known of another broker: %s", key, exc)
             continue
@@ -110,7 +110,8 @@ async def watch_claim(store: ObjectStore, namespace: str, own: Claim) -> NoRetur
             )
 
 
-def _decode(key: str, data: bytes | bytearray | memoryview) -> Claim:
+def decode_claim(key: str, data: Buffer) -> Claim:
+    """Raises DamagedObject, naming the key."""
     try:
         return decode(Claim, bytes(data))
     except DamagedObject as exc:

@@ -19,23 +19,20 @@ import trio
 from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, claim, watch_claim
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpoint, Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.counting import CountingMetadataStore
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
-from kafscale.cluster.metadata.transaction_format import decode_transaction, folded
 from kafscale.cluster.node import epoch_key, random_uuid, uuid_text
+from kafscale.cluster.recovery import POSITION_KEY, apply_log, load_checkpoint
 from kafscale.config import Durability, Settings
 from kafscale.log.nurseries import ungrouped
 from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_format import START, WalPosition
+from kafscale.log.s3_wal_format import WalPosition
 from kafscale.log.s3_wal_replay import EarlierLog, list_log, take_over
-from kafscale.log.wal_format import METADATA, WalEntry
 from kafscale.store.base import ObjectStore
 from kafscale.store.views import StoreViews
 
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
-POSITION_KEY = f"{LOCAL_PREFIX}position"
-TRANSACTION_TARGET_COUNT = 1000  # changes that are applied at once
 
 logger = logging.getLogger(__name__)
 
@@ -158,36 +155,10 @@ class _Start:
 
     async def recover(self, epoch: int, checkpointer: Checkpointer) -> EarlierLog:
         """Bring the local metadata to where the bucket's is. Raises DamagedObject, Fenced, StoreError."""
-        entry = await self.local.get(POSITION_KEY)
-        position = START if entry is None else decode(WalPosition, entry.value)
         found = await find_checkpoints(self.store, self.settings.namespace)
         checkpointer.inherit(found.keys)
-        if found.newest is not None and found.newest.position > position:
-            await self._load(found.newest)
-            position = found.newest.position
-        elif found.damage is not None and entry is None:
-            raise found.damage
+        position = await load_checkpoint(self.local, found)
         earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position)
-        await self._apply(earlier, position)
+        await apply_log(self.local, earlier, position)
         await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}))
         return earlier
-
-    async def _load(self, found: Checkpoint) -> None:
-        kept = {entry.key: entry.value for entry in await self.local.list(LOCAL_PREFIX)}
-        puts = dict(found.transaction.puts)
-        await self.local.commit(Transaction(delete_prefixes=("",), puts=puts | kept))
-        logger.info("%d entries of metadata are from a checkpoint in the bucket", len(puts))
-
-    async def _apply(self, earlier: EarlierLog, after: WalPosition) -> None:
-        transactions: list[Transaction] = []
-
-        def handle(entry: WalEntry) -> bool:
-            if entry.kind == METADATA:
-                transactions.append(decode_transaction(memoryview(entry.data)))
-            return False
-
-        await earlier.replay(handle, after=after)
-        for transaction in folded(transactions, TRANSACTION_TARGET_COUNT):
-            await self.local.commit(transaction)
-        if transactions:
-            logger.info("%d changes of metadata are from the log in the bucket", len(transactions))

@@ -18,7 +18,7 @@ _INTRODUCTION = """\
 # Formats
 
 Made by `python -m kafscale.log.reference`; what is changed are the modules named below. `kafscale inspect` prints and
-verifies a `.kfs`, an `.index` or a file of the write-ahead log.
+verifies each of them.
 
 A reader accepts every version that was ever written.
 """

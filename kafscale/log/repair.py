@@ -16,12 +16,13 @@ import trio
 
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.log import segment, segment_v1
+from kafscale.log.findings import Kind
 from kafscale.log.footers import read_footer
 from kafscale.log.footers_v1 import read_exact_footer_v1
 from kafscale.log.producers import ProducerStates
 from kafscale.log.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.log.segment_check import BodyCheck
-from kafscale.log.verify_segment import CheckedSegment, Kind, check_segment
+from kafscale.log.verify_segment import CheckedSegment, check_segment
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import BatchHeader, batches, parse_header

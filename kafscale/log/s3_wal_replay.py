@@ -43,7 +43,7 @@ from kafscale.log.s3_wal_format import (
 )
 from kafscale.log.wal_format import RECORD_BATCH, WalEntry
 from kafscale.store.base import Buffer, ObjectStore
-from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
+from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key, system_prefix
 
 FENCES_KEPT_COUNT = 1000  # starts that a broker may have been suspended for and still be stopped
 READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying
@@ -144,6 +144,16 @@ async def take_over(store: ObjectStore, namespace: str, epoch: int, *, kept_unti
     return EarlierLog(store, keys)
 
 
+async def find_log(store: ObjectStore, namespace: str, *, kept_until: WalPosition) -> EarlierLog:
+    """What `take_over` would return at a start, with nothing written. Raises DamagedObject, StoreError."""
+    listed = await list_log(store, namespace)
+    keys: list[NumberedKey] = []
+    for each in sorted(listed):
+        epoch = _Epoch(store, namespace, each, taken_by=EPOCH_MAX)
+        keys += epoch.keys(await epoch.look(listed[each], kept_until))
+    return EarlierLog(store, keys)
+
+
 async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
     """Every object of the log, by epoch. Raises StoreError."""
     listed: dict[int, dict[int, int]] = defaultdict(dict)
@@ -167,6 +177,31 @@ async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
 
 
 @attrs.frozen
+class LogRun:
+    """What counts of an epoch: its objects from `first` to `end` (exclusive). At `end` there is a fence, or nothing.
+
+    `leftover` are the numbers behind.
+    """
+
+    first: int
+    end: int
+    has_fence: bool
+    leftover: Sequence[int]
+
+
+def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
+    """The run begins with 1, or behind what was deleted as it is kept elsewhere."""
+    lowest = min(listed, default=1)
+    if epoch < kept_until.epoch:
+        first = lowest
+    else:
+        needed = kept_until.number + 1 if epoch == kept_until.epoch else 1
+        first = min(lowest, needed) if listed else needed
+    end = next(number for number in count(first) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
+    return LogRun(first, end, end in listed, [number for number in sorted(listed) if number > end])
+
+
+@attrs.frozen
 class _Epoch:
     """One epoch of the log, whose end is looked for."""
 
@@ -178,31 +213,31 @@ class _Epoch:
     async def end(self, listed: Listed, kept_until: WalPosition) -> Sequence[NumberedKey]:
         """Put a fence behind the run of objects, unless there is one, and return that run."""
         while True:
-            first = self._first(listed, kept_until)
-            end = next(number for number in count(first) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
-            leftover = [self._key(number) for number in sorted(listed) if number > end]
-            await self._check_unacknowledged(leftover, end)
-            if end in listed and self.epoch >= kept_until.epoch:
-                await self._check_fence(end)
-            if end in listed or await self._fence(end):
-                await _delete(self.store, leftover)
-                return [self._key(number) for number in range(first, end)]
+            run = await self.look(listed, kept_until)
+            if run.has_fence or await self._fence(run.end):
+                for number in run.leftover:
+                    logger.warning("%s was never acknowledged and is deleted", self._key(number).key)
+                await _delete(self.store, [self._key(number) for number in run.leftover])
+                return self.keys(run)
             listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+
+    async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
+        """Where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
+        run = find_run(self.epoch, listed, kept_until)
+        if not listed and run.first > 1:
+            raise DamagedObject(
+                f"{self._key(run.first).key} is missing: of an epoch that wrote objects at least one stays"
+            )
+        await self._check_unacknowledged(run)
+        if run.has_fence and self.epoch >= kept_until.epoch:
+            await self._check_fence(run.end)
+        return run
+
+    def keys(self, run: LogRun) -> Sequence[NumberedKey]:
+        return [self._key(number) for number in range(run.first, run.end)]
 
     def _key(self, number: int) -> NumberedKey:
         return _key(self.namespace, self.epoch, number)
-
-    def _first(self, listed: Listed, kept_until: WalPosition) -> int:
-        """The number that the run begins with: 1, or that behind what was deleted as it is kept elsewhere."""
-        lowest = min(listed, default=1)
-        if self.epoch < kept_until.epoch:
-            return lowest
-        needed = kept_until.number + 1 if self.epoch == kept_until.epoch else 1
-        if needed > 1 and not listed:
-            raise DamagedObject(
-                f"{self._key(needed).key} is missing: of an epoch that wrote objects at least one stays"
-            )
-        return min(lowest, needed)
 
     async def _check_fence(self, number: int) -> None:
         """What is as short as a fence must be one."""
@@ -213,14 +248,13 @@ class _Epoch:
         if header.epoch > self.taken_by:
             raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
 
-    async def _check_unacknowledged(self, leftover: Sequence[NumberedKey], missing: int) -> None:
-        for each in leftover:
-            part = await self.store.get_range(each.key, 0, HEADER_BYTES)
-            if decode_header(each.key, part.data).durable_number >= missing:
+    async def _check_unacknowledged(self, run: LogRun) -> None:
+        for key in map(self._key, run.leftover):
+            part = await self.store.get_range(key.key, 0, HEADER_BYTES)
+            if decode_header(key.key, part.data).durable_number >= run.end:
                 raise DamagedObject(
-                    f"{self._key(missing).key} is missing: it had been acknowledged when {each.key} was written"
+                    f"{self._key(run.end).key} is missing: it had been acknowledged when {key.key} was written"
                 )
-            logger.warning("%s was never acknowledged and is deleted", each.key)
 
     async def _fence(self, number: int) -> bool:
         """Whether the fence is in place; if not, the broker of that epoch has been faster."""

@@ -2,14 +2,15 @@
 
 Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
 say what is in the batches; that objects are under the keys they belong to; that the segments of a partition, as readers
-resolve them, follow one another without gap or overlap; and, given the write-ahead log of a stopped broker, that its
-entries are whole and go on where the bucket ends.
+resolve them, follow one another without gap or overlap; that the write-ahead logs, in the bucket and in the data
+directory of a stopped broker, are whole, go on where the segments end, and have what segments have, too.
 
 Not proven: that records were not lost behind the last segment, or before the first; and what lies in higher generations
 may have been compacted, so that gaps there are only noted.
 
-Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, and of
-each segment that is whole its ends. It can run beside a live broker.
+Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, of each
+segment that is whole its ends, and of each batch in a log 40 bytes. It can run beside a live broker: the log is read
+before the segments are listed, so that what is flushed meanwhile is found in both and not in neither.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ import attrs
 
 from kafscale.errors import NotFound
 from kafscale.log.disk import Disk
+from kafscale.log.findings import Finding, Kind
+from kafscale.log.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.manifest import Segment, resolve
 from kafscale.log.nurseries import for_each
 from kafscale.log.repair import Repairer
 from kafscale.log.restore import PartitionId
-from kafscale.log.verify_segment import CheckedSegment, Finding, Kind, check_segment
-from kafscale.log.wal_check import CheckedEntry, check_wal_files
+from kafscale.log.s3_wal_check import S3WalCheck
+from kafscale.log.s3_wal_format import WalPosition
+from kafscale.log.s3_wal_replay import Listed
+from kafscale.log.verify_segment import CheckedSegment, check_segment
+from kafscale.log.wal_check import check_wal_files
 from kafscale.store.base import ObjectInfo, ObjectStore
 from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
 
@@ -56,8 +62,15 @@ class Report:
     batches: int = 0
     records: int = 0
     partitions: int = 0
+    wal_objects: int = 0
     wal_entries: int = 0
     findings: list[Finding] = attrs.field(factory=list)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """In order of name and place."""
+        self.findings = sorted(
+            [*self.findings, *findings], key=lambda finding: (finding.name, finding.position or 0, finding.kind)
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -67,18 +80,48 @@ class Report:
 
 @attrs.define(eq=False, kw_only=True)
 class Verifier:
-    """One run: `read_bucket`, then `read_wal` if there is one, then `repair` if that is wanted.
+    """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
 
-    `topics` is what the metadata says, by topic id; None if there is none to ask.
+    `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
+    is not `metadata_is_current` may lack what happened since the last checkpoint.
     """
 
     store: ObjectStore
     namespace: str
     topics: Mapping[bytes, KnownTopic] | None = None
+    metadata_is_current: bool = True
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     report: Report = attrs.field(factory=Report, init=False)
+    _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
     _objects: dict[str, ObjectInfo] = attrs.field(factory=dict, init=False)
     _partitions: dict[PartitionId, list[CheckedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+
+    async def read_log(
+        self, listed: Mapping[int, Listed], kept_until: WalPosition, on_progress: Callable[[int], None]
+    ) -> None:
+        """Check the log in the bucket, as `list_log` gave it. Raises StoreError."""
+        check = S3WalCheck(store=self.store, namespace=self.namespace, listed=listed, on_progress=on_progress)
+        await check.run(kept_until)
+        self.report.wal_objects += sum(map(len, listed.values()))
+        self.report.wal_entries += check.entry_count
+        self.report.findings += check.findings
+        self._logs.append(check.batches)
+
+    async def read_wal(self, disk: Disk) -> None:
+        """Check the log in a data directory. Raises OSError."""
+        batches = LoggedBatches(Kind.WAL)
+        async with aclosing(check_wal_files(disk)) as files:
+            async for file in files:
+                name = f"{disk.location}/{file.check.name}"
+                self.report.findings += [
+                    Finding(name=name, kind=Kind.WAL, message=found.message, position=found.position)
+                    for found in file.check.damage
+                ]
+                self.report.wal_entries += len(file.entries)
+                for each in file.entries:
+                    if each.header is not None:
+                        batches.add(name, each.entry, each.header)
+        self._logs.append(batches)
 
     async def list_bucket(self) -> int:
         """Find the objects. Returns how many bytes there are to read. Raises StoreError."""
@@ -95,7 +138,7 @@ class Verifier:
 
         async def check(key: SegmentKey) -> None:
             nonlocal done_bytes
-            self._take(await check_segment(self.store, key))
+            self._take(await check_segment(self.store, key, with_marks=self._is_logged(key)))
             done_bytes += self._objects[key.key].size_bytes
             on_progress(done_bytes)
 
@@ -103,9 +146,15 @@ class Verifier:
         await self._look_at_others()
         for partition_id, segments in sorted(self._partitions.items()):
             self._check_partition(partition_id, segments)
+        self._follow_logs()
         self.report.partitions = len(self._partitions)
         self._check_topics()
-        self.report.findings.sort(key=lambda finding: (finding.name, finding.position or 0))
+        self.report.add(())
+
+    def _is_logged(self, key: SegmentKey) -> bool:
+        """Whether a log may have what is in this segment; one that was merged may have been compacted."""
+        partition_id = key.topic_id, key.partition
+        return not key.generation and any(partition_id in log.partitions for log in self._logs)
 
     def _take(self, checked: CheckedSegment) -> None:
         report = self.report
@@ -118,6 +167,8 @@ class Verifier:
             self._note(checked.key.key, Kind.CHANGED, "has gone since it was listed: merged, or deleted")
         elif not checked.findings:
             checked.footer, checked.footer_bytes = None, b""  # of use for a repair only
+            self._compare_with_logs(checked)
+        checked.marks = None
         self._partitions[checked.key.topic_id, checked.key.partition].append(checked)
 
     def _note(self, name: str, kind: Kind, message: str) -> None:
@@ -179,11 +230,19 @@ class Verifier:
         message = f"offsets {end} to {segment.base_offset - 1} are missing before it"
         if topic is not None and segment.base_offset <= topic.log_start_offsets.get(partition_id[1], 0):
             return
+        if before is None and not self.metadata_is_current:
+            self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were deleted since the last checkpoint")
+            return
         merged = bool(segment.generation or (before is not None and before.generation))
         if topic.compacted if topic is not None else merged:
             self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were compacted away")
         else:
             self._damage(segment.kfs_key, Kind.GAP, message)
+
+    @property
+    def last_epoch(self) -> int:
+        """The greatest leader epoch in segments; -1 if there is none."""
+        return max((each.last_epoch for found in self._partitions.values() for each in found), default=-1)
 
     def _topic(self, partition_id: PartitionId) -> KnownTopic | None:
         return None if self.topics is None else self.topics.get(partition_id[0])
@@ -202,51 +261,35 @@ class Verifier:
                 message = f"is of partition {index}, the topic has {topic.partition_count}"
                 self._note(found[0].key.key, Kind.UNKNOWN_TOPIC, message)
 
-    # ---- write-ahead log ----------------------------------------------------------------------------------------
+    # ---- write-ahead logs ---------------------------------------------------------------------------------------
 
-    async def read_wal(self, disk: Disk) -> None:
-        """Check that the log is whole, and goes on where the bucket ends. Raises OSError."""
-        ends = self._ends()
-        async with aclosing(check_wal_files(disk)) as files:
-            async for file in files:
-                name = f"{disk.location}/{file.check.name}"
-                for found in file.check.damage:
-                    self.report.findings.append(
-                        Finding(name=name, kind=Kind.WAL, message=found.message, position=found.position)
-                    )
-                self.report.wal_entries += len(file.entries)
-                for checked in file.entries:
-                    self._check_entry(name, checked, ends)
+    def _compare_with_logs(self, checked: CheckedSegment) -> None:
+        partition_id = checked.key.topic_id, checked.key.partition
+        for log in self._logs:
+            if checked.marks and checked.last_offset is not None and partition_id in log.partitions:
+                found = log.compare(partition_id, checked.marks, checked.last_offset, checked.key.key)
+                self.report.findings += found
 
-    def _ends(self) -> dict[PartitionId, int]:
-        """The offset behind the last one that the bucket has, where that is known."""
-        ends: dict[PartitionId, int] = {}
-        for partition_id, found in self._partitions.items():
-            known = [each.last_offset for each in found if each.last_offset is not None]
-            if len(known) == len(found):
-                ends[partition_id] = 1 + max(known)
-        return ends
+    def _follow_logs(self) -> None:
+        """Each log goes on where the segments end. Of topics that are not known, nothing is known."""
+        for log in self._logs:
+            for partition_id in sorted(log.partitions):
+                topic, end = self._topic(partition_id), self._segments_end(partition_id)
+                if topic is not None and end is not None:
+                    log_start_offset = topic.log_start_offsets.get(partition_id[1], 0)
+                    name = f"{topic.name}-{partition_id[1]}"
+                    self.report.findings += log.follow(partition_id, name, end, log_start_offset)
 
-    def _check_entry(self, name: str, checked: CheckedEntry, ends: dict[PartitionId, int]) -> None:
-        entry, header = checked.entry, checked.header
-        partition_id = entry.topic_id, entry.partition
-        if header is None or self.topics is None or (topic := self.topics.get(entry.topic_id)) is None:
-            return  # a damaged batch, which is said; or of a deleted topic
-        if partition_id in self._partitions and partition_id not in ends:
-            return
-        end = ends.get(partition_id, 0)
-        log_start_offset = topic.log_start_offsets.get(entry.partition, 0)
-        if end < entry.base_offset <= log_start_offset:
-            end = entry.base_offset
-        problem = None
-        if entry.base_offset > end:
-            problem = f"goes on at offset {entry.base_offset}, but {end} is the next; objects are missing in the bucket"
-        elif entry.base_offset < end < header.next_offset:
-            problem = f"has offsets {entry.base_offset} to {header.last_offset}, of which the bucket has the first only"
-        if problem is not None:
-            message = f"{topic.name}-{entry.partition} {problem}"
-            self.report.findings.append(Finding(name=name, kind=Kind.WAL, message=message, position=entry.position))
-        ends[partition_id] = max(end, header.next_offset)
+    def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
+        """None if it is not known, as the last segment may be damaged."""
+        found = self._partitions.get(partition_id, [])
+        known = [each for each in found if each.last_offset is not None]
+        if len(known) < len(found):
+            return None
+        last = max(known, key=lambda each: each.last_offset or 0, default=None)
+        if last is None or last.last_offset is None:
+            return SegmentsEnd()
+        return SegmentsEnd(offset=last.last_offset + 1, leader_epoch=last.last_epoch)
 
     # ---- repair -------------------------------------------------------------------------------------------------
 

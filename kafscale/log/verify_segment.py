@@ -11,7 +11,6 @@ a batch damaged or missing                     nothing
 
 from __future__ import annotations
 
-import enum
 from contextlib import aclosing
 
 import attrs
@@ -20,46 +19,16 @@ import trio
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.log import segment, segment_v1
 from kafscale.log.body import read_pieces
+from kafscale.log.findings import Finding, Kind
 from kafscale.log.footers import FOOTER_READ_BYTES, check_identity
+from kafscale.log.logged_batches import BatchMark
 from kafscale.log.segment import HEADER, Footer
 from kafscale.log.segment_check import BodyCheck
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import BatchHeader
 
 THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
-
-
-class Kind(enum.StrEnum):
-    """What a finding is about."""
-
-    BATCHES = "batches"
-    FOOTER = "footer"
-    HEADER = "header"
-    INDEX = "index"
-    ORPHAN_INDEX = "orphan-index"
-    GAP = "gap"
-    OVERLAP = "overlap"
-    SUPERSEDED = "superseded"
-    UNKNOWN_OBJECT = "unknown-object"
-    UNKNOWN_TOPIC = "unknown-topic"
-    CHANGED = "changed"
-    WAL = "wal"
-
-
-@attrs.define(kw_only=True)
-class Finding:
-    """Something about an object, a partition or a file of the write-ahead log.
-
-    What is not `damage` is worth knowing and no fault. `position` is in bytes from the start of the object or file.
-    """
-
-    name: str
-    kind: Kind
-    message: str
-    position: int | None = None
-    damage: bool = True
-    can_repair: bool = False
-    repaired: bool = False
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -67,7 +36,8 @@ class CheckedSegment:
     """A segment, and what is wrong with it.
 
     `footer` is the one that the batches agree with, wherever it was found, and `footer_bytes` what it was decoded from:
-    a later version may have put more into it than this one reads.
+    a later version may have put more into it than this one reads. `last_epoch` is the leader epoch of its last records,
+    -1 if it is not known. `marks` has its batches by offset, if they are to be held against a write-ahead log.
     """
 
     key: SegmentKey
@@ -76,11 +46,18 @@ class CheckedSegment:
     footer_bytes: bytes = b""
     base_offset: int = 0
     last_offset: int | None = None
+    last_epoch: int = -1
     batch_count: int = 0
     record_count: int = 0
     batches_end: int = 0
     gone: bool = False
+    marks: dict[int, BatchMark] | None = None
     findings: list[Finding] = attrs.field(factory=list)
+
+    def take_batch(self, header: BatchHeader, position: int) -> None:
+        """Remember it in `marks`, if that is wanted."""
+        if self.marks is not None:
+            self.marks[header.base_offset] = BatchMark(header.crc, header.leader_epoch)
 
     def note(
         self,
@@ -116,9 +93,9 @@ class _Objects:
         return self.key.of_kind("index").key
 
 
-async def check_segment(store: ObjectStore, key: SegmentKey) -> CheckedSegment:
+async def check_segment(store: ObjectStore, key: SegmentKey, *, with_marks: bool = False) -> CheckedSegment:
     """Read all of it. Raises StoreError; an object that has gone is `gone`."""
-    checked = CheckedSegment(key=key, base_offset=key.base_offset)
+    checked = CheckedSegment(key=key, base_offset=key.base_offset, marks={} if with_marks else None)
     try:
         objects = await _read_objects(store, key)
         checked.size_bytes = objects.size_bytes
@@ -324,6 +301,7 @@ async def _check_batches(
         end=end,
         merged=objects.key.generation > 0,
         stop_after_count=None if footer is not None else _batch_count_to_expect(objects),
+        on_batch=checked.take_batch,
     )
     async with aclosing(read_pieces(store, objects.key.key, HEADER.size, end)) as pieces:
         async for piece in pieces:
@@ -345,5 +323,6 @@ def _take_facts(checked: CheckedSegment, footer: Footer | None, check: BodyCheck
     checked.batches_end = check.position
     if footer is not None:
         checked.last_offset = footer.last_offset
+        checked.last_epoch = footer.epochs[-1].epoch if footer.epochs else -1
     elif check.batch_count:
         checked.last_offset = check.last_offset

@@ -36,6 +36,25 @@ class CheckedEntry:
     header: BatchHeader | None
 
 
+def check_entry(
+    entry: WalEntry, check_batch: Callable[[memoryview], BatchHeader], damage: list[Damage]
+) -> CheckedEntry:
+    """Check the batch of an entry that has one; add what is wrong to `damage`. `check_batch` raises KafkaError."""
+    if entry.kind != RECORD_BATCH:
+        return CheckedEntry(entry, None)
+    where = f"the batch at byte {entry.position}"
+    try:
+        header = check_batch(memoryview(entry.data))
+    except KafkaError as exc:
+        damage.append(Damage(entry.position, f"{where}: {exc}"))
+        return CheckedEntry(entry, None)
+    if header.base_offset != entry.base_offset:
+        damage.append(
+            Damage(entry.position, f"the base offset of {where} is {header.base_offset}, not {entry.base_offset}")
+        )
+    return CheckedEntry(entry, header)
+
+
 @attrs.define(eq=False, kw_only=True)
 class WalFileCheck:
     """One file, whole in memory. Go through `entries` first; then the rest is known.
@@ -81,19 +100,8 @@ class WalFileCheck:
                     f"{self.next_sequence}",
                 )
             self.end, self.next_sequence = entry.end, entry.sequence + 1
-            yield CheckedEntry(entry, self._check(entry) if entry.kind == RECORD_BATCH else None)
+            yield check_entry(entry, self.check_batch, self.damage)
         self._look_at_tail(self.header)
-
-    def _check(self, entry: WalEntry) -> BatchHeader | None:
-        where = f"the batch at byte {entry.position}"
-        try:
-            header = self.check_batch(memoryview(entry.data))
-        except KafkaError as exc:
-            self._note(entry.position, f"{where}: {exc}")
-            return None
-        if header.base_offset != entry.base_offset:
-            self._note(entry.position, f"the base offset of {where} is {header.base_offset}, not {entry.base_offset}")
-        return header
 
     def _look_at_tail(self, header: FileHeader) -> None:
         tail = bytes(memoryview(self.content)[self.end :])

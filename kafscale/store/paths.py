@@ -175,9 +175,14 @@ def parse_topic_id(text: str) -> bytes | None:
 
 def system_key(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
     """The key of one of the broker's own objects, such as `system_key("probe", nonce)`. Raises ValueError."""
-    key = f"{SYSTEM}/{namespace_prefix(namespace)}{'/'.join(names)}"
+    key = f"{system_namespace_prefix(namespace)}{'/'.join(names)}"
     check_key(key)
     return key
+
+
+def system_namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
+    """What the keys of all of the broker's own objects start with. Raises ValueError."""
+    return f"{SYSTEM}/{namespace_prefix(namespace)}"
 
 
 def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:

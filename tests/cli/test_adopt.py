@@ -58,6 +58,14 @@ def test_a_dry_run_beside_metadata_that_knows_the_topic_finds_nothing(capsys, bu
     assert adopt(capsys, bucket, "--dry-run")[1] == []
 
 
+def test_a_dry_run_with_another_directory_knows_what_the_checkpoint_in_the_bucket_knows(capsys, bucket):
+    assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
+    before = files(bucket)
+    assert adopt(capsys, bucket, "--dry-run", data="another")[1] == []
+    assert files(bucket) == before
+    assert not (bucket.parent / "another").exists()
+
+
 def test_a_chosen_topic_that_is_not_there_is_an_error(capsys, bucket):
     code, _, error = adopt(capsys, bucket, "none", "--dry-run")
     assert (code, error.count("\n")) == (1, 1)

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cli.inspection import inspect
+from kafscale.cli.inspection import MetadataRow, inspect
 from kafscale.cli.main import run
+from kafscale.cluster.claim import Claim, claim_key
+from kafscale.cluster.converter import encode
+from kafscale.cluster.metadata.base import Entry, Transaction
+from kafscale.cluster.metadata.checkpoint import encode_checkpoint
+from kafscale.cluster.metadata.transaction_format import encode_transaction
 from kafscale.errors import DamagedObject
 from kafscale.log import segment, wal_format
-from kafscale.store.paths import SegmentKey
+from kafscale.log.s3_wal_format import ObjectHeader, WalPosition, encode_object
+from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
@@ -165,6 +171,77 @@ def test_a_damaged_wal_header_is_damage() -> None:
     assert inspect(flipped(WAL, 12), "wal").damage == ["the file's header is damaged"]
 
 
+WAL_KEY = NumberedKey(kind="wal", epoch=3, number=4)
+
+
+def wal_object(*, metadata: bytes = encode_transaction(Transaction(puts={"topics/t": b"{}"}))) -> bytes:
+    """Two record batches and a change of metadata between them."""
+    entries = [
+        wal_format.WalEntry(TOPIC_ID, 3, 1, 0, batch(0, 2)),
+        wal_format.WalEntry(bytes(16), -1, 0, 0, metadata, kind=wal_format.METADATA),
+        wal_format.WalEntry(TOPIC_ID, 3, 1, 2, batch(2, 1, ZSTD)),
+    ]
+    for sequence, entry in enumerate(entries, start=5):
+        entry.sequence = sequence
+    header = ObjectHeader(
+        salt=9,
+        epoch=3,
+        entry_count=3,
+        number=4,
+        durable_number=2,
+        sequence=5,
+        body_bytes=sum(len(entry.data) + wal_format.ENTRY_HEADER_BYTES for entry in entries),
+    )
+    return b"".join(encode_object(header, entries, durable_sequence=4))
+
+
+WAL_OBJECT = wal_object()
+
+
+def test_a_wal_object_is_shown_by_entry() -> None:
+    found = inspect(WAL_OBJECT, WAL_KEY.key)
+    assert (found.kind, found.damage) == ("WAL object", [])
+    assert [(row.base_offset, row.codec, row.partition) for row in found.rows] == [(0, "none", 3), (2, "zstd", 3)]
+    shown = facts(WAL_OBJECT, WAL_KEY.key)
+    assert (shown["epoch"], shown["number"], shown["entries"], shown["changes of metadata"]) == (3, 4, 3, 1)
+    assert shown["is a fence"] == "no"
+
+
+def test_a_wal_object_under_another_key_and_a_change_that_is_none_are_damage() -> None:
+    other = NumberedKey(kind="wal", epoch=3, number=5)
+    assert "says that it is object 4 of epoch 3" in inspect(WAL_OBJECT, f"/data/bucket/{other.key}").damage[0]
+    assert "the change of metadata at byte" in inspect(wal_object(metadata=b"\1?"), WAL_KEY.key).damage[0]
+
+
+@given(st.integers(0, len(WAL_OBJECT) - 1), st.integers(0, 7))
+def test_every_flipped_bit_of_a_wal_object_is_found(position: int, bit: int) -> None:
+    try:
+        assert inspect(flipped(WAL_OBJECT, position, bit), WAL_KEY.key).damage
+    except DamagedObject:
+        assert position < 8
+
+
+async def test_a_checkpoint_is_shown_by_entry() -> None:
+    entries = [Entry("topics/a", b"{}", 1), Entry("topics/b", b"{}", 2), Entry("groups/g", b"[]", 3)]
+    data = b"".join(await encode_checkpoint(WalPosition(3, 4), entries))
+    found = inspect(data, "x.checkpoint")
+    assert (found.kind, found.damage) == ("checkpoint", [])
+    shown = facts(data)
+    assert (shown["log epoch"], shown["log number"], shown["entries"], shown["entries of topics"]) == (3, 4, 3, 2)
+    assert found.rows[0] == MetadataRow(key="groups/g", value="[]")
+    for position in range(8, len(data)):
+        assert inspect(flipped(data, position), "x").damage
+
+
+def test_a_claim_is_shown() -> None:
+    data = encode(Claim(epoch=3, broker_id=1, directory_id="d", acknowledges_locally=True, nonce="n"))
+    found = inspect(data, claim_key("default"))
+    assert (found.kind, found.damage) == ("claim", [])
+    shown = facts(data, claim_key("default"))
+    assert (shown["epoch"], shown["acknowledges locally"]) == (3, "yes")
+    assert inspect(b"{}", claim_key("default")).damage
+
+
 def test_files_are_printed_and_damage_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "segment.kfs"
     path.write_bytes(KFS)
@@ -199,4 +276,4 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     assert run(["inspect", str(path)]) == 1
-    assert "neither a segment, nor an index, nor a file of the WAL" in capsys.readouterr().err
+    assert "is nothing that KafScale writes" in capsys.readouterr().err

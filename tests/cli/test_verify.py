@@ -127,6 +127,37 @@ def test_bucket_and_data_directory_of_a_broker(tmp_path, asked):
     assert any("orders-0 goes on at offset 100, but 0 is the next" in each["message"] for each in report["findings"])
 
 
+def test_the_bucket_of_a_broker_that_keeps_its_log_there(tmp_path, asked):
+    broker = BrokerProcess(directory=tmp_path, options=["--durability", "s3-wal", "--flush-interval", "1h"])
+    bucket = broker.data_dir / "bucket"
+    store = ["--store", f"file:{bucket}"]
+    with broker:
+        produce(broker, 100)
+        assert asked("verify", *store)[0] == 0
+        assert broker.stop() == 0
+        broker.start()
+        produce(broker, 50)
+        broker.kill()
+    code, report, _ = asked("verify", *store)
+    assert (code, report["findings"], report["records"]) == (0, [], 100)
+    assert report["wal_objects"] > 0
+    assert report["wal_entries"] > 0
+    assert asked("verify", *store, "--data-dir", str(broker.data_dir))[0] == 0
+    claim = bucket / "_kafscale" / "default" / "epoch"
+    claim.write_bytes(b"{")
+    code, report, _ = asked("verify", *store)
+    assert (code, [finding["kind"] for finding in report["findings"]]) == (1, ["claim"])
+    code, report, _ = asked("verify", "--repair", *store)
+    assert (code, report["findings"][0]["repaired"]) == (0, True)
+    largest = max(bucket.rglob("*.wal"), key=lambda path: path.stat().st_size)
+    code, shown, _ = asked("inspect", str(largest))
+    assert (code, shown["kind"], shown["whole"]) == (0, "WAL object", True)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    code, report, _ = asked("verify", *store)
+    assert code == 1
+    assert any(each["kind"] == "wal-object" for each in report["findings"])
+
+
 def test_storage_counts_by_topic_and_prices(tmp_path, asked, capsys):
     with directory(tmp_path) as store:
         first = version_2_objects(KEY, make_batches(0, 2))

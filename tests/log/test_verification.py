@@ -8,10 +8,13 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafscale.log.findings import Kind
 from kafscale.log.producers import ProducedBatch, Producer
+from kafscale.log.s3_wal import S3Wal
+from kafscale.log.s3_wal_format import START
+from kafscale.log.s3_wal_replay import list_log
 from kafscale.log.segment import EpochStart, decode_footer, encode_footer
 from kafscale.log.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
-from kafscale.log.verify_segment import Kind
 from kafscale.log.wal_format import FILE_HEADER_BYTES, FileHeader, WalEntry, encode, encode_file_header
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
@@ -311,6 +314,15 @@ async def test_a_gap_beside_a_merged_segment_is_only_noted_unless_the_topic_is_k
     assert (await verify(store, topics={TOPIC_ID: attrs.evolve(known, compacted=True)})).is_whole
 
 
+async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_last_checkpoint():
+    verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: KnownTopic("orders", 1, {0: 90}, compacted=False)})
+    verifier.metadata_is_current = False
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    assert told(verifier.report) == [(key().key, Kind.GAP, None)]
+    assert verifier.report.is_whole
+
+
 async def test_what_is_missing_before_the_log_start_was_deleted():
     store = await store_of(V2)
     known = KnownTopic("orders", 1, {0: 100}, compacted=False)
@@ -372,30 +384,34 @@ async def test_progress_is_told_up_to_the_end():
 KNOWN = {TOPIC_ID: KnownTopic("orders", 1, {0: 100}, compacted=False)}
 
 
-def wal_file(sequence, *base_offsets, topic_id=TOPIC_ID):
+SAME = {100 + 3 * number: batch for number, batch in enumerate(BATCHES)}
+
+
+def wal_file(sequence, *base_offsets, topic_id=TOPIC_ID, leader_epoch=0, batches=SAME):
     """One file, each entry written after the one before it was durable."""
     number = sequence
     data = encode_file_header(FileHeader(number=number, sequence=sequence, salt=9, created_ms=CREATED_MS, started=True))
     for position, base_offset in enumerate(base_offsets):
-        entry = WalEntry(topic_id, 0, 0, base_offset, make_batch(base_offset, [b"x"]))
+        batch = batches.get(base_offset) or make_batch(base_offset, [b"x"])
+        entry = WalEntry(topic_id, 0, leader_epoch, base_offset, batch)
         entry.sequence = sequence + position
         data += b"".join(encode([entry], durable_sequence=entry.sequence - 1, salt=9))
     return f"wal-{number:020d}.log", data
 
 
-async def verify_with_wal(*files, topics=KNOWN):
-    verifier = verifier_of(await store_of(V2), topics=topics)
+async def verify_with_wal(*files, topics=KNOWN, segment=V2):
+    verifier = verifier_of(await store_of(segment), topics=topics)
     disk = MemoryDisk()
     for name, data in files:
         await disk.create(name, len(data), data)
+    await verifier.read_wal(disk)
     await verifier.list_bucket()
     await verifier.read_bucket(lambda _: None)
-    await verifier.read_wal(disk)
     return verifier.report
 
 
 async def test_a_log_that_goes_on_behind_the_bucket_is_whole():
-    report = await verify_with_wal(wal_file(1, 110, 111, 112), wal_file(4, 113))
+    report = await verify_with_wal(wal_file(1, 106, 109, 112), wal_file(4, 113))
     assert (report.findings, report.wal_entries) == ([], 4)
 
 
@@ -404,6 +420,29 @@ async def test_a_hole_between_bucket_and_log_is_found():
     assert finding.kind is Kind.WAL
     assert "orders-0 goes on at offset 113, but 112 is the next" in finding.message
     assert finding.position > FILE_HEADER_BYTES
+
+
+async def test_what_log_and_segment_both_have_must_be_the_same():
+    other = {109: make_batch(109, [b"a", b"b", b"c"])}
+    (finding,) = (await verify_with_wal(wal_file(1, 106, 109, 112, batches=SAME | other))).findings
+    assert (finding.kind, finding.damage) == (Kind.WAL, True)
+    assert f"offset 109: {key(100).key} has another batch there" in finding.message
+    (finding,) = (await verify_with_wal(wal_file(1, 110, 112))).findings
+    assert "offset 110" in finding.message
+    assert "has no batch there" in finding.message
+
+
+async def test_a_batch_that_reaches_beyond_the_last_segment_is_found():
+    straddling = {109: make_batch(109, [b"x"] * 5)}
+    report = await verify_with_wal(wal_file(1, 109, 114, batches=straddling))
+    assert any("of which only the first are there already" in finding.message for finding in report.findings)
+
+
+async def test_what_a_broker_of_a_later_epoch_has_written_instead_is_no_damage():
+    newer = version_2_objects(key(), BATCHES, leader_epoch=3)
+    report = await verify_with_wal(wal_file(1, 109, 113, leader_epoch=2, batches={}), segment=newer)
+    assert report.is_whole
+    assert [finding.kind for finding in report.findings] == [Kind.SUPERSEDED, Kind.SUPERSEDED]
 
 
 async def test_a_damaged_entry_that_was_acknowledged_is_found_and_a_torn_tail_is_not():
@@ -423,3 +462,33 @@ async def test_a_missing_file_and_a_file_behind_a_torn_one_are_found():
 
 async def test_entries_of_deleted_topics_are_passed_over():
     assert (await verify_with_wal(wal_file(1, 500, topic_id=bytes(16)))).is_whole
+
+
+# ---- the write-ahead log in the bucket ------------------------------------------------------------------------------
+
+
+async def verify_with_log(*base_offsets):
+    store = await store_of(V2)
+    async with trio.open_nursery() as nursery:
+        wal = S3Wal(store=store, namespace="default", epoch=0)
+        await nursery.start(wal.run)
+        for base_offset in base_offsets:
+            batch = SAME.get(base_offset) or make_batch(base_offset, [b"x"])
+            await wal.append(WalEntry(TOPIC_ID, 0, 0, base_offset, batch)).wait()
+        nursery.cancel_scope.cancel()
+    verifier = verifier_of(store, topics=KNOWN)
+    await verifier.read_log(await list_log(store, "default"), START, lambda _: None)
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    return verifier.report
+
+
+async def test_the_log_in_the_bucket_goes_on_behind_the_segments():
+    report = await verify_with_log(106, 109, 112, 113)
+    assert (report.findings, report.wal_objects, report.wal_entries) == ([], 4, 4)
+
+
+async def test_a_hole_between_segments_and_the_log_in_the_bucket_is_found():
+    (finding,) = (await verify_with_log(113)).findings
+    assert (finding.kind, finding.damage) == (Kind.WAL_OBJECT, True)
+    assert "orders-0 goes on at offset 113, but 112 is the next" in finding.message

@@ -1,0 +1,64 @@
+"""The metadata that a broker would start with, for commands that look and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafscale.config import Settings
+
+if TYPE_CHECKING:
+    from kafscale.cluster.metadata.base import MetadataStore
+    from kafscale.log.verification import KnownTopic
+    from kafscale.store.base import ObjectStore
+
+
+@asynccontextmanager
+async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIterator[MetadataStore]:
+    """A copy in memory of what the data directory has, if it is to be looked at and has something.
+
+    Raises StartupError if that belongs to another store.
+    """
+    from kafscale.broker import check_same_store
+    from kafscale.cluster.metadata.base import Transaction
+    from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+
+    path = settings.data_dir / "metadata.db"
+    async with SqliteMetadataStore.open(Path(":memory:")) as copy:
+        if with_data_dir and path.is_file():
+            async with SqliteMetadataStore.open(path) as local:
+                entries = await local.list("")
+            await copy.commit(Transaction(puts={entry.key: entry.value for entry in entries}))
+            await check_same_store(copy, settings)
+        yield copy
+
+
+async def known_topics(
+    settings: Settings, store: ObjectStore, *, with_data_dir: bool
+) -> Mapping[bytes, KnownTopic] | None:
+    """The topics that a start would know, by id; None if neither bucket nor data directory has any metadata.
+
+    Raises StartupError, DamagedObject, StoreError.
+    """
+    from kafscale.cluster.node import CLUSTER_ID_KEY
+    from kafscale.cluster.recovery import preview
+    from kafscale.cluster.topics import TopicPolicy, TopicRegistry
+    from kafscale.log.verification import KnownTopic
+
+    async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:
+        await preview(store, settings.namespace, metadata)
+        if await metadata.get(CLUSTER_ID_KEY) is None:
+            return None
+        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+        await topics.load()
+        return {
+            topic.topic_id: KnownTopic(
+                name=topic.name,
+                partition_count=topic.partition_count,
+                log_start_offsets=topics.log_start_offsets(topic.topic_id),
+                compacted=topic.config.compact,
+            )
+            for topic in topics.all()
+        }

@@ -1,0 +1,43 @@
+"""What a verification finds: one line each of its report."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+
+class Kind(enum.StrEnum):
+    """What a finding is about."""
+
+    BATCHES = "batches"
+    FOOTER = "footer"
+    HEADER = "header"
+    INDEX = "index"
+    ORPHAN_INDEX = "orphan-index"
+    GAP = "gap"
+    OVERLAP = "overlap"
+    SUPERSEDED = "superseded"
+    UNKNOWN_OBJECT = "unknown-object"
+    UNKNOWN_TOPIC = "unknown-topic"
+    CHANGED = "changed"
+    WAL = "wal"
+    WAL_OBJECT = "wal-object"
+    CHECKPOINT = "checkpoint"
+    CLAIM = "claim"
+
+
+@attrs.define(kw_only=True)
+class Finding:
+    """Something about an object, a partition or a file of the write-ahead log.
+
+    What is not `damage` is worth knowing and no fault. `position` is in bytes from the start of the object or file.
+    """
+
+    name: str
+    kind: Kind
+    message: str
+    position: int | None = None
+    damage: bool = True
+    can_repair: bool = False
+    repaired: bool = False
