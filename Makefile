@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench clean
+.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -55,6 +55,9 @@ has-docker:
 bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce
 	$(BIN)/python -m bench.consume
+
+bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes ten minutes, writes docs/benchmarks
+	$(BIN)/python -m bench.claims
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Result, middle
+from bench.processes import PROC
 from kafscale import __version__
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,9 +61,20 @@ def machine() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
+        "cpu": _first_value("cpuinfo", "model name"),
         "cpus": os.cpu_count(),
-        "load_average": os.getloadavg(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
     }
+
+
+def _first_value(file: str, field: str) -> str:
+    """Of a file of /proc with lines `field : value`; where there is none, as on some machines, that is said."""
+    for line in (PROC / file).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return "unknown"
 
 
 def save(name: str, results: Sequence[Result], options: Mapping[str, object]) -> Path:

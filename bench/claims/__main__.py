@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import sys
+import time
+import traceback
+from pathlib import Path
 
 import click
 
-from bench.claims.claim import Claim, Finding, known_rows, load
-from bench.claims.report import save, show, show_summary
+from bench.claims.claim import known_rows, load
+from bench.claims.files import DOCS, Done, save
+from bench.claims.page import write_page
+from bench.claims.report import show, show_summary
 
 
 @click.command()
 @click.argument("rows", nargs=-1, type=click.Choice(known_rows(), case_sensitive=False))
-def main(rows: tuple[str, ...]) -> None:
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DOCS,
+    help="Where JSON, plots and the page go. Default: docs/benchmarks.",
+)
+def main(rows: tuple[str, ...], directory: Path) -> None:
     """Run the experiments of these ROWS, such as k1; without any, all."""
-    done: list[tuple[Claim, Finding]] = []
-    for row in rows or known_rows():
+    done: list[Done] = []
+    chosen = rows or known_rows()
+    for row in chosen:
         claim = load(row)
-        finding = claim.run()
-        show(claim, finding)
-        save(claim, finding)
-        done.append((claim, finding))
+        started = time.monotonic()
+        try:
+            finding = claim.run()
+        except Exception:  # the others are worth having all the same
+            click.echo(f"{row.upper()} failed:\n{traceback.format_exc()}", err=True)
+            continue
+        done.append(Done.of(claim, finding, seconds=time.monotonic() - started))
+        show(done[-1])
+        save(done[-1], directory)
     show_summary(done)
-    sys.exit(0 if all(finding.is_shown for _, finding in done) else 1)
+    write_page(directory)
+    sys.exit(0 if len(done) == len(chosen) and all(each.finding.is_shown for each in done) else 1)
 
 
 if __name__ == "__main__":

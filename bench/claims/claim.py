@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -44,6 +45,12 @@ class Claim:
     claim: str
     source_figure: str
     run: Callable[[], Finding]
+
+    @property
+    def about(self) -> str:
+        """How it is shown: what the row's module says of itself, without the claim."""
+        module = sys.modules[self.run.__module__]
+        return " ".join((module.__doc__ or "").partition("\n\n")[2].split())
 
 
 def known_rows() -> Sequence[str]:

@@ -6,6 +6,7 @@ The log runs in a process of its own, so that its memory can be told from the se
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import resource
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ class Load:
     endpoint: str
     concurrency: int
     is_adaptive: bool
+    partitions_count: int
 
 
 def run() -> Finding:
@@ -63,7 +65,12 @@ def measure(name: str, *, concurrency: int, is_adaptive: bool) -> Variant:
     counters = server.counters
     server.intercept = lambda call: ErrorReply() if counters.in_flight > SLOWS_PAST_COUNT else None
     with s3_server_in_thread(server):
-        load = Load(endpoint=server.endpoint, concurrency=concurrency, is_adaptive=is_adaptive)
+        load = Load(
+            endpoint=server.endpoint,
+            concurrency=concurrency,
+            is_adaptive=is_adaptive,
+            partitions_count=PARTITIONS_COUNT,
+        )
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             told = pool.apply(flush_in_process, (load,))
     requests = counters.requests.total()
@@ -85,13 +92,14 @@ async def flush(load: Load) -> Mapping[str, float]:
     logs = memory_log(
         opened.views.acknowledge,
         MemoryDisk(),
-        topics=[topic_spec(PARTITIONS_COUNT)],
+        topics=[topic_spec(load.partitions_count)],
         chunk_pool_bytes=256 << 20,
         wal_segment_bytes=64 << 20,
         flush_interval_seconds=3600,
     )
     async with aclosing(opened), logs as log:
-        for index in range(PARTITIONS_COUNT):
+        log.log.flusher.tasks_max_count = math.inf  # it has a bound of its own, below the limiter's
+        for index in range(load.partitions_count):
             await log.append(log.partition(index), bytes(BATCH_BYTES))
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = trio.current_time()

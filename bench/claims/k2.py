@@ -47,7 +47,8 @@ def run() -> Finding:
     for gbit_per_second in CLAIMED:
         measured = {n: throughput(n, gbit_per_second) for n in CONCURRENCIES}
         off = throughput(0, gbit_per_second)
-        fills[gbit_per_second] = min(n for n in CONCURRENCIES if measured[n] >= FULL * gbit_per_second)
+        full = (n for n in CONCURRENCIES if measured[n] >= FULL * gbit_per_second)
+        fills[gbit_per_second] = min(full, default=0)
         for n, found in measured.items():
             expected = formula(n, gbit_per_second)
             figures = {"Gbit/s": found, "formula": expected, "of the line %": 100 * found / gbit_per_second}

@@ -7,13 +7,13 @@ as well: not at all, if there is room, or in line with everybody else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 
 import attrs
 import trio
 import trio.testing
 
 from bench.claims.claim import Claim, Finding, Variant
+from bench.claims.rounds import quantile
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.limited import LimitedStore, PrefetchStore
@@ -106,19 +106,14 @@ class Rig:
 
     def figures(self) -> dict[str, float]:
         return {
-            "fetch p50 ms": 1000 * _quantile(self.fetch_seconds, 0.5),
-            "fetch p99 ms": 1000 * _quantile(self.fetch_seconds, 0.99),
-            "flush p50 ms": 1000 * _quantile(self.flush_seconds, 0.5),
-            "flush p99 ms": 1000 * _quantile(self.flush_seconds, 0.99),
+            "fetch p50 ms": 1000 * quantile(self.fetch_seconds, 0.5),
+            "fetch p99 ms": 1000 * quantile(self.fetch_seconds, 0.99),
+            "flush p50 ms": 1000 * quantile(self.flush_seconds, 0.5),
+            "flush p99 ms": 1000 * quantile(self.flush_seconds, 0.99),
             "fetches": len(self.fetch_seconds),
             "prefetched": self.prefetched_count,
             "skipped": self.metrics.skipped_prefetches.value,
         }
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 CLAIM = Claim(

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from kafscale.config import Durability
+from kafscale.log.disk import Disk
 from kafscale.log.footers import read_footer
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.log_config import LogConfig
@@ -37,7 +38,6 @@ from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.views import StoreViews
-from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import memory_settings
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
 
@@ -73,7 +73,7 @@ class MemoryLog:
 
     log: Log
     store: ObjectStore
-    disk: MemoryDisk
+    disk: Disk
 
     def partition(self, index: int = 0, *, name: str = TOPIC) -> Partition:
         found = self.log.partition_named(name, index)
@@ -129,7 +129,7 @@ def append_nowait(partition: Partition, *values: bytes, now_ms: int = NOW_MS, **
 @asynccontextmanager
 async def memory_log(
     store: ObjectStore,
-    disk: MemoryDisk,
+    disk: Disk,
     *,
     topics: Sequence[TopicSpec] = (),
     leader_epoch: int = 1,

@@ -1,6 +1,6 @@
-"""Rows are found by their modules, and what they find is reported; two of them at a size that fits into a test."""
+"""Rows are found by their modules, each runs at a size that fits into a test, and the page is made of what is saved."""
 
-import json
+import importlib
 from xml.etree import ElementTree
 
 import pytest
@@ -9,21 +9,53 @@ from click.testing import CliRunner
 from bench.claims import k2, k6
 from bench.claims.__main__ import main
 from bench.claims.claim import Finding, Variant, known_rows, load
+from bench.claims.files import DOCS, Done, save, saved
 from bench.claims.k6 import Prefetch
+from bench.claims.page import render, write_page
 from bench.claims.plot import Plot, Point
-from bench.claims.report import save, show, show_summary
+from bench.claims.report import show, show_summary
+
+# How to make a row small. What it then finds says nothing, so that nothing of it is held to.
+SMALL = {
+    "a1": {"ROUNDS_COUNT": 1, "DEPTHS": (2, 4)},
+    "k1": {"PARTITIONS_COUNT": 4},
+    "k2": {"OBJECTS_COUNT": 16},
+    "k3": {"BURSTS_COUNT": 1, "BURST_COUNT": 4, "REQUESTS_COUNT": 4},
+    "k4": {"ROUNDS_COUNT": 1, "UPLOAD_SECONDS": 0.05},
+    "k6": {"RUN_SECONDS": 0.05},
+    "k8": {"ROUNDS_COUNT": 1, "PRODUCES_COUNT": 1},
+    "l1": {"APPENDS_COUNT": 20, "PARTITION_COUNTS": (1, 2)},
+    "l2": {"ROUNDS_COUNT": 1, "RUN_SECONDS": 0.02, "PRODUCERS_COUNT": 2},
+    "l3": {"APPENDS_COUNT": 10},
+    "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.1, "RUN_SECONDS": 0.2},
+}
 
 
-def test_every_module_of_a_row_is_found_and_names_itself():
-    assert {"k1", "k2", "k3", "k6"} <= set(known_rows())
+def test_every_module_of_a_row_names_itself_and_says_what_it_does():
+    assert set(known_rows()) == SMALL.keys()
     for row in known_rows():
         claim = load(row)
         assert claim.row == row
         assert claim.source
         assert claim.source_figure
+        assert claim.about
 
 
-def test_a_finding_goes_to_the_terminal_and_to_files(tmp_path, capsys):
+@pytest.mark.parametrize("row", known_rows())
+def test_a_row_runs_and_what_it_finds_can_be_saved(row, monkeypatch, tmp_path):
+    module = importlib.import_module(f"bench.claims.{row}")
+    for name, value in SMALL[row].items():
+        monkeypatch.setattr(module, name, value)
+    finding = load(row).run()
+    assert finding.ours
+    assert len(finding.variants) > 1
+    done = Done.of(load(row), finding, seconds=1.0)
+    save(done, tmp_path)
+    assert saved(tmp_path)[0].finding.variants[0].name == finding.variants[0].name
+
+
+@pytest.fixture
+def done():
     line = [Point(1, 0.5), Point(10, 2), Point(100, 4)]
     finding = Finding(
         ours="12 < 34",
@@ -31,24 +63,42 @@ def test_a_finding_goes_to_the_terminal_and_to_files(tmp_path, capsys):
         variants=[Variant(name="off", figures={"ms": 34.5}), Variant(name="on", figures={"ms": 12, "skipped": 1234})],
         plot=Plot(title="a < b", x_label="x", y_label="y", series={"on": line, "~off": line[::-1]}),
     )
-    claim = load("k2")
-    show(claim, finding)
-    show_summary([(claim, finding)])
+    return Done.of(load("k2"), finding, seconds=3.2)
+
+
+def test_a_finding_goes_to_the_terminal_to_files_and_to_the_page(done, tmp_path, capsys):
+    show(done)
+    show_summary([done])
+    path = save(done, tmp_path)
+    assert render(saved(tmp_path)) == render([done])
+    page = write_page(tmp_path).read_text()
     shown = capsys.readouterr().out
-    for text in ("34.50", "1,234", "12 < 34", "NO", claim.source):
+    for text in ("34.50", "1,234", "12 < 34", done.claim.source):
+        assert text in page
         assert text in shown
-    path = save(claim, finding, tmp_path)
-    content = json.loads(path.read_text())
-    assert content["claim"]["row"] == "k2"
-    assert content["finding"]["variants"][1]["figures"] == {"ms": 12, "skipped": 1234}
+    assert "| **no** |" in page
+    assert "│ NO " in shown
+    assert f"]({path.with_suffix('.svg').name})" in page
     root = ElementTree.parse(path.with_suffix(".svg")).getroot()
     assert len(root.findall("{*}polyline")) == 2
+
+
+def test_the_page_is_made_of_the_files_beside_it():
+    assert (DOCS / "README.md").read_text() == render(saved())
 
 
 def test_a_row_that_there_is_not_is_refused():
     result = CliRunner().invoke(main, ["z99"])
     assert result.exit_code == 2
     assert "k1" in result.output
+
+
+def test_a_row_that_fails_does_not_keep_the_others_from_being_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(k2, "OBJECTS_COUNT", 0)
+    monkeypatch.setattr(k6, "RUN_SECONDS", 0.05)
+    result = CliRunner().invoke(main, ["k2", "k6", "--directory", str(tmp_path)])
+    assert result.exit_code == 1
+    assert [each.claim.row for each in saved(tmp_path)] == ["k6"]
 
 
 @pytest.mark.parametrize(("concurrency", "gbit_per_second"), [(1, 10), (6, 10), (12, 50)])
