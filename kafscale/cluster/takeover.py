@@ -81,6 +81,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
             epoch=own.epoch,
             interval_seconds=settings.s3_wal_interval_seconds,
             object_bytes=settings.s3_wal_bytes,
+            max_bytes=settings.wal_max_bytes,
         )
         metadata = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
     checkpointer = Checkpointer(

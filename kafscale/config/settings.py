@@ -145,7 +145,8 @@ class Settings:
     )
     wal_max_bytes: Size = option(
         4 * GIB,
-        "Size of the write-ahead log from which produces wait, and after 20 s get a retriable error.",
+        "Size of the write-ahead log from which produces wait, and after 20 s get a retriable error; at three quarters "
+        "of it --flush-objects-per-minute holds nothing back any more, also with --durability s3-wal.",
         why="It bounds how long an outage of the store may last: at 10 MiB/s, 4 GiB are 7 minutes.",
         least=256 * KIB,
     )
@@ -164,9 +165,17 @@ class Settings:
     )
     flush_interval_seconds: Seconds = option(
         10.0,
-        "A partition is flushed to the bucket at least this often, while it has something.",
+        "A partition is flushed to the bucket this often, while it has something; see --flush-objects-per-minute.",
         why="It bounds how far Spark and a lost disk are behind; each active partition costs two PUTs per interval.",
         least=0.001,
+    )
+    flush_objects_per_minute: int = option(
+        240,
+        "Objects that flushes by age may write in a minute, two for each; with more active partitions than that is "
+        "enough for they wait for longer than --flush-interval, the oldest first. Not with --durability segment.",
+        why="240 all the time are 52 US dollars a month, at 0.005 a thousand. The write-ahead log keeps what waits.",
+        least=4,
+        most=100_000_000,
     )
     retention_check_interval_seconds: Seconds = option(
         300.0,

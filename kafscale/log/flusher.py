@@ -4,6 +4,11 @@ One task per partition that is being flushed, in the flusher's nursery; a partit
 task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
 interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once.
 
+Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.pacing`): with many partitions they
+wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The pace
+does not hold while the log is crowded. Under `wal`, tails that are small beside the pool are not flushed either when it
+runs short: the log has them, so they are left to spilling.
+
 A partition is in one of four states: clean, waiting, due, or being flushed. What a partition marks while it is being
 flushed is not looked at before that has ended, so there is one flush at a time per partition.
 
@@ -18,7 +23,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import trio
@@ -26,6 +31,7 @@ import trio
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.nurseries import ungrouped
+from kafscale.log.pacing import FlushPacer
 from kafscale.log.partition import Partition
 from kafscale.log.upload import Uploader
 from kafscale.metrics import Counter, Histogram
@@ -35,6 +41,8 @@ logger = logging.getLogger(__name__)
 FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
 PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
 UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
+SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload
+CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
 
 
 @attrs.define(eq=False)
@@ -72,21 +80,30 @@ class _DuePartitions:
 
 @attrs.define(eq=False, kw_only=True)
 class Flusher:
-    """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability."""
+    """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability.
+
+    `log_is_crowded` says whether the write-ahead log should have less to keep; whoever knows that it has become so
+    calls `wake`. `spills` says that a spiller frees what is left to it.
+    """
 
     uploader: Uploader
     pool: ChunkPool
     interval_seconds: float
     immediate: bool
+    pacer: FlushPacer | None = None
+    log_is_crowded: Callable[[], bool] = lambda: False
+    spills: bool = False
     tasks_max_count: float = math.inf
     duration_seconds: Histogram = attrs.field(factory=Histogram)
     failed_count: Counter = attrs.field(factory=Counter)
     _waiting: dict[Partition, float] = attrs.field(factory=dict, init=False)  # until when, and in that order
     _due: _DuePartitions = attrs.field(factory=_DuePartitions, init=False)
+    _aged: set[Partition] = attrs.field(factory=set, init=False)  # of the due ones, those that only their age has made
     _flushing: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and what each holds of the pool
     _uploading_bytes: int = attrs.field(default=0, init=False)  # the sum of these
     _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
     _under_pressure: bool = attrs.field(default=False, init=False)
+    leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _flush_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -106,10 +123,15 @@ class Flusher:
         self._under_pressure = True
         self._wake.set()
 
+    def wake(self) -> None:
+        """The write-ahead log has become crowded."""
+        self._wake.set()
+
     def forget(self, partition: Partition) -> None:
         """The partition is closed. A flush of it that is under way goes on, without effect."""
         self._waiting.pop(partition, None)
         self._due.discard(partition)
+        self._aged.discard(partition)
 
     def is_flushing(self, partition: Partition) -> bool:
         """Whether an upload of the partition is under way, or failed a moment ago."""
@@ -135,7 +157,7 @@ class Flusher:
                     self._find_due()
                     while (partition := self._due.first()) is not None and self._begin(partition):
                         nursery.start_soon(self._flush, partition)
-                    with trio.move_on_at(next(iter(self._waiting.values()), math.inf)):
+                    with trio.move_on_at(self._next_look_at()):
                         await self._wake.wait()
 
     async def flush_all(self) -> None:
@@ -166,12 +188,31 @@ class Flusher:
 
     def _find_due(self) -> None:
         now = trio.current_time()
-        while self._waiting and next(iter(self._waiting.values())) <= now:
-            self._make_due(next(iter(self._waiting)))
+        crowded = self.log_is_crowded()
+        while self._waiting:
+            partition, due_at = next(iter(self._waiting.items()))
+            if (
+                crowded
+                and len(self._due) < CROWDED_DUE_MAX_COUNT
+                and (due_at <= now or _begins_in_a_sealed_file(partition))
+            ):
+                self._make_due(partition)
+            elif due_at <= now and (self.pacer is None or self.pacer.is_ready(now, len(self._aged))):
+                self._aged.add(partition)
+                self._make_due(partition)
+            else:
+                break
         if self._under_pressure:
             self._under_pressure = False
             for partition in self._largest():
                 self._make_due(partition)
+
+    def _next_look_at(self) -> float:
+        """When time alone makes another partition due."""
+        due_at = next(iter(self._waiting.values()), math.inf)
+        if self.pacer is None or due_at == math.inf:
+            return due_at
+        return max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
 
     def _begin(self, partition: Partition) -> bool:
         """Count a partition among those being flushed; False if so many are that it must wait."""
@@ -180,21 +221,30 @@ class Flusher:
         held_bytes = partition.tail.chunks_bytes(partition.segment_bytes)
         if self._flushing and self._uploading_bytes + held_bytes > self.pool.size_bytes * UPLOADING_MAX_FRACTION:
             return False
+        now = trio.current_time()
         if not self._flushing:
-            self._last_progress = trio.current_time()
+            self._last_progress = now
+        if self.pacer is not None:
+            self.pacer.began(now, by_age=partition in self._aged)
+        self._aged.discard(partition)
         self._due.discard(partition)
         self._flushing[partition] = held_bytes
         self._uploading_bytes += held_bytes
         return True
 
     def _largest(self) -> Iterator[Partition]:
-        """Those that hold most, until enough is under way."""
+        """Those that hold most, until enough is under way, or what is left is small and can be spilled."""
+        least_bytes = self.pool.size_bytes * SMALL_FRACTION if self.spills else 0
+        self.leaves_to_spilling = False
         wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
         wanted -= sum(partition.held_bytes for partition in (*self._flushing, *self._due))
         by_size = [(-partition.held_bytes, number, partition) for number, partition in enumerate(self._waiting)]
         heapq.heapify(by_size)
         while wanted > 0 and by_size:
             size, _, partition = heapq.heappop(by_size)
+            if -size < least_bytes:
+                self.leaves_to_spilling = True
+                return
             wanted += size
             yield partition
 
@@ -232,3 +282,9 @@ class Flusher:
             self._make_due(partition)
         else:
             self.mark(partition)
+
+
+def _begins_in_a_sealed_file(partition: Partition) -> bool:
+    """Whether a flush frees something of the log: the file that is being written is kept anyway."""
+    file = partition.tail.batches[0].file
+    return file is not None and file.sealed

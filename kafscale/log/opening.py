@@ -11,12 +11,13 @@ from kafscale.log.disk import Disk
 from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
+from kafscale.log.pacing import FlushPacer
 from kafscale.log.reader import LogReader
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.spilling import Spiller
 from kafscale.log.upload import Uploader
 from kafscale.log.wal import Wal
-from kafscale.metrics import Metrics
+from kafscale.metrics import Counter, Metrics
 from kafscale.store.views import StoreViews
 
 
@@ -58,7 +59,7 @@ def open_log(
         ),
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,
-        immediate=settings.durability is Durability.SEGMENT,
+        immediate=wal is None,
         tasks_max_count=_flushes_max_count(settings),
         duration_seconds=metrics.histogram("kafscale_flush_seconds", "From the start of a flush to its commit.").of(),
         failed_count=metrics.counter("kafscale_flush_failures_total", "Flushes that are tried again.").of(),
@@ -84,6 +85,10 @@ def open_log(
         traffic=TrafficMetrics.register(metrics),
     )
     pool.on_pressure = flusher.relieve
+    if wal is not None:
+        flusher.pacer = FlushPacer(settings.flush_objects_per_minute, objects_count=_objects_counter(metrics))
+        flusher.log_is_crowded = lambda: wal.is_crowded
+        wal.on_crowded = flusher.wake
     if settings.durability is Durability.WAL:
         log.spiller = _make_spiller(log, metrics)
     return log
@@ -98,6 +103,7 @@ def _make_spiller(log: Log, metrics: Metrics) -> Spiller:
             "kafscale_spilled_bytes_total", "Record batches that were left to the WAL as memory ran short."
         ).of(),
     )
+    log.flusher.spills = True
 
     def on_pressure() -> None:
         log.flusher.relieve()
@@ -105,6 +111,10 @@ def _make_spiller(log: Log, metrics: Metrics) -> Spiller:
 
     log.pool.on_pressure = on_pressure
     return spiller
+
+
+def _objects_counter(metrics: Metrics) -> Counter:
+    return metrics.counter("kafscale_flush_objects_total", "Objects that flushes have begun to write.").of()
 
 
 def _flushes_max_count(settings: Settings) -> float:

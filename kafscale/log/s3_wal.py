@@ -43,7 +43,7 @@ from kafscale.log.s3_wal_format import (
     wal_object,
 )
 from kafscale.log.s3_wal_replay import EarlierLog
-from kafscale.log.wal import Round
+from kafscale.log.wal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Round
 from kafscale.log.wal_format import (
     ENTRY_HEADER_BYTES,
     RECORD_BATCH,
@@ -98,7 +98,7 @@ class S3Wal:
     """The log of one epoch, and what is left of earlier ones.
 
     `on_durable` gets the record batches of each object that has become durable, in order, before anybody else is told.
-    It must not raise.
+    It must not raise. `on_crowded` is called when there is one more while the log `is_crowded`.
     """
 
     store: ObjectStore
@@ -106,7 +106,9 @@ class S3Wal:
     epoch: int
     interval_seconds: float = 0.25
     object_bytes: int = 8 << 20
+    max_bytes: int = 4 << 30
     on_durable: Callable[[Sequence[WalEntry]], None] = attrs.field(default=lambda entries: None)
+    on_crowded: Callable[[], None] = attrs.field(default=lambda: None)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     durable_position: WalPosition = attrs.field(init=False)
     metadata_position: WalPosition = attrs.field(init=False)  # the last object that has an entry of metadata
@@ -122,6 +124,8 @@ class S3Wal:
     _next_sequence: int = attrs.field(default=1, init=False)
     _durable_sequence: int = attrs.field(default=0, init=False)
     _trim_until: WalPosition = attrs.field(default=START, init=False)
+    _objects_bytes: int = attrs.field(default=0, init=False)
+    _pending_count: int = attrs.field(default=0, init=False)  # record batches in these that are in no segment yet
     _entry_count: int = attrs.field(default=0, init=False)
     _written_bytes: int = attrs.field(default=0, init=False)
     _retry_count: int = attrs.field(default=0, init=False)
@@ -157,11 +161,13 @@ class S3Wal:
         """Keep an object that has entries pending, for a reader of one of them who will `release` it."""
         assert file.pending_count > 0, f"{file.name}: retained after its last release"
         file.pending_count += 1
+        self._pending_count += 1
 
     def release(self, file: WalFile, count: int = 1) -> None:
         """Say that `count` entries of the object are in segments, or are no longer wanted."""
         file.pending_count -= count
         assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
+        self._pending_count -= count
         self._wake_deleter()
 
     def trim(self, until: WalPosition) -> None:
@@ -176,6 +182,11 @@ class S3Wal:
         """
         part = await self.store.get_range(file.name, run_start(places), run_bytes(places))
         return decode_run(memoryview(part.data), places, name=file.name, salt=file.header.salt)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more should be flushed than is: a start would read very much back, or there is much to remember."""
+        return self._objects_bytes >= self.max_bytes * CROWDED_FRACTION or self._pending_count >= CROWDED_ENTRIES_COUNT
 
     async def settle(self) -> None:
         """Wait until everything that was appended before is durable. Raises StorageFailed."""
@@ -195,8 +206,8 @@ class S3Wal:
             queued_count=sum(len(draft.entries) for draft in waiting),
             queued_bytes=sum(draft.size_bytes for draft in waiting),
             object_count=len(self._objects),
-            object_bytes=sum(each.size_bytes for each in self._objects),
-            pending_count=sum(each.pending_count for each in self._objects),
+            object_bytes=self._objects_bytes,
+            pending_count=self._pending_count,
             retry_count=self._retry_count,
         )
 
@@ -207,7 +218,10 @@ class S3Wal:
 
         What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
         """
-        self._objects.extendleft(reversed(await earlier.replay(handle)))
+        replayed = await earlier.replay(handle)
+        self._objects.extendleft(reversed(replayed))
+        self._objects_bytes += sum(each.size_bytes for each in replayed)
+        self._pending_count += sum(each.pending_count for each in replayed)
         self._wake_deleter()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -320,6 +334,8 @@ class S3Wal:
                 records.append(entry)
         written.pending_count = len(records)
         self._objects.append(written)
+        self._objects_bytes += written.size_bytes
+        self._pending_count += len(records)
         self._durable_sequence = draft.entries[-1].sequence
         self.durable_position = written.position
         if len(records) < len(draft.entries):
@@ -329,6 +345,8 @@ class S3Wal:
         if records:
             self.on_durable(records)
         draft.round.succeed()
+        if self.is_crowded:
+            self.on_crowded()
 
     def _close(self) -> None:
         """Refuse further appends and fail whoever still waits."""
@@ -358,6 +376,6 @@ class S3Wal:
                     logger.warning("%s could not be deleted yet: %s", key, exc)
                     await trio.sleep(DELETE_RETRY_SECONDS)
                 else:
-                    self._objects.popleft()
+                    self._objects_bytes -= self._objects.popleft().size_bytes
             self._released = trio.Event()
             await self._released.wait()

@@ -2,7 +2,7 @@
 
 So a bucket outage costs disk, not memory: produces are acknowledged until the write-ahead log is full, and flush and
 fetch read what was spilled from its files. While the store keeps up nothing is spilled, as reading back costs more than
-waiting for an upload.
+waiting for an upload; but for tails so small that their objects would cost more than that (`kafscale.log.flusher`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ class Spiller:
             if not self.pool.under_pressure:
                 await self._pressed.wait()
             await trio.sleep(PATIENCE_SECONDS)
-            if self.pool.waiting_count or (
-                self.pool.under_pressure and self.flusher.stalled_seconds() >= STALLED_SECONDS
-            ):
+            if self._is_needed():
                 await self._spill()
+
+    def _is_needed(self) -> bool:
+        if not self.pool.under_pressure or self.pool.waiting_count:
+            return bool(self.pool.waiting_count)
+        return self.flusher.leaves_to_spilling or self.flusher.stalled_seconds() >= STALLED_SECONDS
 
     async def _spill(self) -> None:
         """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""

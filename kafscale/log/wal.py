@@ -48,6 +48,8 @@ DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancell
 NO_SPACE_RETRY_SECONDS = 1.0
 NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
 NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+CROWDED_FRACTION = 0.75  # of `max_bytes`
+CROWDED_ENTRIES_COUNT = 400_000  # at 320 bytes of memory for each that waits for its flush
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
@@ -113,13 +115,15 @@ class Wal:
     """The log on one disk.
 
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
-    It must not raise. `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
+    It must not raise. `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
+    `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
     """
 
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
+    on_crowded: Callable[[], None] = lambda: None
     sync_interval_seconds: float = 0.002
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     _filling: Round = attrs.field(factory=Round, init=False)
@@ -150,6 +154,16 @@ class Wal:
     def is_full(self) -> bool:
         """Whether what is appended now has to wait until files have been deleted."""
         return self._out_of_space and self._rotating_since is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more should be flushed than is: the log nears its limit, or has very many entries to remember."""
+        files_bytes = sum(file.size_bytes for file in self._files)
+        return (
+            self._out_of_space
+            or files_bytes >= self.max_bytes * CROWDED_FRACTION
+            or sum(file.pending_count for file in self._files) >= CROWDED_ENTRIES_COUNT
+        )
 
     async def wait_for_room(self) -> None:
         """Wait while the log is full."""
@@ -397,6 +411,8 @@ class Wal:
         self._files.append(self._next_file)
         self._next_file = None
         self._wake_file_tasks()
+        if self.is_crowded:
+            self.on_crowded()
 
     async def _prepare_next(self, size_bytes: int) -> None:
         """Have a next file of at least this size; waits while the disk is full."""
@@ -431,6 +447,7 @@ class Wal:
                 self.disk.location,
             )
         self._out_of_space = True
+        self.on_crowded()
         if not self._can_delete():
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._file_work.wait()

@@ -24,6 +24,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
 
+UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
 POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit
 
 
@@ -39,6 +40,7 @@ def memory_settings(**changes: Any) -> Settings:
         "store": StoreUrl(scheme="memory"),
         "chunk_pool_bytes": POOL_BYTES,
         "wal_segment_bytes": 1 << 20,
+        "flush_objects_per_minute": UNPACED,
     }
     return Settings(**(chosen | changes))
 

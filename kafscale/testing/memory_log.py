@@ -139,7 +139,7 @@ async def memory_log(
     chosen = memory_settings(**settings)
     journal, earlier = None, None
     if chosen.durability is Durability.S3_WAL:
-        journal = S3Wal(store=store, namespace=chosen.namespace, epoch=leader_epoch)
+        journal = S3Wal(store=store, namespace=chosen.namespace, epoch=leader_epoch, max_bytes=chosen.wal_max_bytes)
         earlier = await take_over(store, chosen.namespace, leader_epoch, kept_until=START)
     log = open_log(
         chosen,

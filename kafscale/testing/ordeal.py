@@ -23,6 +23,7 @@ from kafscale.testing.workload import Committer, IdempotentProducer, Reader, Top
 OPTIONS = (
     *("--default-partitions", "3"),
     *("--flush-interval", "20ms"),
+    *("--flush-objects-per-minute", "1000000"),
     *("--segment-bytes", "16KiB"),
     *("--wal-segment-bytes", "64KiB"),
 )
