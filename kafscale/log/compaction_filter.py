@@ -21,7 +21,7 @@ from kafscale.log.compaction_map import OffsetMap
 from kafscale.log.compaction_records import RecordPlaces, keep_records, locate_records, without_records
 from kafscale.log.compaction_transactions import AbortedTransaction, TransactionFilter
 from kafscale.store.base import Buffer
-from kafscale.wire.records import BatchHeader, parse_header
+from kafscale.wire.records import BatchHeader
 
 
 @attrs.frozen(kw_only=True)
@@ -51,12 +51,11 @@ class CompactionFilter:
     def __attrs_post_init__(self) -> None:
         self._transactions = TransactionFilter(self.rules.aborted)
 
-    def compact(self, batch: memoryview, *, ends_segment: bool) -> Buffer | None:
+    def compact(self, batch: memoryview, header: BatchHeader, *, ends_segment: bool) -> Buffer | None:
         """What is left of a batch, which is the batch itself if that is all of it; None if nothing is.
 
         Raises CorruptBatch.
         """
-        header = parse_header(batch)
         if header.base_offset >= self.rules.end_offset:
             return batch
         is_done_with = self._transactions.is_done_with(header)

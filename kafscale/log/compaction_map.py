@@ -45,14 +45,14 @@ class OffsetMap:
         self._low_halves = array("Q", [0]) * self._slots_count
         self._offsets = array("q", [EMPTY]) * self._slots_count
 
-    def put_all(self, keys: Iterable[bytes], offsets: Iterable[int]) -> int | None:
+    def put_all(self, keyed_offsets: Iterable[tuple[bytes, int]]) -> int | None:
         """Remember these offsets, in order; returns the first one that found no room, or None.
 
         Written out without calls, as `get_all` is: these two are a third of what compaction costs.
         """
         high_halves, low_halves, known = self._high_halves, self._low_halves, self._offsets
         slots_count = self._slots_count
-        for key, offset in zip(keys, offsets, strict=True):
+        for key, offset in keyed_offsets:
             high, low = _digest_halves(blake2b(key, digest_size=16).digest())
             slot = high % slots_count
             while known[slot] != EMPTY and (high_halves[slot] != high or low_halves[slot] != low):

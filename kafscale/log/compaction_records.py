@@ -6,6 +6,7 @@ a batch gets a delete horizon its base timestamp changes, and with it every reco
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import attrs
@@ -96,6 +97,13 @@ def keep_records(
 
     `delete_horizon_ms` is set if given, and otherwise stays as it is. Raises CorruptBatch.
     """
+    try:
+        return _keep(header, places, kept, delete_horizon_ms)
+    except (IndexError, DecodeError, struct.error) as exc:  # such as a timestamp of 70 bits
+        raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is damaged: {exc}") from exc
+
+
+def _keep(header: BatchHeader, places: RecordPlaces, kept: Sequence[int], delete_horizon_ms: int | None) -> bytearray:
     base_timestamp_ms, attributes = header.base_timestamp_ms, header.attributes
     data, starts = places.data, places.starts
     timestamps_ms = [base_timestamp_ms + _timestamp_delta(data, starts[index]) for index in kept]

@@ -29,6 +29,11 @@ class AbortedTransaction:
     first_offset: int
     marker_offset: int
 
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether a batch is part of it."""
+        is_between = self.first_offset <= header.base_offset < self.marker_offset
+        return is_between and header.producer_id == self.producer_id
+
 
 @attrs.define(eq=False)
 class Outcomes:
@@ -68,10 +73,7 @@ class TransactionFilter:
         if not header.is_transactional:
             return False
         self._observed.add(header.producer_id)
-        return any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset < each.marker_offset
-            for each in self.aborted
-        )
+        return any(each.holds(header) for each in self.aborted)
 
 
 def _is_abort(batch: memoryview, header: BatchHeader) -> bool:

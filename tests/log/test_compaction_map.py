@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,14 @@ from kafscale.log.compaction_map import EMPTY, OffsetMap, capacity_of
 keys = st.lists(st.binary(max_size=2), max_size=60)
 
 
+def numbered(put: Iterable[bytes]) -> Iterable[tuple[bytes, int]]:
+    return ((key, offset) for offset, key in enumerate(put))
+
+
 @given(keys, keys)
 def test_it_knows_the_last_offset_of_each_key_and_of_no_other(put, asked):
     latest = OffsetMap(64)
-    assert latest.put_all(put, range(len(put))) is None
+    assert latest.put_all(numbered(put)) is None
     model = {key: offset for offset, key in enumerate(put)}
     assert latest.key_count == len(model)
     assert latest.get_all([*put, *asked]) == [model.get(key, EMPTY) for key in [*put, *asked]]
@@ -31,7 +36,7 @@ def test_it_takes_as_many_keys_as_it_has_room_for_and_says_where_it_stopped(put,
             stopped = offset
             break
         model[key] = offset
-    assert latest.put_all(put, range(len(put))) == stopped
+    assert latest.put_all(numbered(put)) == stopped
     assert latest.get_all(put) == [model.get(key, EMPTY) for key in put]
 
 
@@ -40,5 +45,5 @@ def test_it_fits_into_the_bytes_it_was_given():
     latest = OffsetMap(capacity_of(size_bytes))
     columns = (latest._high_halves, latest._low_halves, latest._offsets)
     assert sum(map(sys.getsizeof, columns)) <= size_bytes + 1000
-    assert latest.put_all([b"%d" % number for number in range(latest.capacity)], range(latest.capacity)) is None
-    assert latest.put_all([b"one more"], [7]) == 7
+    assert latest.put_all(numbered(b"%d" % number for number in range(latest.capacity))) is None
+    assert latest.put_all([(b"one more", 7)]) == 7
