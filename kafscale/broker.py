@@ -29,6 +29,7 @@ import trio
 
 from kafscale.api.calls import Api
 from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.api.quotas import Quotas
 from kafscale.api.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_broker_metrics, register_s3_wal_metrics
@@ -187,6 +188,7 @@ class Broker:
             producer_ids=ProducerIds(metadata),
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
+            quotas=Quotas.of(settings, self.metrics),
         )
         return log
 

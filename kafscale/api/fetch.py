@@ -5,7 +5,7 @@
     11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
-by what becomes durable; nobody polls.
+by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.quotas`).
 """
 
 from __future__ import annotations
@@ -63,8 +63,15 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         context = services.fetch_sessions.resolve(request)
     except KafkaError as exc:
         return FetchReply(FetchResponse(error_code=exc.code))
+    quota = services.quotas.consumer
+    if quota is not None:  # as in Kafka: what is above this would hold the client back whatever it did before
+        request.max_bytes = min(request.max_bytes, quota.burst_bytes)
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, request, context)
-    return FetchReply(_response(context, look), look.slices)
+    reply = FetchReply(_response(context, look), look.slices)
+    if quota is not None:
+        reply.response.throttle_time_ms = quota.throttle_ms(call.client_id, look.size_bytes)
+    return reply
 
 
 async def _read_until_enough(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:

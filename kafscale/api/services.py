@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.api.quotas import Quotas
 from kafscale.cluster.groups import GroupCoordinator
 from kafscale.cluster.node import Node
 from kafscale.cluster.producers import ProducerIds
@@ -35,6 +36,7 @@ class Services:
     groups: GroupCoordinator
     log: Log
     fetch_sessions: FetchSessions
+    quotas: Quotas = attrs.field(factory=Quotas)
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -201,6 +201,18 @@ class Settings:
         why="At least file.delete.delay.ms of its topic.",
         least=0,
     )
+    producer_byte_rate: Size = option(
+        0,
+        "Bytes per second that the connections of one client id may produce, together; 0 for no limit.",
+        why="Kafka: the client quota producer_byte_rate. Replies say throttle_time_ms, and reading pauses (KIP-219).",
+        least=0,
+    )
+    consumer_byte_rate: Size = option(
+        0,
+        "Bytes per second that the connections of one client id may fetch, together; 0 for no limit.",
+        why="Kafka: the client quota consumer_byte_rate.",
+        least=0,
+    )
     auto_create_topics: bool = option(
         True,
         "Create a topic when a client asks for it by name and allows that.",

@@ -11,7 +11,6 @@ A connection that breaks the protocol, or whose peer goes away, ends by itself; 
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections import deque
 from time import perf_counter
@@ -27,6 +26,7 @@ from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter
 from kafscale.server.dispatch import Dispatcher, Reply, Request
+from kafscale.server.pauses import PauseReason, Pauses
 from kafscale.server.transport import Transport
 from kafscale.store.base import Buffer
 from kafscale.wire.frames import FrameReader, LargeFrame
@@ -45,16 +45,6 @@ ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must
 OVERFLOW_MAX_BYTES = 64 << 20  # of all connections: large frames that the pool had no room for, until they are refused
 OVERFLOW_MAX_SECONDS = 5.0  # for such a frame to arrive: with what it has waited, still less than a client's 30 s
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
-
-
-class PauseReason(enum.StrEnum):
-    """Why a connection is not read from."""
-
-    IN_FLIGHT_REQUESTS = "in_flight_requests"
-    IN_FLIGHT_BYTES = "in_flight_bytes"
-    POOL = "pool"
-    LOG_FULL = "log_full"  # the write-ahead log waits for space on the disk
-    VALIDATION = "validation"  # a large compressed batch is checked in a thread
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -78,19 +68,19 @@ class Connection:
     overflow: ByteBudget
     limits: Limits
     metrics: ConnectionMetrics
-    paused: set[PauseReason] = attrs.field(factory=set, init=False)
+    pauses: Pauses = attrs.field(init=False)
     last_active: float = attrs.field(factory=trio.current_time, init=False)
     _frames: FrameReader = attrs.field(init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _room: trio.Event = attrs.field(factory=trio.Event, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: bool = attrs.field(default=False, init=False)
     _was_refused: bool = attrs.field(default=False, init=False)  # for want of room, and nothing was taken since
 
     def __attrs_post_init__(self) -> None:
         self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
+        self.pauses = Pauses(self.metrics.pauses)
 
     @property
     def idle(self) -> bool:
@@ -151,19 +141,21 @@ class Connection:
             self._frames.receive_data(data)
             while frames := self._frames.next_frames():
                 for frame in frames:
-                    if len(self._queue) >= self.limits.max_in_flight_requests_count:
-                        await self._wait_for_room()
+                    if len(self._queue) >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
+                        await self._wait_until_resumed()
                     await self._take(frame, received_at, None)
             large = self._frames.take_large_frame()
             if large is not None and not await self._receive_large(large):
                 break
             self._work.set()
-            if self._over_limits():
-                await self._wait_for_room()
+            if self._over_limits() or self.pauses.reasons:
+                await self._wait_until_resumed()
 
     async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
         """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread."""
         request = self.dispatcher.accept(frame, self.peer, received_at, lease)
+        if request.throttle_ms:
+            self._mute(request.throttle_ms)
         if request.pending is not None:
             if request.pending.incomplete:
                 await self._complete(request.pending)
@@ -179,14 +171,12 @@ class Connection:
         reason = PauseReason.LOG_FULL if pending.services.log.is_full else PauseReason.POOL
         if pending.unchecked:
             reason = PauseReason.VALIDATION
-        self._pause(reason)
-        try:
-            self._was_refused = not await pending.complete(self._patience_seconds())
-        except BaseException:
-            pending.abandon()
-            raise
-        finally:
-            self.paused.discard(reason)
+        with self.pauses.because(reason):
+            try:
+                self._was_refused = not await pending.complete(self._patience_seconds())
+            except BaseException:
+                pending.abandon()
+                raise
 
     def _patience_seconds(self) -> float:
         return ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
@@ -194,8 +184,8 @@ class Connection:
     async def _receive_large(self, large: LargeFrame) -> bool:
         """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
         self._work.set()
-        if len(self._queue) >= self.limits.max_in_flight_requests_count:
-            await self._wait_for_room()
+        if len(self._queue) >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
+            await self._wait_until_resumed()
         if large.received[:2] != PRODUCE_PREFIX:
             if large.size_bytes > OTHER_FRAME_MAX_BYTES:
                 raise ProtocolError(f"a frame of {large.size_bytes} bytes that is no Produce")
@@ -226,14 +216,10 @@ class Connection:
         """Room in the pool; None if there is none in time."""
         if size_bytes > self.pool.size_bytes:
             raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
-        self._pause(PauseReason.POOL)
-        try:
-            with trio.move_on_after(self._patience_seconds()):
-                return await self.pool.acquire(size_bytes)
-            self._was_refused = True
-            return None
-        finally:
-            self.paused.discard(PauseReason.POOL)
+        with self.pauses.because(PauseReason.POOL), trio.move_on_after(self._patience_seconds()):
+            return await self.pool.acquire(size_bytes)
+        self._was_refused = True
+        return None
 
     async def _receive_overflow(self, large: LargeFrame) -> bool:
         """Receive a Produce that the pool has no room for as a small one is: only who has read it can refuse it.
@@ -245,28 +231,30 @@ class Connection:
                 return await self._receive_rest(large, memoryview(bytearray(large.size_bytes)), None)
         raise ProtocolError(f"a Produce of {large.size_bytes} bytes came too slowly while there was no memory for it")
 
+    # ---- pauses -----------------------------------------------------------------------------------------------
+
     def _over_limits(self) -> bool:
         return (
             len(self._queue) >= self.limits.max_in_flight_requests_count
             or self._queued_bytes >= self.limits.max_in_flight_bytes
         )
 
-    async def _wait_for_room(self) -> None:
-        """Until fewer requests, and fewer bytes, are in flight."""
-        self._work.set()
-        while self._over_limits():
-            if len(self._queue) >= self.limits.max_in_flight_requests_count:
-                self._pause(PauseReason.IN_FLIGHT_REQUESTS)
-            if self._queued_bytes >= self.limits.max_in_flight_bytes:
-                self._pause(PauseReason.IN_FLIGHT_BYTES)
-            self._room = trio.Event()
-            await self._room.wait()
-            self.paused -= {PauseReason.IN_FLIGHT_REQUESTS, PauseReason.IN_FLIGHT_BYTES}
+    def _update_pauses(self) -> None:
+        """As many requests and bytes are in flight as there are now."""
+        self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, len(self._queue) >= self.limits.max_in_flight_requests_count)
+        self.pauses.set(PauseReason.IN_FLIGHT_BYTES, self._queued_bytes >= self.limits.max_in_flight_bytes)
 
-    def _pause(self, reason: PauseReason) -> None:
-        if reason not in self.paused:
-            self.paused.add(reason)
-            self.metrics.pauses[reason].value += 1
+    def _mute(self, throttle_ms: int) -> None:
+        """Do not read for so long: the client is above its quota, and its reply says so."""
+        until = trio.current_time() + throttle_ms / 1000
+        self.pauses.mute(until)
+        self.last_active = max(self.last_active, until)  # it is silent as it was told to be
+
+    async def _wait_until_resumed(self) -> None:
+        """Until there is no more reason not to read. What was read is answered meanwhile."""
+        self._work.set()
+        self._update_pauses()
+        await self.pauses.wait_until_none()
 
     # ---- writer -----------------------------------------------------------------------------------------------
 
@@ -279,7 +267,10 @@ class Connection:
                     request = self._queue[0]
                     if outgoing and self.dispatcher.may_wait(request):
                         await self._send(outgoing)
-                    outgoing.append((request, await self.dispatcher.answer(request)))
+                    reply = await self.dispatcher.answer(request)
+                    outgoing.append((request, reply))
+                    if reply.throttle_ms:
+                        self._mute(reply.throttle_ms)
                     request.release()
                     self._queue.popleft()
                     self._queued_bytes -= request.size_bytes
@@ -305,8 +296,9 @@ class Connection:
             self.dispatcher.sent(request, now)
             reply.release()
         outgoing.clear()
-        self.last_active = trio.current_time()
-        self._room.set()
+        self.last_active = max(self.last_active, trio.current_time())
+        if self.pauses.reasons:
+            self._update_pauses()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -31,7 +31,8 @@ class Request:
     """One request on its way to its reply.
 
     `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
-    `lease` holds the frame if it was received into the chunk pool.
+    `lease` holds the frame if it was received into the chunk pool. `throttle_ms` is for how long its connection is
+    not to be read from, by a quota.
     """
 
     api: Api
@@ -41,6 +42,7 @@ class Request:
     lease: Lease | None
     size_bytes: int
     pending: PendingProduce | None = None
+    throttle_ms: int = 0
 
     def release(self) -> None:
         """The frame is not needed any more; what Produce keeps of it has leases of its own."""
@@ -51,10 +53,11 @@ class Request:
 
 @attrs.define(eq=False)
 class Reply:
-    """The buffers to send, none for `acks=0`; `release` once they are sent."""
+    """The buffers to send, none for `acks=0`; `release` once they are sent. `throttle_ms` as for a request."""
 
     buffers: list[Buffer]
     fetch: FetchReply | None = None
+    throttle_ms: int = 0
 
     def release(self) -> None:
         if self.fetch is not None:
@@ -115,6 +118,9 @@ class Dispatcher:
         request = Request(api, call, frame[header.body_offset :], received_at, lease, len(frame))
         if api is produce.API:
             request.pending = produce.begin(self.services, call, self._decode(request), lease)
+            if self.services.quotas.producer is not None:
+                request.throttle_ms = self.services.quotas.producer.throttle_ms(call.client_id, len(frame))
+                request.pending.response.throttle_time_ms = request.throttle_ms
         return request
 
     def may_wait(self, request: Request) -> bool:
@@ -139,6 +145,7 @@ class Dispatcher:
         reply = Reply([])
         if isinstance(response, FetchReply):
             reply.fetch, response = response, response.response
+            reply.throttle_ms = response.throttle_time_ms
         row.errors.count(response)
         if request.pending is None or request.pending.acks != produce.ACKS_NONE:
             reply.buffers = self._encode(row, request.call, response, version)

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from kafscale.testing.background_broker import running_broker
 from kafscale.testing.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
 
 POLL_SECONDS = 0.05
@@ -362,3 +363,21 @@ def test_one_consumer_of_a_hundred_and_fifty_partitions(broker, name):
     member.poll_until(lambda: len(member.values) >= 600, "all messages")
     member.consumer.close()
     assert sorted(member.values) == list(range(600))
+
+
+def test_clients_above_their_quota_are_told_to_hold_back(name):
+    """Well above: the reply comes at once, and nobody waits for the time that it tells."""
+    told = []
+    heard = {"throttle_cb": lambda event: told.append((event.broker_id, event.throttle_time > 0))}
+    with running_broker(producer_byte_rate="10KB", consumer_byte_rate="10KB") as broker:
+        produce_numbers(broker, name, 10)
+        producer = producer_for(broker, **heard)
+        producer.produce(name, bytes(500_000))
+        assert producer.flush(DEADLINE_SECONDS) == 0
+        poll_until(lambda: told, lambda: producer.poll(POLL_SECONDS), what="the producer is told")
+        del told[:]
+        reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name, **heard})
+        reader.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
+        poll_until(lambda: told, lambda: reader.poll(POLL_SECONDS), what="the consumer is told")
+        assert told[0] == (0, True)
+        reader.close()

@@ -208,10 +208,10 @@ async def test_the_in_flight_limit_stops_reading_and_goes_on(autojump_clock: tri
         waiting = await _send_fetch(client, _fetch(0, max_wait_ms=5_000, min_bytes=1 << 20))
         replies = [await client.send(_produce(b"x"), ProduceResponse) for _ in range(20)]
         await trio.testing.wait_all_tasks_blocked()
-        (connection,) = [each for each in running.broker.acceptor.connections if each.paused]
-        assert connection.paused == {"in_flight_requests"}
+        (connection,) = [each for each in running.broker.acceptor.connections if each.pauses.reasons]
+        assert connection.pauses.reasons == {"in_flight_requests"}
         assert [_base_offset(await reply.wait()) for reply in replies] == list(range(20))
-        assert not connection.paused
+        assert not connection.pauses.reasons
         await waiting.wait()
 
 
@@ -297,11 +297,11 @@ async def test_a_producer_waits_while_the_pool_is_exhausted_and_loses_nothing(ru
     waiting = await client.send(_produce(b"small"), ProduceResponse)
     large = await client.send(_produce(bytes(100_000)), ProduceResponse)
     await trio.testing.wait_all_tasks_blocked()
-    (connection,) = [each for each in running.broker.acceptor.connections if each.paused]
-    assert connection.paused == {"pool"}
+    (connection,) = [each for each in running.broker.acceptor.connections if each.pauses.reasons]
+    assert connection.pauses.reasons == {"pool"}
     held.release()
     assert [_base_offset(await reply.wait()) for reply in (waiting, large)] == [0, 1]
-    assert not connection.paused
+    assert not connection.pauses.reasons
 
 
 def _error(response: ProduceResponse) -> int:

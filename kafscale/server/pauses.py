@@ -1,0 +1,72 @@
+"""Why a connection is not read from: reasons kept as flags, of which several may hold at once.
+
+Reading resumes when none is left, whoever took the last one away.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from kafscale.metrics import Counter
+
+
+class PauseReason(enum.StrEnum):
+    """Why a connection is not read from."""
+
+    IN_FLIGHT_REQUESTS = "in_flight_requests"
+    IN_FLIGHT_BYTES = "in_flight_bytes"
+    POOL = "pool"
+    LOG_FULL = "log_full"  # the write-ahead log waits for space on the disk
+    VALIDATION = "validation"  # a large compressed batch is checked in a thread
+    QUOTA = "quota"  # the client has been told to hold back
+
+
+@attrs.define(eq=False)
+class Pauses:
+    """The reasons of one connection; `counts` has how often each has begun to hold, over all connections."""
+
+    counts: Mapping[PauseReason, Counter]
+    reasons: set[PauseReason] = attrs.field(factory=set, init=False)
+    _muted_until: float = attrs.field(default=0.0, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def set(self, reason: PauseReason, holds: bool) -> None:
+        """Say whether a reason holds."""
+        if holds is (reason in self.reasons):
+            return
+        if holds:
+            self.reasons.add(reason)
+            self.counts[reason].value += 1
+        else:
+            self.reasons.discard(reason)
+        self._changed.set()
+
+    @contextmanager
+    def because(self, reason: PauseReason) -> Iterator[None]:
+        """It holds while the reader itself waits for something."""
+        self.set(reason, True)
+        try:
+            yield
+        finally:
+            self.set(reason, False)
+
+    def mute(self, until: float) -> None:
+        """QUOTA holds until then, or for longer if that was said before."""
+        self._muted_until = max(self._muted_until, until)
+        self.set(PauseReason.QUOTA, True)
+
+    async def wait_until_none(self) -> None:
+        """Until no reason is left."""
+        while self.reasons:
+            self._changed = trio.Event()
+            muted = PauseReason.QUOTA in self.reasons
+            with trio.move_on_at(self._muted_until if muted else math.inf):
+                await self._changed.wait()
+            if muted:
+                self.set(PauseReason.QUOTA, trio.current_time() < self._muted_until)

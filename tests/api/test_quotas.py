@@ -1,0 +1,208 @@
+"""Byte rates: Kafka's arithmetic, the memory they take, and what a whole broker does to clients above them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from kafscale.api import quotas
+from kafscale.api.quotas import ByteRate, ByteRateQuota
+from kafscale.client.connection import Connection
+from kafscale.cluster.topics import NewTopic
+from kafscale.metrics import Histogram
+from kafscale.server.pauses import PauseReason
+from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from kafscale.testing.one_topic import TOPIC, request_in
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import Record, build_batch
+
+RATE = 10_000
+
+
+# ---- the rate -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_ten_seconds_worth_may_come_at_once() -> None:
+    rate = ByteRate()
+    rate.add(10 * RATE, 5.0)
+    assert rate.excess_seconds(RATE, 5.0) == pytest.approx(0)
+    rate.add(2 * RATE, 5.0)
+    assert rate.excess_seconds(RATE, 5.0) == pytest.approx(2)
+
+
+def test_what_lies_back_for_eleven_seconds_no_longer_counts() -> None:
+    rate = ByteRate()
+    rate.add(100 * RATE, 0.0)
+    rate.add(RATE, 10.9)
+    assert rate.excess_seconds(RATE, 10.9) == pytest.approx(101 - 10.9)
+    rate.add(RATE, 11.1)
+    assert rate.excess_seconds(RATE, 11.1) < 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5 * RATE)), min_size=1, max_size=200))
+def test_who_holds_back_as_told_stays_at_the_rate(sent: list[tuple[float, int]]) -> None:
+    """Whoever waits for as long as it is told sends, over any longer time, no more than that and what it began with."""
+    rate, now, total = ByteRate(), 0.0, 0
+    for pause, size in sent:
+        now += pause
+        rate.add(size, now)
+        total += size
+        now += max(0.0, rate.excess_seconds(RATE, now))
+        assert total <= RATE * (now + 11) + 1
+        assert len(rate._windows) <= quotas.WINDOWS_COUNT + 1
+
+
+async def test_the_clients_that_are_remembered_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr(quotas, "CLIENTS_MAX_COUNT", 3)
+    quota = ByteRateQuota(bytes_per_second=RATE, throttled_seconds=Histogram())
+    assert quota.throttle_ms("busy", 11 * RATE) == 1000
+    for number in range(10):
+        assert quota.throttle_ms(f"client {number}", 1) == 0
+        assert quota.throttle_ms("busy", 0) == 1000
+    assert quota.throttle_ms("x" * 1000, 11 * RATE) == 1000
+    assert quota.throttle_ms("x" * 2000, 0) == 1000
+    assert len(quota._rates) == 3
+
+
+# ---- a broker -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def broker_with(**options: Any) -> AsyncIterator[MemoryBroker]:
+    async with memory_broker(memory_parts(), memory_settings(**options)) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        yield running
+
+
+def produce_request(size_bytes: int) -> ProduceRequest:
+    records = memoryview(build_batch([Record(value=bytes(size_bytes))]))
+    data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=records)])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+
+
+async def produce(client: Connection, size_bytes: int) -> int:
+    """The time for which the client is to hold back, in milliseconds."""
+    return (await client.request(produce_request(size_bytes), ProduceResponse)).throttle_time_ms
+
+
+async def fetch(client: Connection, offset: int, *, max_bytes: int = 1 << 20) -> FetchResponse:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])]
+    )
+    return await request_in(client, 12, request, FetchResponse)
+
+
+async def end_offset(client: Connection) -> int:
+    wanted = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+    response = await client.request(ListOffsetsRequest(topics=[wanted]), ListOffsetsResponse)
+    return response.topics[0].partitions[0].offset
+
+
+async def test_a_producer_above_its_rate_is_answered_at_once_and_then_not_read_from(autojump_clock: MockClock) -> None:
+    async with broker_with(producer_byte_rate=RATE) as running:
+        client = await running.connect()
+        started = trio.current_time()
+        assert await produce(client, 9 * RATE) == 0
+        throttle_ms = await produce(client, 4 * RATE)
+        assert throttle_ms == pytest.approx(3000, abs=100)
+        assert trio.current_time() - started < 0.1
+        muted_at = trio.current_time()
+        await end_offset(client)
+        assert trio.current_time() - muted_at == pytest.approx(throttle_ms / 1000, abs=0.1)
+        assert running.broker.acceptor.metrics.pauses[PauseReason.QUOTA].value == 1
+        text = running.broker.metrics.expose()
+        assert 'kafscale_throttle_seconds_count{quota="producer"} 1' in text
+        assert 'kafscale_throttle_seconds_count{quota="consumer"}' not in text
+
+
+async def test_requests_that_were_sent_together_wait_for_their_turn(autojump_clock: MockClock) -> None:
+    async with broker_with(producer_byte_rate=RATE) as running:
+        client = await running.connect()
+        replies = [await client.send(produce_request(8_000), ProduceResponse) for _ in range(30)]
+        started = trio.current_time()
+        times = []
+        for reply in replies:
+            await reply.wait()
+            times.append(trio.current_time() - started)
+        assert times[11] < 0.1  # ten seconds' worth
+        assert times[-1] == pytest.approx(30 * 8_000 / RATE - 11, abs=2.5)
+        assert await end_offset(client) == 30
+
+
+async def test_the_connections_of_a_client_id_share_its_rate_and_others_have_their_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with broker_with(producer_byte_rate=RATE) as running:
+        first, second, other = [await running.connect() for _ in range(3)]
+        other.client_id = "other"
+        assert await produce(first, 9 * RATE) == 0
+        assert await produce(second, 4 * RATE) > 0
+        assert await produce(other, 9 * RATE) == 0
+
+
+async def test_a_consumer_above_its_rate_gets_what_it_asked_for_and_then_waits(autojump_clock: MockClock) -> None:
+    async with broker_with(consumer_byte_rate=RATE) as running:
+        client = await running.connect()
+        for _ in range(6):
+            assert await produce(client, 4 * RATE) == 0
+        offset, throttled_ms, started = 0, 0, trio.current_time()
+        while offset < 6:
+            response = await fetch(client, offset, max_bytes=4 * RATE + 200)
+            assert response.responses[0].partitions[0].records
+            throttled_ms += response.throttle_time_ms
+            offset += 1
+        assert throttled_ms >= 14_000 - 1_500
+        assert trio.current_time() - started >= 9
+
+
+async def test_a_fetch_is_no_larger_than_what_would_hold_it_back_by_itself(autojump_clock: MockClock) -> None:
+    async with broker_with(consumer_byte_rate=RATE) as running:
+        client = await running.connect()
+        for _ in range(30):
+            await produce(client, RATE)
+        response = await fetch(client, 0)
+        records = response.responses[0].partitions[0].records
+        assert records is not None
+        assert 8 * RATE < len(records) <= 10 * RATE
+        assert response.throttle_time_ms == 0
+
+
+@pytest.mark.parametrize("pool_waits_seconds", [1, 9])
+async def test_paused_for_two_reasons_at_once_it_goes_on_when_both_are_gone(
+    pool_waits_seconds: float, autojump_clock: MockClock
+) -> None:
+    async with broker_with(producer_byte_rate=RATE) as running:
+        client = await running.connect()
+        await produce(client, 9 * RATE)
+        await running.broker.services.log.flusher.flush_all()
+        pool = running.broker.services.log.pool
+        held = await pool.acquire(pool.size_bytes)
+        started = trio.current_time()
+        throttled = await client.send(produce_request(4 * RATE), ProduceResponse)
+        await trio.sleep(pool_waits_seconds)
+        (connection,) = running.broker.acceptor.connections
+        assert connection.pauses.reasons == {PauseReason.POOL, PauseReason.QUOTA}
+        held.release()
+        throttle_ms = (await throttled.wait()).throttle_time_ms
+        assert trio.current_time() - started == pytest.approx(pool_waits_seconds, abs=0.1)
+        await end_offset(client)
+        longest_seconds = max(throttle_ms / 1000, pool_waits_seconds)
+        assert trio.current_time() - started == pytest.approx(longest_seconds, abs=0.1)
+        assert not connection.pauses.reasons
