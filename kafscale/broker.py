@@ -118,7 +118,7 @@ class Broker:
         with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
-                server = AdminServer(self.metrics, lambda: self._not_ready)
+                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log)
                 nursery.start_soon(trio.serve_listeners, server.serve, list(self.admin.sockets))
                 opened = await open_store(self.settings, self.metrics)
                 disk = RealDisk(directory / "wal")

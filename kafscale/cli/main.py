@@ -20,7 +20,19 @@ import click
 import kafscale
 from kafscale.errors import ConfigError, KafScaleError
 
-COMMANDS = ("serve", "config", "topics", "groups", "produce", "consume", "inspect", "adopt", "verify", "storage")
+COMMANDS = (
+    "serve",
+    "config",
+    "topics",
+    "groups",
+    "produce",
+    "consume",
+    "flush",
+    "inspect",
+    "adopt",
+    "verify",
+    "storage",
+)
 
 
 class LazyGroup(click.Group):

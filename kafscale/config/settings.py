@@ -54,7 +54,7 @@ class Settings:
     )
     admin_listen: Address = option(
         Address("127.0.0.1", 9644),
-        "Address of the admin HTTP server: /healthz, /readyz and /metrics.",
+        "Address of the admin HTTP server: /healthz, /readyz, /metrics, and /flush for `kafscale flush`.",
     )
     data_dir: Path = option(
         Path("kafscale-data"),

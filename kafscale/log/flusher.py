@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import trio
@@ -79,6 +79,28 @@ class _DuePartitions:
 
 
 @attrs.define(eq=False, kw_only=True)
+class FlushReport:
+    """What is to be flushed on demand, of all topics or of some, and how far that has come."""
+
+    topics: frozenset[str] | None = None
+    wanted: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and up to which offset
+    wanted_bytes: int = attrs.field(default=0, init=False)
+    segments_count: int = attrs.field(default=0, init=False)
+    flushed_bytes: int = attrs.field(default=0, init=False)  # more than was wanted, if more came before its flush began
+
+    def want(self, partitions: Iterable[Partition]) -> None:
+        """Take those of its topics as they are now."""
+        self.wanted = {p: p.flushable_offset for p in partitions if self.topics is None or p.topic in self.topics}
+        self.wanted_bytes = sum(partition.flushable_bytes for partition in self.wanted)
+
+    def flushed(self, partition: Partition, size_bytes: int) -> None:
+        """A segment is in the bucket."""
+        if partition in self.wanted:
+            self.segments_count += 1
+            self.flushed_bytes += size_bytes
+
+
+@attrs.define(eq=False, kw_only=True)
 class Flusher:
     """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability.
 
@@ -104,6 +126,7 @@ class Flusher:
     _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
     _under_pressure: bool = attrs.field(default=False, init=False)
     leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
+    _reports: set[FlushReport] = attrs.field(factory=set, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _flush_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -160,19 +183,29 @@ class Flusher:
                     with trio.move_on_at(self._next_look_at()):
                         await self._wake.wait()
 
-    async def flush_all(self) -> None:
+    async def flush_all(self, report: FlushReport | None = None) -> None:
         """Flush everything that may be flushed now, and wait until it is in the bucket, not for what comes later.
 
-        `run` must be running. Goes on trying for as long as the store fails: the caller sets the limit.
+        `report` says of which topics, and is kept up to date meanwhile. `run` must be running. Goes on trying for as
+        long as the store fails: the caller sets the limit.
         """
-        wanted = {p: p.flushable_offset for p in (*self._waiting, *self._due, *self._flushing)}
-        for partition in tuple(self._waiting):
-            self._make_due(partition)
-        for partition, end_offset in wanted.items():
-            while partition.flushed_offset < end_offset and not partition.closed:
+        report = report or FlushReport()
+        report.want((*self._waiting, *self._due, *self._flushing))
+        self._reports.add(report)
+        try:
+            for partition in report.wanted:
                 if partition in self._waiting:
                     self._make_due(partition)
-                await self._flush_ended.wait()
+            for partition, end_offset in report.wanted.items():
+                await self._wait_flushed(partition, end_offset)
+        finally:
+            self._reports.discard(report)
+
+    async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
+        while partition.flushed_offset < end_offset and not partition.closed:
+            if partition in self._waiting:
+                self._make_due(partition)
+            await self._flush_ended.wait()
 
     async def wait_ended(self, topic_id: bytes) -> None:
         """Wait until no flush of a closed topic's partitions is under way any more."""
@@ -259,6 +292,8 @@ class Flusher:
                 await self.uploader.flush(partition, plan)
                 self._last_progress = trio.current_time()
                 self.duration_seconds.observe(self._last_progress - started)
+                for report in self._reports:
+                    report.flushed(partition, plan.size_bytes)
         except (StoreError, DamagedObject) as exc:
             failed = True
             self.failed_count.value += 1

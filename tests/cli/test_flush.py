@@ -1,0 +1,161 @@
+"""`kafscale flush` against the admin server of a broker: what it prints, its exit codes, and what it says to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import attrs
+import pytest
+import trio
+
+from kafscale.cli.main import run
+from kafscale.log.flusher import FlushReport
+from kafscale.log.log import Log
+from kafscale.metrics import Metrics
+from kafscale.server.admin_http import AdminServer
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.memory_log import batch_of, memory_log, topic_spec
+
+TOPICS = [topic_spec(2, name="orders"), topic_spec(1, name="audit", topic_id=b"a" * 16)]
+KFS = On("put*", "*.kfs")
+
+
+@attrs.define(eq=False)
+class Admin:
+    """An admin server of a log that flushes nothing by itself."""
+
+    log: Log
+    store: FaultyStore
+    address: str
+    capsys: pytest.CaptureFixture[str]
+    append: Callable[..., object]
+    not_ready: str | None = None
+
+    async def flush(self, *arguments: str, code: int = 0) -> str:
+        self.capsys.readouterr()
+        command = ["flush", *arguments, "--admin", self.address]
+        assert await trio.to_thread.run_sync(run, command) == code
+        written = self.capsys.readouterr()
+        assert written.err.count("\n") == bool(code)
+        return written.err if code else written.out
+
+    def left(self, topic: str) -> int:
+        return sum(partition.flushable_bytes for partition in self.log.by_name[topic])
+
+
+@pytest.fixture
+async def admin(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Admin]:
+    store = FaultyStore(MemoryStore())
+    async with (
+        memory_log(store, MemoryDisk(), topics=TOPICS, flush_interval_seconds=1e9) as log,
+        trio.open_nursery() as nursery,
+    ):
+        for name, index in (("orders", 0), ("orders", 1), ("audit", 0)):
+            await log.append(log.partition(index, name=name), b"x")
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        made = Admin(log.log, store, address, capsys, log.append)
+        server = AdminServer(Metrics(), lambda: made.not_ready, lambda: log.log)
+        nursery.start_soon(trio.serve_listeners, server.serve, [listener])
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_everything_is_in_the_bucket_when_it_is_done(admin: Admin) -> None:
+    size = len(batch_of(b"x"))
+    assert (await admin.flush()).startswith(f"flushed 3 segments, {3 * size} bytes, in 0.")
+    assert admin.left("orders") == admin.left("audit") == 0
+    assert (await admin.flush()).startswith("flushed 0 segments, 0 bytes, in 0")
+
+
+async def test_of_a_topic_as_json(admin: Admin) -> None:
+    told = json.loads(await admin.flush("audit", "--json"))
+    assert told.keys() == {"segments", "bytes", "seconds"}
+    assert (told["segments"], told["bytes"]) == (1, len(batch_of(b"x")))
+    assert admin.left("orders") > admin.left("audit") == 0
+
+
+async def test_a_topic_that_is_not_there(admin: Admin) -> None:
+    error = await admin.flush("orders", "nothing here & there", code=1)
+    assert error == "kafscale: there is no topic 'nothing here & there'; `kafscale topics list` shows them\n"
+    assert admin.left("orders") > 0
+
+
+async def test_no_admin_server_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*bound.getsockname())
+        assert run(["flush", "--admin", address]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"kafscale: no broker's admin server at {address}: Connection refused; start the broker")
+    assert error.count("\n") == 1
+
+
+async def test_another_server_there(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: list[bytes] = []
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(answers.pop())
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        for answer, words in [
+            (b"HTTP/1.1 405 No\r\ncontent-length: 3\r\n\r\nno\n", "answered 405 (no): that is not the --admin-listen"),
+            (b"220 mail\r\n", "lost the admin server"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n", "lost the admin server"),
+        ]:
+            answers.append(answer)
+            assert await trio.to_thread.run_sync(run, ["flush", "--admin", address]) == 1
+            error = capsys.readouterr().err
+            assert words in error
+            assert error.count("\n") == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_is_not_ready(admin: Admin) -> None:
+    admin.not_ready = "restoring"
+    assert "is not ready: restoring; try again later" in await admin.flush(code=1)
+
+
+async def test_a_store_that_fails_is_waited_for_until_the_timeout(admin: Admin) -> None:
+    admin.store.hold(KFS)
+    error = await admin.flush("--timeout", "1ms", code=1)
+    size = len(batch_of(b"x"))
+    assert f"not done in 0.001 s: 0 of {3 * size} bytes are in the bucket; the broker goes on" in error
+
+
+async def test_progress_is_told_while_it_goes_on(admin: Admin) -> None:
+    gate = admin.store.hold(On("put*", "*orders*/1/*.kfs"))
+    stream = await trio.open_tcp_stream("127.0.0.1", int(admin.address.rpartition(":")[2]))
+    async with stream:
+        await stream.send_all(b"POST /flush HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        answered = b""
+        while answered.count(b'"done": false, "segments": 2') < 2:
+            answered += await stream.receive_some()
+        gate.open()
+        while b'"done": true, "segments": 3' not in answered:
+            answered += await stream.receive_some()
+        await stream.send_all(b"GET /flush HTTP/1.1\r\nhost: x\r\n\r\n")
+        answered = b""
+        while b"POST only" not in answered:
+            answered += await stream.receive_some()
+        assert b"HTTP/1.1 405" in answered
+
+
+async def test_a_report_of_some_topics_counts_theirs_only(admin: Admin) -> None:
+    report = FlushReport(topics=frozenset({"orders"}))
+    await admin.log.flusher.flush_all(report)
+    assert (report.segments_count, report.flushed_bytes, report.wanted_bytes) == (
+        2,
+        2 * len(batch_of(b"x")),
+        report.flushed_bytes,
+    )
+    assert admin.left("audit") > 0
