@@ -3,7 +3,7 @@
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
        └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
-          └─ storage nursery            WAL syncer and file preparer, group timers, retention, deletion of objects
+          └─ storage nursery            WAL syncer and file preparer, group timers, retention, merges, deletions
              └─ flusher nursery         a task per partition that is being flushed, the spiller
                 └─ connection nursery   a reader and a writer per connection
                    └─ acceptors
@@ -175,6 +175,7 @@ class Broker:
             leader_epoch=lead.epoch,
             metrics=self.metrics,
             journal=lead.journal,
+            check_lead=lead.check,
         )
         draining = trio.Event()
         self.services = Services(
@@ -229,6 +230,7 @@ class Broker:
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
             storage.start_soon(self._retention(log).run)
+            storage.start_soon(log.merger.run, list(log.partitions.values()))
             storage.start_soon(self._orphan_collector(log).run)
             self._forget_offsets_of_deleted_topics()
 

@@ -95,19 +95,26 @@ async def claim(
 
 async def watch_claim(store: ObjectStore, namespace: str, own: Claim) -> NoReturn:
     """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
-    key = claim_key(namespace)
     while True:
         await trio.sleep(WATCH_SECONDS)
         try:
-            current = decode_claim(key, (await store.get(key)).data)
+            await check_claim(store, namespace, own)
         except (StoreError, DamagedObject) as exc:
-            logger.debug("%s can't be read, so nothing is known of another broker: %s", key, exc)
-            continue
-        if current.epoch > own.epoch:
-            raise Fenced(
-                f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
-                f"this one, of epoch {own.epoch}, has been superseded"
-            )
+            logger.debug("the claim can't be read, so nothing is known of another broker: %s", exc)
+
+
+async def check_claim(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Look once whether this broker still leads. Raises Fenced, StoreError, DamagedObject.
+
+    What it wrote before is seen by every broker that claims an epoch later.
+    """
+    key = claim_key(namespace)
+    current = decode_claim(key, (await store.get(key)).data)
+    if current.epoch > own.epoch:
+        raise Fenced(
+            f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
+            f"this one, of epoch {own.epoch}, has been superseded"
+        )
 
 
 def decode_claim(key: str, data: Buffer) -> Claim:

@@ -16,7 +16,7 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, claim, watch_claim
+from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, check_claim, claim, watch_claim
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
@@ -65,6 +65,10 @@ class Lead:
                 nursery.start_soon(self.checkpointer.run)
                 nursery.start_soon(watch_claim, self.checkpointer.store, self.checkpointer.namespace, self.claim)
                 task_status.started()
+
+    async def check(self) -> None:
+        """Look once whether another broker has taken over. Raises Fenced, StoreError, DamagedObject."""
+        await check_claim(self.checkpointer.store, self.checkpointer.namespace, self.claim)
 
 
 async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore) -> Lead:

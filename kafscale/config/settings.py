@@ -163,6 +163,13 @@ class Settings:
         least=1 * KIB,
         most=2 * GIB,
     )
+    segment_merge_bytes: Size = option(
+        64 * MIB,
+        "Segments of less than half of this are merged with their neighbours into one of about this size; 0 for never.",
+        why="Fewer objects to list and read, for writing most bytes once or twice more; so much memory while it does.",
+        least=0,
+        most=1 * GIB,
+    )
     flush_interval_seconds: Seconds = option(
         10.0,
         "A partition is flushed to the bucket this often, while it has something; see --flush-objects-per-minute.",

@@ -4,8 +4,9 @@ Whoever reads a segment may have found it before it was dropped: a fetch, or a S
 its objects stay for the topic's `file.delete.delay.ms`.
 
 What waits here is not durable, and need not be. A segment is given to `drop` only when a restart would leave it out by
-itself: it lies below a log start that is durable. So a crash at any moment leaves objects that nobody reads, and that
-the next broker drops again.
+itself: it lies below a log start that is durable, or a segment of a newer generation in the bucket covers it
+(`kafscale.log.rewriting`). So a crash at any moment leaves objects that nobody reads: those below the log start are
+dropped again by the next broker, those that are covered are found as orphans (`kafscale.log.orphans`).
 
 The `.kfs` goes before its `.index`: an `.index` alone is invisible, a `.kfs` alone would get a new `.index` at a start.
 """

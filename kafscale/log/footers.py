@@ -15,7 +15,7 @@ from kafscale.log import segment_v1
 from kafscale.log.footers_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
-from kafscale.store.base import ObjectStore
+from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import SegmentKey
 
 FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 KiB
@@ -101,11 +101,17 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
     needed = footer_bytes_needed(part.data, key)
     if needed > len(part.data):
         part = await store.get_tail(key, needed)
-    footer = decode_footer(part.data, key)
+    return decode_end(part.data, part.object_size_bytes, segment_key)
+
+
+def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) -> Footer:
+    """The footer of a `.kfs` of version 2, from the end of the object. Raises DamagedObject."""
+    key = segment_key.key
+    footer = decode_footer(tail, key)
     check_index_order(footer, key)
     check_identity(footer, segment_key)
-    if footer.end_position + needed != part.object_size_bytes:
-        raise DamagedObject(f"{key}: has {part.object_size_bytes} bytes, its footer tells of another size")
+    if footer.end_position + footer_bytes_needed(tail, key) != object_size_bytes:
+        raise DamagedObject(f"{key}: has {object_size_bytes} bytes, its footer tells of another size")
     return footer
 
 

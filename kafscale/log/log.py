@@ -6,6 +6,7 @@
     spiller       frees memory by means of the WAL when the bucket does not take enough; under `wal` only
     reader        memory tail, else one ranged GET
     deleter       objects of segments that have left the log
+    merger        makes large segments of small ones in the background
 
 `restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
 WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
@@ -27,6 +28,7 @@ from kafscale.log.chunks import ChunkPool
 from kafscale.log.deletion import Deleter
 from kafscale.log.flusher import Flusher
 from kafscale.log.log_config import LogConfig
+from kafscale.log.merger import Merger
 from kafscale.log.partition import Partition, Placed, Traffic
 from kafscale.log.reader import LogReader
 from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
@@ -99,6 +101,7 @@ class Log:
     flusher: Flusher
     reader: LogReader
     deleter: Deleter
+    merger: Merger
     traffic: TrafficMetrics
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
     spiller: Spiller | None = attrs.field(default=None, init=False)
@@ -132,6 +135,7 @@ class Log:
                 pool=self.pool,
                 wal=self.wal,
                 on_dirty=self.flusher.mark,
+                on_flushed=self.merger.note,
                 traffic=self.traffic.of_topic(spec.name),
             )
             partition.log_start_offset = spec.log_start_offsets.get(index, 0)

@@ -115,12 +115,15 @@ class Manifest:
 
     def refers_to(self, key: SegmentKey) -> bool:
         """Whether this segment is one of those that are read."""
+        return self._index_of(key) is not None
+
+    def _index_of(self, key: SegmentKey) -> int | None:
         index = bisect_left(self.segments, key.base_offset, key=_base_offset)
         while index < len(self.segments) and self.segments[index].base_offset == key.base_offset:
             if self.segments[index].key == key:
-                return True
+                return index
             index += 1
-        return False
+        return None
 
     def covers(self, first: int, last: int, *, generation: int) -> bool:
         """Whether segments of newer generations hold all of these offsets (both ends inclusive), as for `resolve`."""
@@ -160,7 +163,6 @@ class Manifest:
 
     def learn_timestamp(self, known: Segment) -> None:
         """The footer of a segment has been read; `known` is the segment with its `max_timestamp_ms`."""
-        for index, segment in enumerate(self.segments):
-            if segment.key == known.key:
-                self.segments[index] = attrs.evolve(segment, max_timestamp_ms=known.max_timestamp_ms)
-                return
+        index = self._index_of(known.key)
+        if index is not None:
+            self.segments[index] = attrs.evolve(self.segments[index], max_timestamp_ms=known.max_timestamp_ms)

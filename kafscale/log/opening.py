@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
+
+import trio
 
 from kafscale.config import Durability, Settings
 from kafscale.log.chunks import ChunkPool
@@ -11,8 +14,10 @@ from kafscale.log.disk import Disk
 from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
+from kafscale.log.merger import Merger
 from kafscale.log.pacing import FlushPacer
 from kafscale.log.reader import LogReader
+from kafscale.log.rewriting import Rewriter
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.spilling import Spiller
 from kafscale.log.upload import Uploader
@@ -29,10 +34,12 @@ def open_log(
     leader_epoch: int,
     metrics: Metrics,
     journal: S3Wal | None = None,
+    check_lead: Callable[[], Awaitable[None]] | None = None,
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
-    `journal` is the log in the bucket; record batches go there under `s3-wal`.
+    `journal` is the log in the bucket; record batches go there under `s3-wal`. `check_lead` raises Fenced if another
+    broker has taken over; without it nobody can.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     wal: Wal | S3Wal | None = None
@@ -72,6 +79,16 @@ def open_log(
             "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
         ).of(),
     )
+    merger = Merger(
+        rewriter=Rewriter(store=views.background, deleter=deleter, check_lead=check_lead or trio.lowlevel.checkpoint),
+        target_bytes=settings.segment_merge_bytes,
+        merges_count=metrics.counter("kafscale_merges_total", "Merges of small segments into a larger one.").of(),
+        sources_count=metrics.counter("kafscale_merged_segments_total", "Segments that they were made of.").of(),
+        merged_bytes=metrics.counter("kafscale_merged_bytes_total", "Record batches in these segments.").of(),
+        failed_count=metrics.counter(
+            "kafscale_merge_failures_total", "Merges that are tried again, and segments that can't be merged."
+        ).of(),
+    )
     log = Log(
         views=views,
         namespace=settings.namespace,
@@ -82,6 +99,7 @@ def open_log(
         flusher=flusher,
         reader=reader,
         deleter=deleter,
+        merger=merger,
         traffic=TrafficMetrics.register(metrics),
     )
     pool.on_pressure = flusher.relieve

@@ -138,12 +138,17 @@ class FlushPlan:
     leader_epoch: int
 
 
+def _ignore(partition: Partition) -> None:
+    pass
+
+
 @attrs.define(eq=False, kw_only=True)
 class Partition:
     """One partition; `wal` is None under `segment` durability.
 
     `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
-    segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards.
+    segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards. `on_flushed`
+    is called when the manifest has one segment more.
     """
 
     topic: str
@@ -157,6 +162,7 @@ class Partition:
     wal: WriteAheadLog | None
     manifest: Manifest = attrs.field(factory=Manifest)
     on_dirty: Callable[[Partition], None]
+    on_flushed: Callable[[Partition], None] = _ignore
     traffic: Traffic = attrs.field(factory=Traffic)
     clock: Callable[[], float] = trio.current_time
 
@@ -412,6 +418,7 @@ class Partition:
         if self.pending is not None:
             self._move_high_watermark(plan.end_offset, plan.size_bytes)
             self.pending.flush_committed(plan.end_offset)
+        self.on_flushed(self)
 
     def adopt(self, segment: Segment, footer: Footer) -> None:
         """Take over a segment that this broker wrote before it was killed, in place of what is not acknowledged.
@@ -466,6 +473,18 @@ class Partition:
     def drop_deleted(self) -> Sequence[Segment]:
         """Take the segments below the log start out of the manifest, but for the last one of all."""
         return self.manifest.take_below(self.log_start_offset)
+
+    def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
+        """Read `merged` instead of `sources`, which were in the manifest; returns those that nobody needs any more.
+
+        What retention has taken out of the manifest meanwhile lies below the log start, and so does its part of
+        `merged`.
+        """
+        left = [segment for segment in sources if self.manifest.refers_to(segment.key)]
+        if left:
+            self.manifest.replace(left, merged)
+            return left
+        return [merged] if merged.last_offset < self.log_start_offset else []
 
     def close(self) -> None:
         """Forget everything in memory: the topic was deleted, or is handed over.

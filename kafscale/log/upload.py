@@ -61,7 +61,7 @@ class Uploader:
         slices = await self.reader.read_batches(plan.batches)
         try:
             footer = await _make_footer(partition, plan, slices.buffers)
-            key = _segment_key(partition, footer.identity)
+            key = segment_key_of(partition, footer.identity)
             stored = await self._upload_in_time(key, footer, slices.buffers)
         finally:
             slices.release()
@@ -149,7 +149,7 @@ class Uploader:
     async def _content_crc(self, plan: FlushPlan) -> int:
         slices = await self.reader.read_batches(plan.batches)
         try:
-            return await _crc(slices.buffers, plan.size_bytes)
+            return await crc_of(slices.buffers, plan.size_bytes)
         finally:
             slices.release()
 
@@ -181,12 +181,13 @@ async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buf
         batch_count=len(plan.batches),
         body_bytes=plan.size_bytes,
         max_timestamp_ms=max(batch.max_timestamp_ms for batch in plan.batches),
-        body_crc=await _crc(body, plan.size_bytes),
+        body_crc=await crc_of(body, plan.size_bytes),
     )
     return build_footer(identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
 
 
-def _segment_key(partition: Partition, identity: Identity) -> SegmentKey:
+def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
+    """The key of the segment with this identity."""
     return SegmentKey(
         namespace=partition.namespace,
         topic=partition.topic,
@@ -197,7 +198,8 @@ def _segment_key(partition: Partition, identity: Identity) -> SegmentKey:
     )
 
 
-async def _crc(buffers: Sequence[Buffer], size_bytes: int) -> int:
+async def crc_of(buffers: Sequence[Buffer], size_bytes: int) -> int:
+    """The CRC-32C of batches that have this size together."""
     if size_bytes >= CRC_IN_THREAD_BYTES:
         return await trio.to_thread.run_sync(body_crc, buffers)
     return body_crc(buffers)

@@ -8,7 +8,7 @@ from kafscale.log.chunks import ChunkPool
 from kafscale.log.log_config import LogConfig
 from kafscale.log.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
 from kafscale.log.segment import EpochStart, build_footer
-from kafscale.log.upload import _make_footer, _segment_key, segment_of
+from kafscale.log.upload import _make_footer, segment_key_of, segment_of
 from kafscale.log.wal import Round
 from kafscale.log.wal_format import FileHeader, WalEntry, WalFile
 from kafscale.testing.memory_log import NOW_MS, append_nowait, batch_of
@@ -83,7 +83,7 @@ class Bench:
 
     async def commit(self, plan: FlushPlan) -> None:
         footer = await _make_footer(self.partition, plan, [batch.data for batch in plan.batches])
-        self.partition.commit_flush(plan, segment_of(_segment_key(self.partition, footer.identity), footer))
+        self.partition.commit_flush(plan, segment_of(segment_key_of(self.partition, footer.identity), footer))
 
 
 async def test_a_batch_gets_the_next_offsets_and_its_epoch_in_place():
@@ -326,7 +326,7 @@ async def test_adopting_takes_back_what_was_not_acknowledged():
     footer = await _make_footer(other.partition, plan, [batch.data for batch in plan.batches])
     waiter = FetchWaiter(1 << 30)
     bench.partition.waiters.add(waiter)
-    bench.partition.adopt(segment_of(_segment_key(other.partition, footer.identity), footer), footer)
+    bench.partition.adopt(segment_of(segment_key_of(other.partition, footer.identity), footer), footer)
     assert acknowledged.done
     with pytest.raises(StorageFailed):
         await lost.wait()
@@ -422,7 +422,7 @@ async def test_restored_producers_are_not_those_of_the_footer(autojump_clock):
     footer = await _make_footer(bench.partition, plan, [batch.data for batch in plan.batches])
     again = build_footer(footer.identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
     after = Bench()
-    after.partition.restore([segment_of(_segment_key(after.partition, footer.identity), footer)], footer)
+    after.partition.restore([segment_of(segment_key_of(after.partition, footer.identity), footer)], footer)
     after.append(b"b", producer=ProducerStamp(1, 0, 1))
     assert after.offsets() == (1, 1, 2)
     assert footer == again
