@@ -57,7 +57,7 @@ class Merger:
 
     def note(self, partition: Partition) -> None:
         """The partition has got a segment: `Partition.on_flushed`."""
-        if self.target_bytes and not partition.config.compact:
+        if self.target_bytes:
             self._changed[partition] = None
             self._wake.set()
 
@@ -67,12 +67,11 @@ class Merger:
             self.note(partition)
         while True:
             self._wake = trio.Event()
-            async with self.rewriter.turn:
-                await self._look()
-                if self._worthwhile:
-                    await self._merge(max(self._worthwhile, key=self._worthwhile.__getitem__))
-                    continue
-            await self._wake.wait()
+            await self._look()
+            if self._worthwhile:
+                await self._merge(max(self._worthwhile, key=self._worthwhile.__getitem__))
+            else:
+                await self._wake.wait()
 
     # ---- which --------------------------------------------------------------------------------------------------
 
@@ -127,7 +126,8 @@ class Merger:
         footer = await merged_footer(partition, sources)
         if partition.closed:
             return
-        await self.rewriter.replace(partition, segments, footer, [source.body for source in sources])
+        if not await self.rewriter.replace(partition, segments, footer, [source.body for source in sources]):
+            return
         self.merges_count.value += 1
         self.sources_count.value += len(segments)
         self.merged_bytes.value += footer.identity.body_bytes

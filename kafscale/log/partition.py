@@ -475,16 +475,21 @@ class Partition:
         return self.manifest.take_below(self.log_start_offset)
 
     def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
-        """Read `merged` instead of `sources`, which were in the manifest; returns those that nobody needs any more.
+        """Read `merged` instead of `sources`, neighbours in order of offset; returns those that nobody needs any more.
 
-        What retention has taken out of the manifest meanwhile lies below the log start, and so does its part of
-        `merged`.
+        What retention has taken out of the manifest meanwhile stays below the log start, also where it is in `merged`.
+        If somebody else has rewritten some of the sources, nothing happens.
         """
         left = [segment for segment in sources if self.manifest.refers_to(segment.key)]
-        if left:
-            self.manifest.replace(left, merged)
-            return left
-        return [merged] if merged.last_offset < self.log_start_offset else []
+        taken = sources[: len(sources) - len(left)]
+        if any(
+            self.manifest.refers_to(segment.key) or segment.last_offset >= self.log_start_offset for segment in taken
+        ):
+            return []
+        if not left:
+            return [merged]
+        self.manifest.replace(left, merged)
+        return left
 
     def close(self) -> None:
         """Forget everything in memory: the topic was deleted, or is handed over.

@@ -4,7 +4,7 @@
     .kfs       put with If-None-Match, one generation above its sources, or above what an earlier attempt left there
     .index     put: the `.kfs` at this key is ours, so it is the one that goes with it
     claim      does it still lead?
-    commit     in one step the manifest has the new segment instead of its sources
+    commit     in one step the manifest has the new segment instead of its sources, if they are still there
     drop       the sources' objects stay for `file.delete.delay.ms`, then they go
 
 The `.kfs` comes first. It is complete by itself: whoever lists the bucket prefers it from then on, which is right, and
@@ -29,7 +29,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
-import trio
 
 from kafscale.errors import PreconditionFailed
 from kafscale.log.deletion import Deleter
@@ -46,36 +45,32 @@ GENERATIONS_TRIED_COUNT = 5  # each that is taken was written by an attempt that
 
 @attrs.define(eq=False, kw_only=True)
 class Rewriter:
-    """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
-
-    Whoever rewrites holds `turn` from the choice of the sources on: so no two rewrite the same segments, and what is
-    held in memory is that of one.
-    """
+    """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced."""
 
     store: ObjectStore
     deleter: Deleter
     check_lead: Callable[[], Awaitable[None]]
-    turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def replace(
         self, partition: Partition, sources: Sequence[Segment], footer: Footer, body: Sequence[Buffer]
-    ) -> None:
+    ) -> bool:
         """Write a segment that has all that is to be kept of `sources`, and read it instead of them.
 
+        False if that is not wanted any more: retention or a rewriting has taken them, or the topic was deleted.
         `footer` has all but the generation, and tells of all offsets that the sources have. Raises Fenced,
         DamagedObject (of the claim), StoreError.
         """
-        assert self.turn.locked()
         generation = max(source.generation for source in sources) + 1
         merged = await self._put(partition, footer, body, generation)
         if partition.closed:
             await self.store.delete([merged.kfs_key])
             await self.store.delete([merged.index_key])
-            return
+            return False
         # A listing tells only where the next one begins: the last source may end before that.
         merged = attrs.evolve(merged, last_offset=max(merged.last_offset, sources[-1].last_offset))
         unneeded = partition.replace_segments(sources, merged)
         self.deleter.drop(unneeded, partition.config.file_delete_delay_ms)
+        return partition.manifest.refers_to(merged.key)
 
     async def _put(
         self, partition: Partition, footer: Footer, body: Sequence[Buffer], first_generation: int

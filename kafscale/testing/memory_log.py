@@ -166,8 +166,8 @@ async def memory_log(
         nursery.cancel_scope.cancel()
 
 
-async def merge_segments(log: MemoryLog, base_offsets: Sequence[int]) -> Segment:
-    """Put the batches of several segments of the first partition into one of generation 1, as a merger does.
+async def merge_segments(log: MemoryLog, base_offsets: Sequence[int], *, generation: int = 1) -> Segment:
+    """Put the batches of several segments of the first partition into one of a newer generation, as a merger does.
 
     The objects that it covers stay, and the partition does not know of it.
     """
@@ -176,7 +176,7 @@ async def merge_segments(log: MemoryLog, base_offsets: Sequence[int]) -> Segment
         footer = await read_footer(log.store, _key(base_offset, 0))
         content = bytes((await log.store.get(_key(base_offset, 0).key)).data)
         bodies.append(content[HEADER.size : footer.end_position])
-    return await write_segment(log, b"".join(bodies), like=footer, generation=1)
+    return await write_segment(log, b"".join(bodies), like=footer, generation=generation)
 
 
 async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation: int = 0) -> Segment:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kafscale.cluster.claim import WATCH_SECONDS, Claim, Claimed, claim, claim_key, watch_claim
-from kafscale.errors import DamagedObject, Fenced
+from kafscale.cluster.claim import WATCH_SECONDS, Claim, Claimed, check_claim, claim, claim_key, watch_claim
+from kafscale.errors import DamagedObject, Fenced, StoreUnavailable
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -103,3 +103,15 @@ async def test_a_damaged_claim_is_an_error_that_names_the_key() -> None:
     await store.put(claim_key("default"), [b"{"])
     with pytest.raises(DamagedObject, match=claim_key("default")):
         await claimed(store)
+
+
+async def test_a_look_at_the_claim_tells_whether_another_broker_has_taken_over() -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await check_claim(store, "default", own)
+    store.fail(On("get", times=1))
+    with pytest.raises(StoreUnavailable):
+        await check_claim(store, "default", own)
+    await claimed(store)
+    with pytest.raises(Fenced, match="this one, of epoch 0, has been superseded"):
+        await check_claim(store, "default", own)

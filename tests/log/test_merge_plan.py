@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -109,7 +110,7 @@ def test_a_log_that_grows_is_merged_into_large_segments_and_every_byte_is_writte
     assert sum(each.size_bytes for each in segments) == sum(sizes)
     assert [each.last_offset + 1 for each in segments[:-1]] == [each.base_offset for each in segments[1:]]
     # Of any two neighbours that are small, only the last ones are not too large together.
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if before.size_bytes + after.size_bytes <= TARGET and 2 * max(before.size_bytes, after.size_bytes) < TARGET:
             assert after.base_offset >= segments[find_sources(segments, TARGET).open_from].base_offset
     for number, size in enumerate(sizes):
