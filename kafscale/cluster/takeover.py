@@ -41,9 +41,11 @@ logger = logging.getLogger(__name__)
 class Lead:
     """What a broker that leads works with; `run` it before `metadata` is changed.
 
-    `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the start.
+    `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the start. `store` is the view
+    of what nothing may hold up: who looks too late whether it still leads goes on acknowledging for too long.
     """
 
+    store: ObjectStore
     claim: Claim
     metadata: CountingMetadataStore | JournaledMetadataStore
     journal: S3Wal | None
@@ -63,7 +65,7 @@ class Lead:
                 if isinstance(self.metadata, JournaledMetadataStore):
                     await nursery.start(self.metadata.run)
                 nursery.start_soon(self.checkpointer.run)
-                nursery.start_soon(watch_claim, self.checkpointer.store, self.checkpointer.namespace, self.claim)
+                nursery.start_soon(watch_claim, self.store, self.checkpointer.namespace, self.claim)
                 task_status.started()
 
     async def check(self) -> None:
@@ -99,7 +101,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
     )
     earlier = await start.recover(own.epoch, checkpointer)
     await checkpointer.write()
-    return Lead(claim=own, metadata=metadata, journal=journal, earlier=earlier, checkpointer=checkpointer)
+    return Lead(store=store, claim=own, metadata=metadata, journal=journal, earlier=earlier, checkpointer=checkpointer)
 
 
 def _ignore(position: WalPosition) -> None:
