@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 FOOTER_READS_MAX_COUNT = 256  # tasks; how many really run at once is the store's limiter's affair
 
-PartitionId = tuple[bytes, int]  # topic id, partition
-
 
 @attrs.frozen
 class ListedSegment:

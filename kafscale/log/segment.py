@@ -187,8 +187,8 @@ def encode_footer(footer: Footer) -> bytes:
     sections = [
         (IDENTITY_SECTION, IDENTITY.pack(*attrs.astuple(identity))),
         (INDEX_SECTION, _encode_index(footer.index)),
-        (PRODUCERS_SECTION, b"".join(map(_encode_producer, footer.producers))),
-        (EPOCHS_SECTION, b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in footer.epochs)),
+        (PRODUCERS_SECTION, encode_producers(footer.producers)),
+        (EPOCHS_SECTION, encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, COMPACTION.pack(footer.first_dirty_offset)))
@@ -215,6 +215,16 @@ def _big_endian(column: array[int]) -> bytes:
         column = column[:]
         column.byteswap()
     return column.tobytes()
+
+
+def encode_producers(producers: Iterable[Producer]) -> bytes:
+    """The payload of the producers' section."""
+    return b"".join(map(_encode_producer, producers))
+
+
+def encode_epochs(epochs: Iterable[EpochStart]) -> bytes:
+    """The payload of the leader epochs' section."""
+    return b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in epochs)
 
 
 def _encode_producer(producer: Producer) -> bytes:
@@ -252,8 +262,8 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             last_offset=last_offset,
             record_count=record_count,
             index=_decode_index(sections[INDEX_SECTION]),
-            producers=_decode_producers(sections[PRODUCERS_SECTION]),
-            epochs=[EpochStart(*row) for row in EPOCH.iter_unpack(sections[EPOCHS_SECTION])],
+            producers=decode_producers(sections[PRODUCERS_SECTION]),
+            epochs=decode_epochs(sections[EPOCHS_SECTION]),
             first_dirty_offset=_decode_compaction(sections.get(COMPACTION_SECTION)),
         )
     except (struct.error, KeyError, ValueError) as exc:
@@ -294,7 +304,13 @@ def _decode_index(payload: memoryview) -> Index:
     return Index(*columns)
 
 
-def _decode_producers(payload: memoryview) -> Sequence[Producer]:
+def decode_epochs(payload: Buffer) -> Sequence[EpochStart]:
+    """Raises struct.error."""
+    return [EpochStart(*row) for row in EPOCH.iter_unpack(payload)]
+
+
+def decode_producers(payload: Buffer) -> Sequence[Producer]:
+    """Raises struct.error."""
     producers = []
     position = 0
     while position < len(payload):

@@ -4,6 +4,7 @@
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
+    _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      the segments as of then
     _kafscale/{namespace}/...       the broker's other objects: probes, who leads
 
 The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
@@ -20,7 +21,7 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, cast
 from uuid import UUID, uuid5
 
 import attrs
@@ -34,13 +35,13 @@ EPOCH_MAX = 2**31 - 1
 SYSTEM = "_kafscale"
 
 SegmentKind = Literal["kfs", "index"]
-NumberedKind = Literal["wal", "checkpoint"]
+NumberedKind = Literal["wal", "checkpoint", "manifests"]
 
 _NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
 _TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
 _DIRECTORY = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(?:([a-zA-Z0-9_-]{{22}})/)?(0|[1-9][0-9]{{0,9}})")
 _SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{5}))?\.(kfs|index)")
-_NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint)/([0-9]{{10}})/([0-9]{{20}})\.(wal|checkpoint)")
+_NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint|manifests)/([0-9]{{10}})/([0-9]{{20}})\.(\w+)")
 _VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -196,7 +197,10 @@ def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
 
 @attrs.frozen(kw_only=True)
 class NumberedKey:
-    """What the key of a WAL object or of a checkpoint says. The order of keys is that of epochs, then of numbers."""
+    """What the key of a WAL object or of a checkpoint (of metadata, or of manifests) says.
+
+    The order of keys is that of epochs, then of numbers.
+    """
 
     namespace: str = NAMESPACE_DEFAULT
     kind: NumberedKind
@@ -222,7 +226,7 @@ def parse_numbered_key(key: str) -> NumberedKey | None:
         return None
     return NumberedKey(
         namespace=namespace,
-        kind="wal" if kind == "wal" else "checkpoint",
+        kind=cast(NumberedKind, kind),
         epoch=int(epoch),
         number=int(number),
     )

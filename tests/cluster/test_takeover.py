@@ -12,7 +12,6 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.takeover import Lead, take_lead
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, Fenced
-from kafscale.log.nurseries import ungrouped
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
@@ -109,7 +108,11 @@ async def test_background_work_that_holds_all_its_places_does_not_hide_a_newer_b
     views = attrs.evolve(StoreViews.alike(store), background=background)
     lead = await take_lead(memory_settings(), views, MemoryMetadataStore())
     background.hold(On("*"))
-    with pytest.raises(Fenced, match="has taken over"), trio.fail_after(WATCH_SECONDS * 2), ungrouped():
-        async with trio.open_nursery() as nursery:
-            await nursery.start(lead.run)
-            await lead_of(store, Durability.WAL)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watched, lead)
+        await lead_of(store, Durability.WAL)
+
+
+async def watched(lead: Lead, *, task_status: trio.TaskStatus[None]) -> None:
+    with pytest.raises(Fenced, match="has taken over"), trio.fail_after(WATCH_SECONDS * 2):
+        await lead.run(task_status=task_status)
