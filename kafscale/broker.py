@@ -157,7 +157,7 @@ class Broker:
             log = await self._build(lead, parts)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(log, task_status)
-            await self._last_checkpoint(lead)
+            await self._last_checkpoints(lead, log)
             leading.cancel_scope.cancel()
 
     async def _build(self, lead: Lead, parts: StorageParts) -> Log:
@@ -213,12 +213,13 @@ class Broker:
             if topics.get(name) is None:
                 groups.forget_topic(name)
 
-    async def _last_checkpoint(self, lead: Lead) -> None:
+    async def _last_checkpoints(self, lead: Lead, log: Log) -> None:
         with trio.move_on_after(CLOSE_SECONDS):
             try:
                 await lead.checkpointer.write_if_changed()
+                await log.manifest_checkpointer.write_if_changed()
             except StoreError as exc:
-                logger.warning("the metadata has no checkpoint of the shutdown: %s", exc)
+                logger.warning("not everything has a checkpoint of the shutdown: %s", exc)
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
@@ -231,6 +232,7 @@ class Broker:
             await storage.start(services.groups.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
+            storage.start_soon(log.manifest_checkpointer.run)
             storage.start_soon(self._retention(log).run)
             storage.start_soon(log.merger.run, list(log.partitions.values()))
             storage.start_soon(self._orphan_collector(log).run)

@@ -28,7 +28,7 @@ PartitionId = tuple[bytes, int]  # topic id, partition
 
 @attrs.frozen
 class ListedSegment:
-    """A `.kfs` in the bucket, its size, and that of its `.index`; None if there is none. `fingerprint` as in Segment."""
+    """A `.kfs` in the bucket, its size, and that of its `.index`: None if there is none. `fingerprint` is Segment's."""
 
     key: SegmentKey
     object_size_bytes: int

@@ -40,9 +40,7 @@ from kafscale.store.versions import VersionWriter, find_versions
 VERSION = 1
 MAGIC = b"KAFSMANI"
 FIRST_AFTER_SECONDS = 10.0  # so that a broker that is killed again and again does not start slowly each time
-INTERVAL_SECONDS = (
-    300.0  # at 240 objects a minute, 600 partitions have changed: their footers are read in half a second
-)
+INTERVAL_SECONDS = 300.0  # at 240 objects a minute, 600 partitions have changed: half a second to read
 SLICE_COUNT = 1000  # segments that are encoded between two checkpoints of trio's, about 1 ms
 MAX_BYTES = 64 << 20  # 1.2 million segments; partitions that have no room are left out
 

@@ -1,14 +1,18 @@
 """Segments that can't be read: rebuilt if everything that they held is there, and set aside otherwise.
 
-A footer that is lost is made again from the `.index`, or from the batches where the header says that they are all there;
-see `kafscale.log.repair`. What can't be rebuilt is quarantined: the object stays where it is, nothing is deleted, moved
-or written over, and no reader uses it. Consumers go on at the next offset that there is, as behind a range that was
-compacted away. Each is told once in a start by a line in the log, is counted by `kafscale_quarantined_segments`, and is
-reported by `kafscale verify`.
+A footer that is lost is made again from the `.index`, or from the batches where the header says that they are all
+there; see `kafscale.log.repair`. What can't be rebuilt is quarantined: the object stays where it is, nothing is
+deleted, moved or written over, and no reader uses it. Consumers go on at the next offset that there is, as behind a
+range that was compacted away. Each is told once in a start by a line in the log, is counted by
+`kafscale_quarantined_segments`, and is reported by `kafscale verify`.
 
-Offsets that may have been acknowledged are never given out again. So where a quarantined segment is the last one, the log
-goes on behind the last offset that it can have held. That is told by its `.index`, or by what comes behind it in the
-write-ahead log; in version 1 by its header. If nothing tells it, the log goes on UNKNOWN_END_GAP behind the base offset.
+A segment whose footer is whole is not quarantined for a batch that is damaged: the others are served, and a fetch of
+that one is refused.
+
+Offsets that may have been acknowledged are never given out again. So where a quarantined segment is the last one, the
+log goes on behind the last offset that it can have held. That is told by its `.index`, or by what comes behind it in
+the write-ahead log; in version 1 by its header. If nothing tells it, the log goes on UNKNOWN_END_GAP behind the base
+offset.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ import logging
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, NewerVersion, NotFound
 from kafscale.log import segment_v1
+from kafscale.log.findings import Kind
 from kafscale.log.footers import encode_index, read_footer, read_index
 from kafscale.log.manifest import Segment
 from kafscale.log.partition import Partition
@@ -76,9 +81,9 @@ class Examiner:
             footer = await read_footer(self.store, key)
         except DamagedObject as exc:
             return await self._quarantined(checked, exc)
-        if checked.findings:
+        if any(finding.repaired and finding.kind is not Kind.INDEX for finding in checked.findings):
             self.rebuilt_segment_count.value += 1
-            logger.warning("%s was damaged, and has been rebuilt: %s", key.key, damage)
+            logger.warning("%s was damaged and has been rebuilt: %s", key.key, _without_name(damage, key))
         return footer
 
     async def _quarantined(self, checked: CheckedSegment, damage: DamagedObject) -> Quarantined:
@@ -88,7 +93,7 @@ class Examiner:
         unknown = min(key.base_offset + UNKNOWN_END_GAP, OFFSET_MAX)
         return Quarantined(
             key=key,
-            reason=str(damage).removeprefix(f"{key.key}: "),
+            reason=_without_name(damage, key),
             end_offset=max(readable, unknown if known is None else known),
             end_is_known=known is not None,
         )
@@ -116,8 +121,11 @@ class Examiner:
     async def settle(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
         """Somebody who read a segment has met damage: afterwards it is rebuilt, or out of the manifest.
 
-        Raises `damage` again if the segment is whole: then it was damaged on its way. Raises NotFound, StoreError.
+        Raises `damage` again if the segment is whole: it was damaged on its way, or is of a newer version. Raises
+        NotFound, StoreError.
         """
+        if isinstance(damage, NewerVersion):
+            raise damage
         under_way = self._under_way.get(segment.key)
         if under_way is not None:
             await under_way.wait()
@@ -134,3 +142,7 @@ class Examiner:
         finally:
             del self._under_way[segment.key]
             done.set()
+
+
+def _without_name(damage: DamagedObject, key: SegmentKey) -> str:
+    return str(damage).removeprefix(f"{key.key}: ")

@@ -34,7 +34,7 @@ from typing import Protocol
 import attrs
 from crc32c import crc32c
 
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.store.base import Buffer
 
@@ -279,7 +279,7 @@ def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
         if kind <= COMPACTION_SECTION and version != SECTION_VERSION:
-            raise DamagedObject(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
+            raise NewerVersion(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind] = payload
         position += SECTION.size + length
     return sections

@@ -6,6 +6,7 @@ import trio
 from kafscale.errors import StorageFailed
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.log_config import LogConfig
+from kafscale.log.log_end import LogEnd
 from kafscale.log.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
 from kafscale.log.segment import EpochStart, build_footer
 from kafscale.log.upload import _make_footer, segment_key_of, segment_of
@@ -422,7 +423,7 @@ async def test_restored_producers_are_not_those_of_the_footer(autojump_clock):
     footer = await _make_footer(bench.partition, plan, [batch.data for batch in plan.batches])
     again = build_footer(footer.identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
     after = Bench()
-    after.partition.restore([segment_of(segment_key_of(after.partition, footer.identity), footer)], footer)
+    after.partition.restore([segment_of(segment_key_of(after.partition, footer.identity), footer)], LogEnd.of(footer))
     after.append(b"b", producer=ProducerStamp(1, 0, 1))
     assert after.offsets() == (1, 1, 2)
     assert footer == again
