@@ -381,23 +381,23 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose what to upload next, of what may be flushed; None if that is nothing. Forgets expired producers."""
+        """Choose what to upload next, of what may be flushed; None if that is nothing."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
         if self.pending is not None:
             self.pending.flush_began(self.next_offset)
-        self.producers.expire(time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms)
         return self._plan(batches)
 
     def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
         end_offset = batches[-1].last_offset + 1
+        heard_since_ms = time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms
         return FlushPlan(
             batches=batches,
             base_offset=batches[0].base_offset,
             end_offset=end_offset,
             size_bytes=sum(batch.size_bytes for batch in batches),
-            producers=self.producers.snapshot(end_offset),
+            producers=self.producers.snapshot(end_offset, heard_since_ms=heard_since_ms),
             epochs=[start for start in self.epochs if start.start_offset < end_offset],
             leader_epoch=self.leader_epoch,
         )

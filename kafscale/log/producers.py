@@ -2,8 +2,8 @@
 
 A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
 before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
-is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a failed
-write can be taken back.
+is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a segment
+that ends there can tell of it.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 """
@@ -92,25 +92,20 @@ class ProducerStates:
         while len(batches) > REMEMBERED_BATCH_COUNT and batches[1].last_offset < durable_before:
             batches.popleft()
 
-    def take_back(self, from_offset: int) -> None:
-        """Forget every batch at or after an offset: its write failed."""
-        for producer in self.producers.values():
-            while producer.batches and producer.batches[-1].last_offset >= from_offset:
-                producer.batches.pop()
-
     def expire(self, before_ms: int) -> None:
         """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
         expired = [p.producer_id for p in self.producers.values() if p.last_timestamp_ms < before_ms]
         for producer_id in expired:
             del self.producers[producer_id]
 
-    def snapshot(self, before_offset: int) -> Sequence[Producer]:
-        """A copy of the state as it was before `before_offset` (exclusive), for a segment's footer."""
+    def snapshot(self, before_offset: int, *, heard_since_ms: int = 0) -> Sequence[Producer]:
+        """The state as it was before `before_offset` (exclusive), for a segment's footer; without expired producers."""
         copies = []
         for producer in self.producers.values():
-            batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
-            if batches:
-                copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
+            if producer.last_timestamp_ms >= heard_since_ms:
+                batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
+                if batches:
+                    copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
         return copies
 
     def restore(self, producers: Iterable[Producer]) -> None:
