@@ -102,10 +102,16 @@ class PendingProduce:
             await self.services.log.wait_for_room()
             await self._place_all()
         if patience.cancelled_caught:
-            for candidate in self.candidates:
-                _refuse(candidate.response, KafkaError(error_codes.KAFKA_STORAGE_ERROR, "no room for it in time"))
-            self.abandon()
+            self.refuse(KafkaError(error_codes.KAFKA_STORAGE_ERROR, "no room for it in time"))
         return not patience.cancelled_caught
+
+    def refuse(self, exc: KafkaError) -> None:
+        """Refuse every batch, before `order`, with an error that producers retry."""
+        now_ms = time.time_ns() // 1_000_000
+        for candidate in self.candidates:
+            _refuse(candidate.response, exc)
+            candidate.partition.producers.refuse(candidate.header, now_ms)
+        self.abandon()
 
     async def _place_all(self) -> None:
         for candidate in self.candidates:
@@ -149,10 +155,10 @@ class PendingProduce:
                 raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
             earlier = partition.producers.check(header) if header.producer_id >= 0 else None
         except KafkaError:
-            placed.lease.release()
+            partition.give_back(placed)
             raise
         if earlier is not None:
-            placed.lease.release()
+            partition.give_back(placed)
             response.base_offset = earlier.base_offset
             if earlier.last_offset >= partition.high_watermark:
                 self._wait_for(partition, response)
@@ -202,7 +208,7 @@ class PendingProduce:
         """Refused, or the connection has gone before `order`: give back what was placed."""
         for candidate in self.candidates:
             if candidate.placed is not None:
-                candidate.placed.lease.release()
+                candidate.partition.give_back(candidate.placed)
         self.candidates.clear()
 
 

@@ -2,8 +2,8 @@
 
 A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
 before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
-is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a segment
-that ends there can tell of it.
+is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a failed
+write can be taken back.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 """
@@ -35,12 +35,16 @@ class ProducedBatch:
 
 @attrs.define(eq=True)
 class Producer:
-    """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of."""
+    """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of.
+
+    `due_sequence` is that of a batch which was refused and will be sent again, of a producer without batches.
+    """
 
     producer_id: int
     epoch: int
     batches: deque[ProducedBatch]
     last_timestamp_ms: int
+    due_sequence: int | None = None
 
 
 @attrs.define(eq=False)
@@ -69,6 +73,8 @@ class ProducerStates:
                 raise _out_of_order(header, expected=0)
             return None
         if not producer.batches:
+            if producer.due_sequence not in (None, sequence):
+                raise _out_of_order(header, expected=producer.due_sequence or 0)
             return None
         expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
         if sequence == expected:
@@ -92,20 +98,32 @@ class ProducerStates:
         while len(batches) > REMEMBERED_BATCH_COUNT and batches[1].last_offset < durable_before:
             batches.popleft()
 
+    def refuse(self, header: BatchHeader, now_ms: int) -> None:
+        """A batch is refused before it is checked, and its producer will send it again: what comes behind it waits."""
+        if header.has_producer_id and header.producer_id not in self.producers:
+            self.producers[header.producer_id] = Producer(
+                header.producer_id, header.producer_epoch, deque(), now_ms, due_sequence=header.base_sequence
+            )
+
+    def take_back(self, from_offset: int) -> None:
+        """Forget every batch at or after an offset: its write failed."""
+        for producer in self.producers.values():
+            while producer.batches and producer.batches[-1].last_offset >= from_offset:
+                producer.batches.pop()
+
     def expire(self, before_ms: int) -> None:
         """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
         expired = [p.producer_id for p in self.producers.values() if p.last_timestamp_ms < before_ms]
         for producer_id in expired:
             del self.producers[producer_id]
 
-    def snapshot(self, before_offset: int, *, heard_since_ms: int = 0) -> Sequence[Producer]:
-        """The state as it was before `before_offset` (exclusive), for a segment's footer; without expired producers."""
+    def snapshot(self, before_offset: int) -> Sequence[Producer]:
+        """A copy of the state as it was before `before_offset` (exclusive), for a segment's footer."""
         copies = []
         for producer in self.producers.values():
-            if producer.last_timestamp_ms >= heard_since_ms:
-                batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
-                if batches:
-                    copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
+            batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
+            if batches:
+                copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
         return copies
 
     def restore(self, producers: Iterable[Producer]) -> None:

@@ -124,9 +124,9 @@ class BrokerFaults:
         """Fail operations of the object store, which the broker retries: `get*`, `put*`, `list`, `delete`."""
         return self._rule(lambda: self._store.fail(On(operation, times=times)))
 
-    def delay_store(self, seconds: float, operation: str = "*") -> Fault:
-        """Make operations of the object store slow."""
-        return self._rule(lambda: self._store.delay(On(operation), seconds))
+    def delay_store(self, seconds: float, operation: str = "*", *, jitter_seconds: float = 0.0) -> Fault:
+        """Make operations of the object store slow, each by a random part of the jitter more."""
+        return self._rule(lambda: self._store.delay(On(operation), seconds, jitter_seconds=jitter_seconds))
 
     def heal(self) -> None:
         """End every fault."""

@@ -14,7 +14,7 @@ import trio
 from kafscale.api import metadata
 from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
-from kafscale.errors import ProtocolError
+from kafscale.errors import KafkaError, ProtocolError
 from kafscale.log.chunks import Lease
 from kafscale.server.dispatch import Dispatcher, Reply, Request
 from kafscale.testing.refusals import refusal, set_errors
@@ -96,10 +96,10 @@ class FaultyDispatcher(Dispatcher):
 
 def _refuse_produce(pending: PendingProduce, error_code: int) -> None:
     """Before it is ordered: nothing of it gets into the log."""
-    pending.abandon()
+    pending.refuse(KafkaError(error_code))
     pending.unchecked.clear()
     pending.incomplete = False
-    set_errors(pending.response, error_code)
+    set_errors(pending.response, error_code)  # also where it was refused for another reason
     for topic in pending.response.responses:
         for partition in topic.partition_responses:
             partition.base_offset = -1

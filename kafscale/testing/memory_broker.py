@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kafscale.config import Address, Settings, StoreUrl
 from kafscale.server.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
 from kafscale.testing.metadata import MemoryMetadataStore
 
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
@@ -67,9 +69,12 @@ class MemoryBroker:
 
 
 @asynccontextmanager
-async def memory_broker(parts: StorageParts, settings: Settings | None = None) -> AsyncIterator[MemoryBroker]:
-    """Run a broker for the block; at its end it is stopped in order."""
-    broker = Broker(settings or memory_settings())
+async def memory_broker(
+    parts: StorageParts, settings: Settings | None = None, *, request_faults: list[RequestFault] | None = None
+) -> AsyncIterator[MemoryBroker]:
+    """Run a broker for the block; at its end it is stopped in order. `request_faults` may be added to meanwhile."""
+    make_dispatcher = partial(FaultyDispatcher, faults=[] if request_faults is None else request_faults)
+    broker = Broker(settings or memory_settings(), make_dispatcher=make_dispatcher)
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: broker.run_on(parts, task_status=task_status))
         async with trio.open_nursery() as clients:

@@ -222,6 +222,43 @@ async def test_a_producers_duplicates_gaps_and_older_epochs(autojump_clock: trio
         assert it.partition.next_offset == 8
 
 
+async def test_batches_that_are_refused_or_known_keep_no_chunk_of_an_idle_partition(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker() as fixture:
+        log = fixture.running.broker.services.log
+        batch = build_batch(records(b"v"), producer=ProducerStamp(7, 0, 0))
+        assert (await fixture.send(produce(batch))).base_offset == 0
+        await log.flusher.flush_all()
+        assert log.pool.used_bytes == 0
+        assert (await fixture.send(produce(batch))).base_offset == 0
+        gap = build_batch(records(b"v"), producer=ProducerStamp(7, 0, 5))
+        assert (await fixture.send(produce(gap))).error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert log.pool.used_bytes == 0
+
+
+async def test_a_batch_behind_one_that_found_no_room_in_time_does_not_take_its_place(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker() as fixture:
+        pool = fixture.running.broker.services.log.pool
+        held = await pool.acquire(pool.size_bytes)
+        first, second = [
+            await fixture.client.send(
+                produce(build_batch(records(value), producer=ProducerStamp(7, 0, sequence))), ProduceResponse
+            )
+            for sequence, value in enumerate((b"a", b"b"))
+        ]
+        refused = (await first.wait()).responses[0].partition_responses[0]
+        held.release()
+        assert refused.error_code == error_codes.KAFKA_STORAGE_ERROR
+        behind = (await second.wait()).responses[0].partition_responses[0]
+        assert behind.error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence, value in enumerate((b"a", b"b")):
+            again = build_batch(records(value), producer=ProducerStamp(7, 0, sequence))
+            assert (await fixture.send(produce(again))).base_offset == sequence
+
+
 async def test_under_segment_durability_the_reply_comes_with_the_objects(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Idempotent producers: which batch may come next, which is a duplicate, what is forgotten and restored."""
+"""Idempotent producers: which batch may come next, which is a duplicate, what is taken back, forgotten and restored."""
 
 from collections import deque
 
@@ -49,6 +49,30 @@ def test_each_of_the_last_five_batches_is_recognised_with_its_offset():
     offsets = [partition.append(10 * index, 10) for index in range(6)]
     assert [partition.append(10 * index, 10) for index in range(1, 6)] == offsets[1:]
     assert partition.next_offset == 60
+
+
+def test_what_comes_behind_a_first_batch_that_was_refused_waits_for_it():
+    partition = Partition()
+    partition.states.refuse(header(0, 3), 0)
+    partition.states.refuse(header(3, 2), 0)
+    assert partition.refuses(3, 2) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [partition.append(0, 3), partition.append(3, 2)] == [0, 3]
+    assert partition.states.snapshot(partition.next_offset)[0].due_sequence is None
+
+
+def test_a_producer_that_is_not_known_any_more_goes_on_with_the_batch_that_was_refused():
+    partition = Partition()
+    partition.states.refuse(header(40), 0)
+    assert partition.refuses(41) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(40) == 0
+
+
+def test_a_batch_of_a_known_producer_that_is_refused_changes_nothing():
+    partition = Partition()
+    partition.append(0)
+    partition.states.refuse(header(1), 0)
+    assert partition.refuses(2) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(1) == 1
 
 
 def test_a_batch_older_than_the_last_five_is_out_of_order():
@@ -105,6 +129,30 @@ def test_what_is_not_durable_is_remembered_beyond_five():
     partition.append(12)
     assert partition.refuses(7) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.append(8) == 8
+
+
+def test_a_failed_write_is_taken_back_to_the_last_durable_batch():
+    partition = Partition()
+    for index in range(3):
+        partition.append(index)
+    partition.durable_before = 3
+    for index in range(3, 20):
+        partition.append(index)
+    partition.states.take_back(3)
+    partition.next_offset = 3
+    assert partition.refuses(4) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(3) == 3
+    assert partition.append(2) == 2
+
+
+def test_after_everything_was_taken_back_the_producer_may_send_it_again():
+    partition = Partition()
+    partition.durable_before = 0
+    partition.append(0, 5)
+    partition.states.take_back(0)
+    partition.next_offset = 0
+    assert partition.append(0, 5) == 0
+    assert partition.append(5) == 5
 
 
 def test_producers_that_were_not_heard_of_are_forgotten():
