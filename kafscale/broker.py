@@ -20,6 +20,7 @@ import logging
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,7 @@ from kafscale.log.orphans import OrphanCollector
 from kafscale.log.other_logs import check_other_logs
 from kafscale.log.retention import Retention
 from kafscale.log.s3_wal import S3Wal
+from kafscale.log.topic_deletion import BuriedTopic, TopicDeleter
 from kafscale.log.wal import Wal
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
@@ -155,7 +157,7 @@ class Broker:
             log = await self._build(lead, parts)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(log, task_status)
-            await self._last_checkpoint(lead)
+            await self._last_checkpoints(lead, log)
             leading.cancel_scope.cancel()
 
     async def _build(self, lead: Lead, parts: StorageParts) -> Log:
@@ -211,12 +213,13 @@ class Broker:
             if topics.get(name) is None:
                 groups.forget_topic(name)
 
-    async def _last_checkpoint(self, lead: Lead) -> None:
+    async def _last_checkpoints(self, lead: Lead, log: Log) -> None:
         with trio.move_on_after(CLOSE_SECONDS):
             try:
                 await lead.checkpointer.write_if_changed()
+                await log.manifest_checkpointer.write_if_changed()
             except StoreError as exc:
-                logger.warning("the metadata has no checkpoint of the shutdown: %s", exc)
+                logger.warning("not everything has a checkpoint of the shutdown: %s", exc)
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
@@ -229,15 +232,19 @@ class Broker:
             await storage.start(services.groups.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
+            storage.start_soon(log.manifest_checkpointer.run)
             storage.start_soon(self._retention(log).run)
             storage.start_soon(log.merger.run, list(log.partitions.values()))
             storage.start_soon(self._orphan_collector(log).run)
+            topic_deleter = self._topic_deleter(log)
+            storage.start_soon(topic_deleter.run)
             self._forget_offsets_of_deleted_topics()
 
             def delete_topic(topic: Topic) -> None:
                 log.close_topic(topic.name)
                 services.groups.forget_topic(topic.name)
-                storage.start_soon(log.delete_objects, topic.name, topic.topic_id)
+                buried = BuriedTopic(name=topic.name, topic_id=topic.topic_id)
+                topic_deleter.bury(buried, topic.config.file_delete_delay_ms)
 
             services.topics.on_created = lambda topic: log.open_topic(_spec(services.topics, topic))
             services.topics.on_changed = lambda topic: log.open_topic(_spec(services.topics, topic))
@@ -254,6 +261,16 @@ class Broker:
             interval_seconds=self.settings.retention_check_interval_seconds,
         )
 
+    def _topic_deleter(self, log: Log) -> TopicDeleter:
+        """With the topics whose objects were still waiting for their deletion when the broker before this one ended."""
+        deleted = self.services.topics.deleted
+        deleter = TopicDeleter(delete_objects=log.delete_objects, is_deleted=lambda topic_id: topic_id in deleted)
+        now_ms = time.time_ns() // 1_000_000
+        for topic_id, topic in deleted.items():
+            if topic.objects_until_ms > now_ms:
+                deleter.bury(BuriedTopic(name=topic.name, topic_id=topic_id), topic.objects_until_ms - now_ms)
+        return deleter
+
     def _orphan_collector(self, log: Log) -> OrphanCollector:
         topics = self.services.topics
         return OrphanCollector(
@@ -261,6 +278,7 @@ class Broker:
             namespace=log.namespace,
             find_partition=log.partition,
             deleted_topics=topics.deleted.keys,
+            kept_until_ms=lambda topic_id: topics.deleted[topic_id].objects_until_ms,
             on_gone=topics.forget_deleted,
             interval_seconds=self.settings.orphan_check_interval_seconds,
             grace_seconds=self.settings.orphan_grace_seconds,

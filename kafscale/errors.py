@@ -20,6 +20,7 @@
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
     ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
+    │  └─ NewerVersion           it is whole, but a newer KafScale has written it
     ├─ Fenced                    another broker has taken over what this one owned
     └─ StorageFailed             the local disk failed; the broker must stop
 
@@ -128,6 +129,10 @@ class BrokerUnavailable(KafScaleError):
 
 class DamagedObject(KafScaleError):
     """A segment, index or WAL file is not what its checksums say. The message names it and the position."""
+
+
+class NewerVersion(DamagedObject):
+    """An object is whole, but of a version that this KafScale can't read: of no use here, and no damage."""
 
 
 class Fenced(KafScaleError):

@@ -7,7 +7,6 @@ The log runs in a process of its own, so that its memory can be told from the se
 from __future__ import annotations
 
 import math
-import multiprocessing
 import resource
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -16,6 +15,7 @@ import attrs
 import trio
 
 from bench.claims.claim import Claim, Finding, Variant
+from bench.claims.isolation import run_apart
 from kafscale.config import Settings, StoreUrl
 from kafscale.metrics import Metrics
 from kafscale.store.metered import StoreMetrics
@@ -71,15 +71,14 @@ def measure(name: str, *, concurrency: int, is_adaptive: bool) -> Variant:
             is_adaptive=is_adaptive,
             partitions_count=PARTITIONS_COUNT,
         )
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            told = pool.apply(flush_in_process, (load,))
+        told = run_apart(flush_all, load)
     requests = counters.requests.total()
     refused = requests - len(server.service.buckets["bucket"])
     figures = {"max in flight": counters.max_in_flight, "requests": requests, "refused %": 100 * refused / requests}
     return Variant(name=name, figures={**figures, "connections": counters.connections_opened, **told})
 
 
-def flush_in_process(load: Load) -> Mapping[str, float]:
+def flush_all(load: Load) -> Mapping[str, float]:
     """What the process with the log has to tell of itself."""
     return trio.run(flush, load)
 

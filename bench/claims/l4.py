@@ -6,7 +6,6 @@ a process of its own. Without the feature each chunk is allocated when it is nee
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import time
@@ -20,6 +19,7 @@ import attrs
 import trio
 
 from bench.claims.claim import Claim, Finding
+from bench.claims.isolation import run_apart
 from bench.claims.rounds import alternate
 from bench.processes import rss_mib
 from kafscale.log.chunks import ChunkPool, Lease
@@ -60,11 +60,10 @@ def run() -> Finding:
 
 
 def measure(*, is_pooled: bool) -> dict[str, float]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_in_process, (is_pooled, WARM_UP_SECONDS, RUN_SECONDS))
+    return run_apart(produce_on_disk, is_pooled, WARM_UP_SECONDS, RUN_SECONDS)
 
 
-def _in_process(is_pooled: bool, warm_up_seconds: float, run_seconds: float) -> dict[str, float]:
+def produce_on_disk(is_pooled: bool, warm_up_seconds: float, run_seconds: float) -> dict[str, float]:
     with TemporaryDirectory(prefix="kafscale-bench-") as directory:
         disk = RealDisk(Path(directory))
         try:

@@ -28,6 +28,7 @@ from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, F
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
 @attrs.define(eq=False)
@@ -60,7 +61,7 @@ class _Pass:
 async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
     """Read, and wait if there is too little. The caller owes `FetchReply.release()`."""
     try:
-        context = services.fetch_sessions.resolve(request)
+        context = services.fetch_sessions.resolve(request, uses_topic_ids=call.version >= FIRST_VERSION_WITH_TOPIC_IDS)
     except KafkaError as exc:
         return FetchReply(FetchResponse(error_code=exc.code))
     quota = services.quotas.consumer

@@ -14,7 +14,11 @@ import attrs
 import trio
 
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH
+from kafscale.wire.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+)
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
 NO_SESSION = 0
@@ -64,6 +68,7 @@ class FetchSession:
     """The partitions of one consumer, in the order in which they are served."""
 
     session_id: int
+    uses_topic_ids: bool
     epoch: int
     last_used: float
     partitions: OrderedDict[PartitionKey, FetchedPartition] = attrs.field(factory=OrderedDict)
@@ -116,11 +121,15 @@ class FetchSessions:
     sessions: OrderedDict[int, FetchSession] = attrs.field(factory=OrderedDict, init=False)
     evicted_count: int = attrs.field(default=0, init=False)
 
-    def resolve(self, request: FetchRequest) -> FetchContext:
-        """What this request means. Raises KafkaError for an unknown session or a wrong epoch."""
+    def resolve(self, request: FetchRequest, *, uses_topic_ids: bool) -> FetchContext:
+        """What this request means.
+
+        Raises KafkaError for an unknown session, a wrong epoch, or ids in a session of names and names in one of ids,
+        as after a change of versions: the client then begins a new session (KIP-516).
+        """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self.sessions.pop(request.session_id, None)
-            session = self._open(request) if request.session_epoch == INITIAL_EPOCH else None
+            session = self._open(request, uses_topic_ids) if request.session_epoch == INITIAL_EPOCH else None
             if session is None:
                 return FetchContext(list(requested(request)), None, incremental=False)
             return FetchContext(list(session.partitions.values()), session, incremental=False)
@@ -129,13 +138,15 @@ class FetchSessions:
             raise KafkaError(FETCH_SESSION_ID_NOT_FOUND)
         if request.session_epoch != session.epoch:
             raise KafkaError(INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used = trio.current_time()
         self.sessions.move_to_end(session.session_id)
         session.update(request)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
-    def _open(self, request: FetchRequest) -> FetchSession | None:
+    def _open(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession | None:
         now = trio.current_time()
         if len(self.sessions) >= self.max_count:
             oldest = next(iter(self.sessions.values()), None)
@@ -146,7 +157,7 @@ class FetchSessions:
         session_id = random.randrange(1, MAX_EPOCH)
         while session_id in self.sessions:
             session_id = random.randrange(1, MAX_EPOCH)
-        session = FetchSession(session_id, 1, now)
+        session = FetchSession(session_id, uses_topic_ids, 1, now)
         session.update(request)
         self.sessions[session_id] = session
         return session

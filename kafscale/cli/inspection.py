@@ -17,7 +17,7 @@ from kafscale.cluster.claim import decode_claim
 from kafscale.cluster.metadata import checkpoint
 from kafscale.cluster.metadata.transaction_format import decode_transaction
 from kafscale.errors import DamagedObject
-from kafscale.log import s3_wal_format, segment, segment_v1, wal_format
+from kafscale.log import manifest_checkpoint, s3_wal_format, segment, segment_v1, wal_format
 from kafscale.log.s3_wal_check import WalObjectCheck
 from kafscale.log.segment_check import BodyCheck
 from kafscale.log.wal_check import WalFileCheck
@@ -301,6 +301,19 @@ def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
     return found
 
 
+def _inspect_manifests(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="checkpoint of the manifests")
+    try:
+        read = manifest_checkpoint.decode_manifests(name, view)
+    except DamagedObject as exc:
+        found.damage.append(str(exc).removeprefix(f"{name}: "))
+        return found
+    found.add("partitions", len(read))
+    found.add("segments", sum(known.segment_count for known in read.values()))
+    found.add("bytes", len(view))
+    return found
+
+
 def _inspect_claim(view: memoryview, name: str) -> Inspection:
     found = Inspection(kind="claim")
     try:
@@ -351,6 +364,7 @@ _BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
     wal_format.FILE_MAGIC: _inspect_wal,
     s3_wal_format.MAGIC: _inspect_wal_object,
     checkpoint.MAGIC: _inspect_checkpoint,
+    manifest_checkpoint.MAGIC: _inspect_manifests,
     segment.HEADER_MAGIC: _inspect_segment,
     segment_v1.INDEX_MAGIC: _inspect_version_1_index,
 }

@@ -1,4 +1,4 @@
-"""Whether the objects that the broker keeps for itself are whole: who leads, and the checkpoints of the metadata.
+"""Whether the objects that the broker keeps for itself are whole: who leads, and checkpoints of metadata and manifests.
 
 The write-ahead log is `kafscale.log.s3_wal_check`'s. Read before the segments are listed, then `check_claim` after
 them, so that a broker that starts meanwhile is not taken for damage.
@@ -6,7 +6,7 @@ them, so that a broker that starts meanwhile is not taken for damage.
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import attrs
 
@@ -15,6 +15,7 @@ from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.checkpoint import decode_checkpoint
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.log.findings import Finding, Kind
+from kafscale.log.manifest_checkpoint import decode_manifests
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
@@ -41,6 +42,8 @@ class OwnObjects:
         for key in self._keys:
             if key.kind == "checkpoint":
                 position = max(position, await self._check_checkpoint(key))
+            elif key.kind == "manifests":
+                await self._check_manifests(key)
         return position
 
     def _sort(self, name: str) -> None:
@@ -61,10 +64,20 @@ class OwnObjects:
         except NotFound:
             return START  # a newer one has taken its place
         except DamagedObject as exc:
-            message = f"{str(exc).removeprefix(f'{key.key}: ')}; the next start or checkpoint does without it"
-            self.findings.append(Finding(name=key.key, kind=Kind.CHECKPOINT, message=message))
+            self._note_damage(key, exc)
             return START
         return position
+
+    async def _check_manifests(self, key: NumberedKey) -> None:
+        with suppress(NotFound):
+            try:
+                decode_manifests(key.key, (await self.store.get(key.key)).data)
+            except DamagedObject as exc:
+                self._note_damage(key, exc)
+
+    def _note_damage(self, key: NumberedKey, damage: DamagedObject) -> None:
+        message = f"{str(damage).removeprefix(f'{key.key}: ')}; the next start or checkpoint does without it"
+        self.findings.append(Finding(name=key.key, kind=Kind.CHECKPOINT, message=message))
 
     # ---- the claim ----------------------------------------------------------------------------------------------
 

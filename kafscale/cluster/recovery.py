@@ -10,12 +10,13 @@ import logging
 
 from kafscale.cluster.converter import decode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpoint, FoundCheckpoints, find_checkpoints
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpoint, find_checkpoints
 from kafscale.cluster.metadata.transaction_format import decode_transaction, folded
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.log.s3_wal_replay import EarlierLog, find_log
 from kafscale.log.wal_format import METADATA, WalEntry
 from kafscale.store.base import ObjectStore
+from kafscale.store.versions import Versions
 
 POSITION_KEY = f"{LOCAL_PREFIX}position"
 TRANSACTION_TARGET_COUNT = 1000  # changes that are applied at once
@@ -32,7 +33,7 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
 
 
-async def load_checkpoint(metadata: MetadataStore, found: FoundCheckpoints) -> WalPosition:
+async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) -> WalPosition:
     """Take the newest checkpoint if it is newer. Returns up to where in the log the metadata is complete then.
 
     Raises DamagedObject if all checkpoints are damaged, and nothing else is known.
@@ -42,8 +43,8 @@ async def load_checkpoint(metadata: MetadataStore, found: FoundCheckpoints) -> W
     if found.newest is not None and found.newest.position > position:
         await _load(metadata, found.newest)
         return found.newest.position
-    if found.damage is not None and entry is None:
-        raise found.damage
+    if found.newest is None and found.damage and entry is None:
+        raise found.damage[-1]
     return position
 
 

@@ -30,6 +30,7 @@ from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.log.s3_wal_replay import EarlierLog, list_log, take_over
 from kafscale.store.base import ObjectStore
+from kafscale.store.versions import VersionWriter
 from kafscale.store.views import StoreViews
 
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
@@ -41,9 +42,12 @@ logger = logging.getLogger(__name__)
 class Lead:
     """What a broker that leads works with; `run` it before `metadata` is changed.
 
-    `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the start.
+    `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the start. `store` is the view
+    of what nothing may hold up: who looks too late whether it still leads goes on acknowledging for too long.
     """
 
+    store: ObjectStore
+    namespace: str
     claim: Claim
     metadata: CountingMetadataStore | JournaledMetadataStore
     journal: S3Wal | None
@@ -63,12 +67,12 @@ class Lead:
                 if isinstance(self.metadata, JournaledMetadataStore):
                     await nursery.start(self.metadata.run)
                 nursery.start_soon(self.checkpointer.run)
-                nursery.start_soon(watch_claim, self.checkpointer.store, self.checkpointer.namespace, self.claim)
+                nursery.start_soon(watch_claim, self.store, self.namespace, self.claim)
                 task_status.started()
 
     async def check(self) -> None:
         """Look once whether another broker has taken over. Raises Fenced, StoreError, DamagedObject."""
-        await check_claim(self.checkpointer.store, self.checkpointer.namespace, self.claim)
+        await check_claim(self.store, self.namespace, self.claim)
 
 
 async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore) -> Lead:
@@ -89,9 +93,9 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
         )
         metadata = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
     checkpointer = Checkpointer(
-        store=views.background,
-        namespace=settings.namespace,
-        epoch=own.epoch,
+        versions=VersionWriter(
+            store=views.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch
+        ),
         local=local,
         position=partial(_position, own.epoch, metadata, journal),
         change_count=lambda: metadata.change_count,
@@ -99,7 +103,15 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
     )
     earlier = await start.recover(own.epoch, checkpointer)
     await checkpointer.write()
-    return Lead(claim=own, metadata=metadata, journal=journal, earlier=earlier, checkpointer=checkpointer)
+    return Lead(
+        store=store,
+        namespace=settings.namespace,
+        claim=own,
+        metadata=metadata,
+        journal=journal,
+        earlier=earlier,
+        checkpointer=checkpointer,
+    )
 
 
 def _ignore(position: WalPosition) -> None:
@@ -161,7 +173,7 @@ class _Start:
     async def recover(self, epoch: int, checkpointer: Checkpointer) -> EarlierLog:
         """Bring the local metadata to where the bucket's is. Raises DamagedObject, Fenced, StoreError."""
         found = await find_checkpoints(self.store, self.settings.namespace)
-        checkpointer.inherit(found.keys)
+        checkpointer.versions.inherit(found.keys)
         position = await load_checkpoint(self.local, found)
         earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position)
         await apply_log(self.local, earlier, position)

@@ -85,7 +85,8 @@ _TABLE = (
         default="60000",
         least=0,
         broker_name="log.segment.delete.delay.ms",
-        documentation="How long a segment's objects stay in the bucket after it was dropped from the log.",
+        documentation="How long a segment's objects stay in the bucket after it was dropped from the log, or its topic "
+        "was deleted.",
         acts=True,
     ),
     ConfigDefinition(

@@ -97,10 +97,19 @@ class TopicPolicy:
 
 @attrs.frozen(kw_only=True)
 class DeletedTopic:
-    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch."""
+    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch.
+
+    Its objects stay for its `file.delete.delay.ms`.
+    """
 
     name: str
     deleted_ms: int
+    file_delete_delay_ms: int = 0
+
+    @property
+    def objects_until_ms(self) -> int:
+        """When its objects may go."""
+        return self.deleted_ms + self.file_delete_delay_ms
 
 
 Outcome = Topic | KafkaError  # the topic as it now is (of a deletion: as it was), or why nothing was done
@@ -388,7 +397,12 @@ def _buried(draft: TopicDraft) -> Mapping[bytes, DeletedTopic]:
     """What a draft deletes."""
     now_ms = time.time_ns() // 1_000_000
     gone = [draft.index.by_name[name] for name, topic in draft.changes.items() if topic is None]
-    return {topic.topic_id: DeletedTopic(name=topic.name, deleted_ms=now_ms) for topic in gone}
+    return {
+        topic.topic_id: DeletedTopic(
+            name=topic.name, deleted_ms=now_ms, file_delete_delay_ms=topic.config.file_delete_delay_ms
+        )
+        for topic in gone
+    }
 
 
 def _transaction(draft: TopicDraft, buried: Mapping[bytes, DeletedTopic], revived: Iterable[bytes]) -> Transaction:

@@ -192,7 +192,7 @@ class Settings:
     )
     segment_delete_delay_ms: Milliseconds = option(
         300_000,
-        "How long the objects of a segment stay in the bucket after it was dropped from the log.",
+        "How long the objects of a segment stay in the bucket after it was dropped from the log, or its topic deleted.",
         why="Kafka: log.segment.delete.delay.ms, 1 minute. Fetches and Spark jobs that began before still finish.",
         least=0,
     )

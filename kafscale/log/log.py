@@ -7,6 +7,7 @@
     reader        memory tail, else one ranged GET
     deleter       objects of segments that have left the log
     merger        makes large segments of small ones in the background
+    checkpointer  manifests in the bucket, which only make the next start shorter
 
 `restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
 WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -27,11 +28,13 @@ from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.deletion import Deleter
 from kafscale.log.flusher import Flusher
+from kafscale.log.listing import ListedSegment, PartitionId, list_segments
 from kafscale.log.log_config import LogConfig
+from kafscale.log.manifest_checkpoint import ManifestCheckpointer, find_manifests
 from kafscale.log.merger import Merger
 from kafscale.log.partition import Partition, Placed, Traffic
 from kafscale.log.reader import LogReader
-from kafscale.log.restore import ListedSegment, PartitionId, list_segments, restore_partitions
+from kafscale.log.restore import RestoredPartition, Restorer, RestoreStatistics
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_replay import EarlierLog
 from kafscale.log.spilling import Spiller
@@ -40,6 +43,7 @@ from kafscale.log.wal import KEPT_PREFIX, Wal
 from kafscale.log.wal_format import WalEntry, WalFile
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
+from kafscale.store.versions import VersionWriter
 from kafscale.store.views import StoreViews
 from kafscale.wire.records import parse_header
 
@@ -103,10 +107,18 @@ class Log:
     deleter: Deleter
     merger: Merger
     traffic: TrafficMetrics
+    manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
+    restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
     spiller: Spiller | None = attrs.field(default=None, init=False)
     partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
     by_name: dict[str, list[Partition]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        writer = VersionWriter(
+            store=self.views.background, namespace=self.namespace, kind="manifests", epoch=self.leader_epoch
+        )
+        self.manifest_checkpointer = ManifestCheckpointer(writer=writer, partitions=self.partitions.values)
 
     def partition(self, topic_id: bytes, index: int) -> Partition | None:
         return self.partitions.get((topic_id, index))
@@ -185,23 +197,58 @@ class Log:
     async def restore(self) -> None:
         """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
         store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
+        checkpoint = await find_manifests(store, self.namespace, self.manifest_checkpointer.writer)
+        restorer = Restorer(
+            store=store,
+            examiner=self.reader.examiner,
+            checkpoint=checkpoint,
+            log_start_offset=lambda partition_id: self.partitions[partition_id].log_start_offset,
+            statistics=self.restored,
+        )
+        began = trio.current_time()
         progress = _Progress("listing the bucket: %d objects")
-        listed = await list_segments(store, self.namespace, progress.report)
-        known = {partition_id: found for partition_id, found in listed.items() if partition_id in self.partitions}
-        _report_unknown(listed, known)
-        progress = _Progress(f"reading footers: %d of {len(known)} partitions")
-        restored = await restore_partitions(store, known, progress.report)
-        for partition_id, contents in restored.items():
-            partition = self.partitions[partition_id]
-            partition.restore(contents.segments, contents.last_footer)
-            first_offset = contents.segments[0].base_offset
-            if first_offset > partition.log_start_offset:
-                logger.error(
-                    "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
-                    partition,
-                    partition.log_start_offset,
-                    first_offset,
-                )
+
+        def on_listed(count: int) -> None:
+            self.restored.listed_object_count = count
+            progress.report(count)
+
+        listed = await list_segments(
+            store,
+            self.namespace,
+            on_listed,
+            prefixes=[partition.objects_prefix for partition in self.partitions.values()],
+        )
+        _report_unknown(listed, self.partitions)
+        wanted = {
+            partition_id: listed.get(partition_id, ())
+            for partition_id in self.partitions
+            if partition_id in listed or partition_id in checkpoint
+        }
+        done = _Progress(f"restoring partitions: %d of {len(wanted)}")
+        for partition_id, contents in (await restorer.restore(wanted, done.report)).items():
+            self._take_restored(self.partitions[partition_id], contents)
+        logger.info(
+            "restored %d partitions in %.1f s: %d objects listed, %d segments known by the checkpoint, %d footers read",
+            len(wanted),
+            trio.current_time() - began,
+            self.restored.listed_object_count,
+            self.restored.vouched_segment_count,
+            self.restored.footer_read_count,
+        )
+
+    def _take_restored(self, partition: Partition, contents: RestoredPartition) -> None:
+        partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
+        partition.quarantined.update(contents.quarantined)
+        if not contents.segments or contents.lost_before:
+            return  # it has been said what is missing
+        first_offset = contents.segments[0].base_offset
+        if first_offset > partition.log_start_offset:
+            logger.error(
+                "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
+                partition,
+                partition.log_start_offset,
+                first_offset,
+            )
 
     async def replay(self, earlier: EarlierLog | None = None) -> None:
         """Bring back what the WAL has and no segment has. Raises DamagedObject, StoreError.
@@ -220,8 +267,7 @@ class Log:
             assert earlier is not None
             await self.wal.replay(earlier, lambda entry: self._replay_entry(entry, now_ms))
         for partition in self.partitions.values():
-            if partition.next_offset < partition.log_start_offset:
-                partition.skip_to(partition.log_start_offset)
+            partition.skip_missing()
 
     async def _keep_superseded(self, wal: Wal) -> None:
         """What only this data directory has, of offsets that another broker has written since, is left to the user."""
@@ -248,7 +294,8 @@ class Log:
             return False
         if entry.base_offset < partition.next_offset:
             return False
-        if not partition.tail.batches and partition.next_offset < entry.base_offset <= partition.log_start_offset:
+        missing_before = max(partition.log_start_offset, partition.lost_before)
+        if not partition.tail.batches and partition.next_offset < entry.base_offset <= missing_before:
             partition.skip_to(entry.base_offset)
         if entry.base_offset > partition.next_offset:
             raise DamagedObject(
@@ -289,12 +336,16 @@ class Log:
         if isinstance(self.wal, Wal):
             await self.wal.wait_for_room()
 
+    def quarantined_count(self) -> int:
+        """Segments in the bucket that are damaged and not read."""
+        return sum(len(partition.quarantined) for partition in self.partitions.values())
+
     def tail_bytes(self) -> int:
         """Bytes that are in no segment yet."""
         return sum(partition.tail.size_bytes for partition in self.partitions.values())
 
 
-def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Mapping[PartitionId, object]) -> None:
+def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Container[PartitionId]) -> None:
     unknown = {segments[0].key.topic for partition_id, segments in listed.items() if partition_id not in known}
     if unknown:
         names = ", ".join(sorted(unknown)[:10])

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from kafscale.log.findings import Finding, Kind
-from kafscale.log.restore import PartitionId
+from kafscale.log.listing import PartitionId
 from kafscale.log.wal_format import WalEntry
 from kafscale.wire.records import BatchHeader
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import attrs
+from crc32c import crc32c
 
 from kafscale.store.paths import SegmentKey
 
@@ -19,6 +20,12 @@ _last_offset = attrgetter("last_offset")
 _base_offset_and_generation = attrgetter("base_offset", "generation")
 
 MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
+FINGERPRINT_UNKNOWN = 0
+
+
+def fingerprint(object_size_bytes: int, etag: str) -> int:
+    """What a listing tells of an object's content, in 8 bytes: the lower half of its size, and a hash of its ETag."""
+    return (object_size_bytes & 0xFFFF_FFFF) << 32 | crc32c(etag.encode())
 
 
 @attrs.frozen(kw_only=True)
@@ -27,7 +34,8 @@ class Segment:
 
     `size_bytes` counts the record batches, and footer and header too as long as the footer has not been read.
     `max_timestamp_ms` is -1 if no record has a timestamp, and MAX_TIMESTAMP_UNKNOWN before the footer is read.
-    `first_dirty_offset` is that of `Footer`; generation 0 has none, and higher ones are read at every start.
+    `first_dirty_offset` is that of `Footer`; generation 0 has none.
+    `fingerprint` is that of the `.kfs`, by which a later start knows it again; FINGERPRINT_UNKNOWN makes it look.
     """
 
     key: SegmentKey
@@ -35,6 +43,7 @@ class Segment:
     size_bytes: int
     max_timestamp_ms: int
     first_dirty_offset: int = 0
+    fingerprint: int = FINGERPRINT_UNKNOWN
 
     @property
     def base_offset(self) -> int:
@@ -144,6 +153,19 @@ class Manifest:
             self.segments = [segment for segment in self.segments if segment.last_offset >= offset or segment is newest]
             self.size_bytes -= sum(segment.size_bytes for segment in taken)
         return taken
+
+    def remove(self, segment: Segment) -> bool:
+        """Leave a segment out; False if it was not in here any more."""
+        kept = [each for each in self.segments if each.key != segment.key]
+        removed = len(kept) < len(self.segments)
+        self.segments = kept
+        self.size_bytes = sum(each.size_bytes for each in kept)
+        return removed
+
+    def key_before(self, base_offset: int) -> SegmentKey | None:
+        """Of the segment before the one that begins here."""
+        index = bisect_left(self.segments, base_offset, key=_base_offset)
+        return self.segments[index - 1].key if index else None
 
     def replace(self, sources: Sequence[Segment], merged: Segment) -> None:
         """Read `merged` instead of these segments, all of which are in here and of older generations.

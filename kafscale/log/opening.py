@@ -16,6 +16,7 @@ from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.merger import Merger
 from kafscale.log.pacing import FlushPacer
+from kafscale.log.quarantine import Examiner
 from kafscale.log.reader import LogReader
 from kafscale.log.rewriting import Rewriter
 from kafscale.log.s3_wal import S3Wal
@@ -89,6 +90,7 @@ def open_log(
             "kafscale_merge_failures_total", "Merges that are tried again, and segments that can't be merged."
         ).of(),
     )
+    _register_damage(metrics, reader.examiner)
     log = Log(
         views=views,
         namespace=settings.namespace,
@@ -102,6 +104,7 @@ def open_log(
         merger=merger,
         traffic=TrafficMetrics.register(metrics),
     )
+    _register_start(metrics, log)
     pool.on_pressure = flusher.relieve
     if wal is not None:
         flusher.pacer = FlushPacer(settings.flush_objects_per_minute, objects_count=_objects_counter(metrics))
@@ -110,6 +113,42 @@ def open_log(
     if settings.durability is Durability.WAL:
         log.spiller = _make_spiller(log, metrics)
     return log
+
+
+def _register_start(metrics: Metrics, log: Log) -> None:
+    """Also while it goes on: the metrics are served from the first moment."""
+
+    def gauge(name: str, help: str, attribute: str) -> None:
+        metrics.gauge(name, help, lambda: getattr(log.restored, attribute))
+
+    gauge("kafscale_start_listed_objects", "Objects that the start has found in the bucket.", "listed_object_count")
+    gauge("kafscale_start_partitions", "Partitions of which the start has found segments.", "partition_count")
+    gauge("kafscale_start_restored_partitions", "Of these, restored so far.", "restored_partition_count")
+    gauge(
+        "kafscale_start_recognised_segments",
+        "Segments that the checkpoint of the manifests vouched for.",
+        "vouched_segment_count",
+    )
+    gauge("kafscale_start_footer_reads", "Footers that the start has read.", "footer_read_count")
+    gauge(
+        "kafscale_missing_segments", "Segments of the checkpoint that the start did not find.", "missing_segment_count"
+    )
+    metrics.gauge("kafscale_quarantined_segments", "Segments that are damaged and not read.", log.quarantined_count)
+    metrics.gauge(
+        "kafscale_manifest_checkpoint_bytes",
+        "Size of the last checkpoint of the manifests that was written.",
+        lambda: log.manifest_checkpointer.written_bytes,
+    )
+
+
+def _register_damage(metrics: Metrics, examiner: Examiner) -> None:
+    rebuilt = metrics.counter(
+        "kafscale_rebuilt_objects_total",
+        "Damaged or missing objects of segments that were written again from what is whole.",
+        "kind",
+    )
+    examiner.rebuilt_segment_count = rebuilt.of("kfs")
+    examiner.rebuilt_index_count = rebuilt.of("index")
 
 
 def _make_spiller(log: Log, metrics: Metrics) -> Spiller:

@@ -14,7 +14,7 @@ Of a partition that is not open, objects are orphans only if the metadata rememb
 other topic are nobody's to delete: their metadata may be lost, or on the way.
 
 An object is deleted when it is `grace_seconds` old by the store's clock, and has been an orphan for as long in this
-process, and in a live topic for `file.delete.delay.ms` too.
+process, and in a live topic for `file.delete.delay.ms` too; in a deleted one, not before that since the deletion.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class OrphanCollector:
 
     find_partition: the open partition of a topic id and an index, or None.
     deleted_topics: the ids of topics whose deletion the metadata remembers.
+    kept_until_ms: when the objects of such a topic may go, in milliseconds since the epoch.
     on_gone: told after each complete listing which of these ids had no object.
     """
 
@@ -58,6 +59,7 @@ class OrphanCollector:
     namespace: str
     find_partition: Callable[[bytes, int], Partition | None]
     deleted_topics: Callable[[], Collection[bytes]]
+    kept_until_ms: Callable[[bytes], int] = lambda topic_id: 0
     on_gone: Callable[[Collection[bytes]], Awaitable[None]]
     interval_seconds: float
     grace_seconds: float
@@ -131,7 +133,7 @@ class OrphanCollector:
     async def _is_orphan(self, key: SegmentKey) -> bool:
         """Raises StoreError."""
         if self.find_partition(key.topic_id, key.partition) is None:
-            return self._is_unreferenced(key)
+            return self._is_unreferenced(key) and self.now_ms() >= self.kept_until_ms(key.topic_id)
         try:
             footer = await read_footer(self.store, key)
         except NotFound:

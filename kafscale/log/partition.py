@@ -23,6 +23,7 @@ import trio
 from kafscale.errors import StorageFailed
 from kafscale.log.chunks import ChunkPool, Lease
 from kafscale.log.log_config import LogConfig
+from kafscale.log.log_end import LogEnd
 from kafscale.log.manifest import Manifest, Segment
 from kafscale.log.producers import Producer, ProducerStates
 from kafscale.log.segment import EpochStart, Footer
@@ -30,7 +31,7 @@ from kafscale.log.tail import ALONE, Tail, TailBatch
 from kafscale.log.wal import Round
 from kafscale.log.wal_format import WalEntry, WalFile
 from kafscale.metrics import Counter
-from kafscale.store.paths import partition_prefix
+from kafscale.store.paths import SegmentKey, partition_prefix
 from kafscale.wire.records import BatchHeader, set_base_offset
 
 CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
@@ -180,6 +181,9 @@ class Partition:
     waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
     dirty_since: float | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
+    encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
+    lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
+    quarantined: set[SegmentKey] = attrs.field(factory=set, init=False)
     _chunk: Lease | None = attrs.field(default=None, init=False)
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
@@ -383,23 +387,23 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose what to upload next, of what may be flushed; None if that is nothing. Forgets expired producers."""
+        """Choose what to upload next, of what may be flushed; None if that is nothing."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
         if self.pending is not None:
             self.pending.flush_began(self.next_offset)
-        self.producers.expire(time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms)
         return self._plan(batches)
 
     def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
         end_offset = batches[-1].last_offset + 1
+        heard_since_ms = time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms
         return FlushPlan(
             batches=batches,
             base_offset=batches[0].base_offset,
             end_offset=end_offset,
             size_bytes=sum(batch.size_bytes for batch in batches),
-            producers=self.producers.snapshot(end_offset),
+            producers=self.producers.snapshot(end_offset, heard_since_ms=heard_since_ms),
             epochs=[start for start in self.epochs if start.start_offset < end_offset],
             leader_epoch=self.leader_epoch,
         )
@@ -414,6 +418,7 @@ class Partition:
         assert not self.closed
         assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
         self.manifest.add(segment)
+        self.encoded_end = LogEnd(segment.last_offset, plan.producers, plan.epochs).encode()
         self.flushed_offset = plan.end_offset
         self.flushable_bytes -= plan.size_bytes
         self.dirty_since = self.clock() if self.flushable_bytes else None
@@ -439,23 +444,34 @@ class Partition:
         self.flushable_bytes = 0
         self.dirty_since = None
         self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
-        self.restore([*self.manifest.segments, segment], footer)
+        self.restore([*self.manifest.segments, segment], LogEnd.of(footer))
         self.wake_waiters()
 
-    def restore(self, segments: Sequence[Segment], last_footer: Footer | None) -> None:
-        """Begin with what the bucket holds; `last_footer` is that of the last segment."""
+    def restore(self, segments: Sequence[Segment], end: LogEnd | None, *, lost_before: int = 0) -> None:
+        """Begin with what the bucket holds; `end` is the state after the last segment.
+
+        `lost_before` is behind the last offset that a segment which can't be read may have held. What the WAL has of
+        them is replayed; the others are left out by `skip_missing`.
+        """
         self.manifest = Manifest(list(segments))
-        if last_footer is not None:
-            self.producers.restore(last_footer.producers)
-            self.epochs = list(last_footer.epochs)
-            self.next_offset = last_footer.last_offset + 1
+        self.lost_before = lost_before
+        if end is not None:
+            self.producers.restore(end.producers)
+            self.epochs = list(end.epochs)
+            self.next_offset = end.last_offset + 1
+            self.encoded_end = end.encode()
         self.flushed_offset = self.high_watermark = self.next_offset
 
     def skip_to(self, offset: int) -> None:
-        """What lies below the log start may be gone from the bucket; offsets never go back."""
-        assert offset <= self.log_start_offset
+        """Go on at `offset`: what is below is deleted, or lost. Offsets never go back."""
+        assert offset <= max(self.log_start_offset, self.lost_before)
         assert not self.tail.batches
         self.next_offset = self.flushed_offset = self.high_watermark = max(offset, self.next_offset)
+
+    def skip_missing(self) -> None:
+        """The WAL has been replayed: go on behind what may have been acknowledged. It ends there if it has anything."""
+        if not self.tail.batches:
+            self.skip_to(max(self.log_start_offset, self.lost_before))
 
     def release(self, batch: TailBatch) -> None:
         """A batch has left the tail: its chunk and its WAL file are no longer held by it."""
@@ -475,6 +491,13 @@ class Partition:
         """Move the log start; what lies below is gone for readers at once (KIP-107)."""
         self.log_start_offset = max(self.log_start_offset, before_offset)
         self.wake_waiters()
+
+    def quarantine(self, segment: Segment) -> bool:
+        """Read a damaged segment no more; False if it is not read any more anyway."""
+        if not self.manifest.remove(segment):
+            return False
+        self.quarantined.add(segment.key)
+        return True
 
     def drop_deleted(self) -> Sequence[Segment]:
         """Take the segments below the log start out of the manifest, but for the last one of all."""

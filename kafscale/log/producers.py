@@ -2,8 +2,8 @@
 
 A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
 before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
-is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a failed
-write can be taken back.
+is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a segment
+that ends there can tell of it.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 """
@@ -57,7 +57,8 @@ class ProducerStates:
         """Whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch) or OUT_OF_ORDER_SEQUENCE_NUMBER (a gap). A producer
-        that is not known, or no longer, may begin anywhere; a new epoch of a known one begins at 0.
+        that is not known, or no longer, may begin anywhere, but not behind a batch of it that was refused; a new epoch
+        of a known one begins at 0.
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
@@ -105,25 +106,20 @@ class ProducerStates:
                 header.producer_id, header.producer_epoch, deque(), now_ms, due_sequence=header.base_sequence
             )
 
-    def take_back(self, from_offset: int) -> None:
-        """Forget every batch at or after an offset: its write failed."""
-        for producer in self.producers.values():
-            while producer.batches and producer.batches[-1].last_offset >= from_offset:
-                producer.batches.pop()
-
     def expire(self, before_ms: int) -> None:
         """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
         expired = [p.producer_id for p in self.producers.values() if p.last_timestamp_ms < before_ms]
         for producer_id in expired:
             del self.producers[producer_id]
 
-    def snapshot(self, before_offset: int) -> Sequence[Producer]:
-        """A copy of the state as it was before `before_offset` (exclusive), for a segment's footer."""
+    def snapshot(self, before_offset: int, *, heard_since_ms: int = 0) -> Sequence[Producer]:
+        """The state as it was before `before_offset` (exclusive), for a segment's footer; without expired producers."""
         copies = []
         for producer in self.producers.values():
-            batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
-            if batches:
-                copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
+            if producer.last_timestamp_ms >= heard_since_ms:
+                batches = [batch for batch in producer.batches if batch.last_offset < before_offset]
+                if batches:
+                    copies.append(_copy(producer, batches[-REMEMBERED_BATCH_COUNT:]))
         return copies
 
     def restore(self, producers: Iterable[Producer]) -> None:

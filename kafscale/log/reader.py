@@ -15,6 +15,7 @@ from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.log.footers import Footers
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition import Partition, WriteAheadLog
+from kafscale.log.quarantine import Examiner
 from kafscale.log.segment import Footer
 from kafscale.log.tail import Slices, TailBatch, coalesce
 from kafscale.store.base import Buffer, ObjectStore
@@ -50,6 +51,10 @@ class LogReader:
     store: ObjectStore
     footers: Footers
     wal: WriteAheadLog | None
+    examiner: Examiner = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.examiner = Examiner(store=self.store)
 
     def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | None:
         """Batches from the memory tail, without a copy; None if they are elsewhere. The caller owes `release()`."""
@@ -84,6 +89,9 @@ class LogReader:
                         OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile"
                     ) from None
                 continue  # it was merged into another one meanwhile
+            except DamagedObject as exc:
+                await self._settle_damage(partition, segment, exc)
+                continue
             if part.data:
                 return Slices([part.data], end_offset=part.end_offset)
             offset = part.end_offset
@@ -153,6 +161,11 @@ class LogReader:
             raise DamagedObject(f"{segment.kfs_key}: cut off, {len(part.data)} of {end - start} bytes at {start}")
         return memoryview(part.data)
 
+    async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
+        """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does."""
+        await self.examiner.settle(partition, segment, damage)
+        self.footers.forget(segment)
+
     # ---- look-up by time --------------------------------------------------------------------------------------
 
     async def find_timestamp(self, partition: Partition, timestamp_ms: int) -> FoundOffset | None:
@@ -166,7 +179,11 @@ class LogReader:
             segment = partition.manifest.find(offset)
             if segment is not None:
                 if segment.max_timestamp_ms >= timestamp_ms:
-                    found = await self._find_in_segment(segment, offset, timestamp_ms)
+                    try:
+                        found = await self._find_in_segment(segment, offset, timestamp_ms)
+                    except DamagedObject as exc:
+                        await self._settle_damage(partition, segment, exc)
+                        continue
                 offset = segment.last_offset + 1
             else:
                 batch = _first_late_enough(partition, offset, timestamp_ms)

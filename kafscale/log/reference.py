@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.log import s3_wal_format, segment, segment_v1, wal_format
+from kafscale.log import log_end, manifest_checkpoint, s3_wal_format, segment, segment_v1, wal_format
 from kafscale.store import paths
 from kafscale.wire import batch_header
 
@@ -29,6 +29,8 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Segments, version 1", segment_v1),
     ("Write-ahead log", wal_format),
     ("Write-ahead log in the bucket", s3_wal_format),
+    ("Checkpoints of the manifests", manifest_checkpoint),
+    ("The log's end in such a checkpoint", log_end),
     ("Record batches", batch_header),
 )
 

@@ -32,7 +32,7 @@ import attrs
 
 from kafscale.errors import PreconditionFailed
 from kafscale.log.deletion import Deleter
-from kafscale.log.manifest import Segment
+from kafscale.log.manifest import Segment, fingerprint
 from kafscale.log.partition import Partition
 from kafscale.log.segment import Footer, encode_footer, encode_header
 from kafscale.log.upload import segment_key_of, segment_of
@@ -80,9 +80,10 @@ class Rewriter:
             tried = attrs.evolve(footer, identity=attrs.evolve(footer.identity, generation=generation))
             key = segment_key_of(partition, tried.identity)
             encoded = encode_footer(tried)
+            parts = [encode_header(tried), *body, encoded]
             await self.check_lead()
             try:
-                await self.store.put_if_absent(key.key, [encode_header(tried), *body, encoded])
+                etag = await self.store.put_if_absent(key.key, parts)
             except PreconditionFailed:
                 generation += 1
                 if generation == first_generation + GENERATIONS_TRIED_COUNT:
@@ -91,4 +92,4 @@ class Rewriter:
                 continue
             await self.store.put(key.of_kind("index").key, [encoded])
             await self.check_lead()
-            return segment_of(key, tried)
+            return segment_of(key, tried, fingerprint=fingerprint(sum(map(len, parts)), etag))

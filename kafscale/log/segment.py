@@ -34,7 +34,7 @@ from typing import Protocol
 import attrs
 from crc32c import crc32c
 
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.store.base import Buffer
 
@@ -187,8 +187,8 @@ def encode_footer(footer: Footer) -> bytes:
     sections = [
         (IDENTITY_SECTION, IDENTITY.pack(*attrs.astuple(identity))),
         (INDEX_SECTION, _encode_index(footer.index)),
-        (PRODUCERS_SECTION, b"".join(map(_encode_producer, footer.producers))),
-        (EPOCHS_SECTION, b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in footer.epochs)),
+        (PRODUCERS_SECTION, encode_producers(footer.producers)),
+        (EPOCHS_SECTION, encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, COMPACTION.pack(footer.first_dirty_offset)))
@@ -215,6 +215,16 @@ def _big_endian(column: array[int]) -> bytes:
         column = column[:]
         column.byteswap()
     return column.tobytes()
+
+
+def encode_producers(producers: Iterable[Producer]) -> bytes:
+    """The payload of the producers' section."""
+    return b"".join(map(_encode_producer, producers))
+
+
+def encode_epochs(epochs: Iterable[EpochStart]) -> bytes:
+    """The payload of the leader epochs' section."""
+    return b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in epochs)
 
 
 def _encode_producer(producer: Producer) -> bytes:
@@ -252,8 +262,8 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             last_offset=last_offset,
             record_count=record_count,
             index=_decode_index(sections[INDEX_SECTION]),
-            producers=_decode_producers(sections[PRODUCERS_SECTION]),
-            epochs=[EpochStart(*row) for row in EPOCH.iter_unpack(sections[EPOCHS_SECTION])],
+            producers=decode_producers(sections[PRODUCERS_SECTION]),
+            epochs=decode_epochs(sections[EPOCHS_SECTION]),
             first_dirty_offset=_decode_compaction(sections.get(COMPACTION_SECTION)),
         )
     except (struct.error, KeyError, ValueError) as exc:
@@ -269,7 +279,7 @@ def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
         if kind <= COMPACTION_SECTION and version != SECTION_VERSION:
-            raise DamagedObject(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
+            raise NewerVersion(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind] = payload
         position += SECTION.size + length
     return sections
@@ -294,7 +304,13 @@ def _decode_index(payload: memoryview) -> Index:
     return Index(*columns)
 
 
-def _decode_producers(payload: memoryview) -> Sequence[Producer]:
+def decode_epochs(payload: Buffer) -> Sequence[EpochStart]:
+    """Raises struct.error."""
+    return [EpochStart(*row) for row in EPOCH.iter_unpack(payload)]
+
+
+def decode_producers(payload: Buffer) -> Sequence[Producer]:
+    """Raises struct.error."""
     producers = []
     position = 0
     while position < len(payload):

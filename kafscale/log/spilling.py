@@ -14,8 +14,8 @@ import trio
 
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.flusher import Flusher
+from kafscale.log.listing import PartitionId
 from kafscale.log.partition import Partition
-from kafscale.log.restore import PartitionId
 from kafscale.metrics import Counter
 
 PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it

@@ -8,6 +8,7 @@ writers believe they own the same offsets only one can win, and the loser finds 
     our own content                        our PUT, whose reply was lost                    it is committed
     our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
     a newer epoch                          another broker has taken over                    Fenced: the broker stops
+    a damaged object                       quarantined, and its batches are in the WAL      ours is a newer generation
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from contextlib import suppress
 import attrs
 import trio
 
-from kafscale.errors import Fenced, PreconditionFailed, StoreUnavailable
+from kafscale.errors import DamagedObject, Fenced, NewerVersion, PreconditionFailed, StoreUnavailable
 from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.footers import Footers, read_footer, read_index
-from kafscale.log.manifest import Segment
+from kafscale.log.manifest import FINGERPRINT_UNKNOWN, Segment, fingerprint
 from kafscale.log.nurseries import ungrouped
 from kafscale.log.partition import FlushPlan, Partition
 from kafscale.log.reader import LogReader
@@ -36,6 +37,14 @@ logger = logging.getLogger(__name__)
 
 CRC_IN_THREAD_BYTES = 8 << 20  # below this CRC-32C takes less than a thread hop is worth
 READ_BACK_MAX_BYTES = 64 << 20  # what flushes that read their batches back from the WAL hold outside of the pool
+
+
+@attrs.frozen
+class _Stored:
+    """What is in the bucket after an upload."""
+
+    footer: Footer
+    segment: Segment
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -61,38 +70,55 @@ class Uploader:
         slices = await self.reader.read_batches(plan.batches)
         try:
             footer = await _make_footer(partition, plan, slices.buffers)
-            key = segment_key_of(partition, footer.identity)
-            stored = await self._upload_in_time(key, footer, slices.buffers)
+            stored = await self._upload_in_time(partition, footer, slices.buffers)
         finally:
             slices.release()
         if partition.closed:
-            logger.info("%s was closed while %s was uploaded", partition, key.key)
-        elif _content(stored) == _content(footer):
-            self._commit(partition, plan, key, stored)
+            logger.info("%s was closed while %s was uploaded", partition, stored.segment.kfs_key)
+        elif _content(stored.footer) == _content(footer):
+            self._commit(partition, plan, stored)
         else:
-            await self._adopt(partition, key, stored)
+            await self._adopt(partition, stored)
 
-    async def _upload_in_time(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
+    async def _upload_in_time(self, partition: Partition, footer: Footer, body: Sequence[Buffer]) -> _Stored:
         """One deadline for both objects, whatever they wait for: tokens, backoff, or a store that hangs.
 
         What has arrived by then is found by the next attempt.
         """
+        key = segment_key_of(partition, footer.identity)
         with trio.move_on_after(self.deadline_seconds):
-            return await self._upload(key, footer, body)
+            while True:
+                try:
+                    return await self._upload(key, footer, body)
+                except NewerVersion:
+                    raise
+                except DamagedObject as exc:
+                    generation = key.generation + 1
+                    logger.warning("%s: %s; its batches go to generation %d", partition, exc, generation)
+                    footer = attrs.evolve(footer, identity=attrs.evolve(footer.identity, generation=generation))
+                    key = segment_key_of(partition, footer.identity)
         raise StoreUnavailable(f"{key.key} and its .index were not uploaded in {self.deadline_seconds:g} s")
 
-    async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
-        """Both objects at once. Returns the footer of what is at the key now: ours, or that of an earlier attempt."""
+    async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> _Stored:
+        """Both objects at once. Returns what is at the key now: ours, or that of an earlier attempt.
+
+        Raises DamagedObject if a `.kfs` is there that is damaged.
+        """
         encoded = encode_footer(footer)
-        stored = footer
+        parts = [encode_header(footer), *body, encoded]
+        stored = _Stored(footer, segment_of(key, footer))
         index_is_ours = False
 
         async def put_kfs() -> None:
             nonlocal stored
             try:
-                await self.store.put_if_absent(key.key, [encode_header(footer), *body, encoded])
+                etag = await self.store.put_if_absent(key.key, parts)
             except PreconditionFailed:
-                stored = await self._resolve(key, footer)
+                found = await self._resolve(key, footer)
+                stored = _Stored(found, segment_of(key, found))
+            else:
+                told = fingerprint(sum(map(len, parts)), etag)
+                stored = _Stored(footer, attrs.evolve(stored.segment, fingerprint=told))
 
         async def put_index() -> None:
             nonlocal index_is_ours
@@ -104,8 +130,8 @@ class Uploader:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(put_kfs)
                 nursery.start_soon(put_index)
-        if stored != footer or not index_is_ours:
-            await self._settle_index(key, stored)
+        if stored.footer != footer or not index_is_ours:
+            await self._settle_index(key, stored.footer)
         return stored
 
     async def _settle_index(self, key: SegmentKey, footer: Footer) -> None:
@@ -126,25 +152,25 @@ class Uploader:
             )
         return stored
 
-    def _commit(self, partition: Partition, plan: FlushPlan, key: SegmentKey, footer: Footer) -> None:
-        segment = segment_of(key, footer)
-        self.footers.put(segment, footer)
-        partition.commit_flush(plan, segment)
+    def _commit(self, partition: Partition, plan: FlushPlan, stored: _Stored) -> None:
+        self.footers.put(stored.segment, stored.footer)
+        partition.commit_flush(plan, stored.segment)
 
-    async def _adopt(self, partition: Partition, key: SegmentKey, stored: Footer) -> None:
+    async def _adopt(self, partition: Partition, stored: _Stored) -> None:
         """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
-        logger.warning("%s: adopting %s, which an earlier attempt had written", partition, key.key)
-        written = partition.plan_until(stored.last_offset)
-        same = written is not None and await self._content_crc(written) == stored.identity.body_crc
+        name, footer = stored.segment.kfs_key, stored.footer
+        logger.warning("%s: adopting %s, which an earlier attempt had written", partition, name)
+        written = partition.plan_until(footer.last_offset)
+        same = written is not None and await self._content_crc(written) == footer.identity.body_crc
         if partition.closed:
             return
         if same:
             assert written is not None
-            self._commit(partition, written, key, stored)
+            self._commit(partition, written, stored)
         elif partition.pending is not None:
-            partition.adopt(segment_of(key, stored), stored)
+            partition.adopt(stored.segment, footer)
         else:
-            raise Fenced(f"{key.key} holds other records than the write-ahead log: another broker has written it")
+            raise Fenced(f"{name} holds other records than the write-ahead log: another broker has written it")
 
     async def _content_crc(self, plan: FlushPlan) -> int:
         slices = await self.reader.read_batches(plan.batches)
@@ -159,14 +185,15 @@ def _content(footer: Footer) -> tuple[int, int]:
     return footer.last_offset, footer.identity.body_crc
 
 
-def segment_of(key: SegmentKey, footer: Footer) -> Segment:
-    """What the manifest keeps of a segment."""
+def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRINT_UNKNOWN) -> Segment:
+    """What the manifest keeps of a segment; `fingerprint` is that of its `.kfs`, if it is known."""
     return Segment(
         key=key,
         last_offset=footer.last_offset,
         size_bytes=footer.identity.body_bytes,
         max_timestamp_ms=footer.identity.max_timestamp_ms,
         first_dirty_offset=footer.first_dirty_offset,
+        fingerprint=fingerprint,
     )
 
 

@@ -14,8 +14,9 @@ import attrs
 from kafscale.errors import DamagedObject
 from kafscale.log.disk import Disk
 from kafscale.log.footers import read_footer
+from kafscale.log.listing import PartitionId
 from kafscale.log.nurseries import for_each
-from kafscale.log.restore import FOOTER_READS_MAX_COUNT, PartitionId
+from kafscale.log.restore import FOOTER_READS_MAX_COUNT
 from kafscale.log.wal_check import WalFileCheck
 from kafscale.log.wal_format import RECORD_BATCH
 from kafscale.log.wal_replay import NAME

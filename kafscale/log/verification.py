@@ -25,11 +25,11 @@ import attrs
 from kafscale.errors import NotFound
 from kafscale.log.disk import Disk
 from kafscale.log.findings import Finding, Kind
+from kafscale.log.listing import PartitionId
 from kafscale.log.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.manifest import Segment, resolve
 from kafscale.log.nurseries import for_each
 from kafscale.log.repair import Repairer
-from kafscale.log.restore import PartitionId
 from kafscale.log.s3_wal_check import S3WalCheck
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.log.s3_wal_replay import Listed

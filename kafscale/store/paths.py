@@ -4,6 +4,7 @@
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
+    _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      the segments as of then
     _kafscale/{namespace}/...       the broker's other objects: probes, who leads
 
 The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
@@ -20,7 +21,7 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, cast
 from uuid import UUID, uuid5
 
 import attrs
@@ -34,16 +35,13 @@ EPOCH_MAX = 2**31 - 1
 SYSTEM = "_kafscale"
 
 SegmentKind = Literal["kfs", "index"]
-NumberedKind = Literal["wal", "checkpoint"]
+NumberedKind = Literal["wal", "checkpoint", "manifests"]
 
 _NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
 _TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
-_SEGMENT = re.compile(
-    rf"({_NAMESPACE})/({_TOPIC})/([a-zA-Z0-9_-]{{22}})/(0|[1-9][0-9]{{0,9}})"
-    r"/segment-([0-9]{20})-([0-9]{5})\.(kfs|index)"
-)
-_NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint)/([0-9]{{10}})/([0-9]{{20}})\.(wal|checkpoint)")
-_SEGMENT_VERSION_1 = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(0|[1-9][0-9]{{0,9}})/segment-([0-9]{{20}})\.(kfs|index)")
+_DIRECTORY = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(?:([a-zA-Z0-9_-]{{22}})/)?(0|[1-9][0-9]{{0,9}})")
+_SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{5}))?\.(kfs|index)")
+_NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint|manifests)/([0-9]{{10}})/([0-9]{{20}})\.(\w+)")
 _VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -90,40 +88,47 @@ class SegmentKey:
 
 def parse_segment_key(key: str) -> SegmentKey | None:
     """What `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
-    match = _SEGMENT.fullmatch(key)
-    if match is None:
-        return _parse_version_1_key(key)
-    namespace, topic, topic_id_text, partition, base_offset, generation, kind = match.groups()
-    topic_id = parse_topic_id(topic_id_text)
-    if topic_id is None or int(partition) > PARTITION_MAX or int(base_offset) > OFFSET_MAX:
+    directory, _, name = key.rpartition("/")
+    partition = _parse_directory(directory)
+    match = _SEGMENT_NAME.fullmatch(name)
+    if partition is None or match is None:
+        return None
+    base_offset_text, generation, kind = match.groups()
+    base_offset = int(base_offset_text)
+    if base_offset > OFFSET_MAX or (generation is None) != (partition.version == 1):
         return None
     return SegmentKey(
-        namespace=namespace,
-        topic=topic,
-        topic_id=topic_id,
-        partition=int(partition),
-        base_offset=int(base_offset),
-        generation=int(generation),
+        namespace=partition.namespace,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=base_offset,
+        generation=int(generation or 0),
         kind="kfs" if kind == "kfs" else "index",
+        version=partition.version,
     )
 
 
-def _parse_version_1_key(key: str) -> SegmentKey | None:
-    match = _SEGMENT_VERSION_1.fullmatch(key)
+@attrs.frozen
+class _PartitionDirectory:
+    namespace: str
+    topic: str
+    topic_id: bytes
+    index: int
+    version: Literal[1, 2]
+
+
+@lru_cache(maxsize=1_000)  # a listing has a partition's keys one behind the other, and a few listings run at once
+def _parse_directory(directory: str) -> _PartitionDirectory | None:
+    match = _DIRECTORY.fullmatch(directory)
     if match is None:
         return None
-    namespace, topic, partition, base_offset, kind = match.groups()
-    if int(partition) > PARTITION_MAX or int(base_offset) > OFFSET_MAX:
+    namespace, topic, id_text, index_text = match.groups()
+    index = int(index_text)
+    topic_id = version_1_topic_id(topic, namespace=namespace) if id_text is None else parse_topic_id(id_text)
+    if topic_id is None or index > PARTITION_MAX:
         return None
-    return SegmentKey(
-        namespace=namespace,
-        topic=topic,
-        topic_id=version_1_topic_id(topic, namespace=namespace),
-        partition=int(partition),
-        base_offset=int(base_offset),
-        kind="kfs" if kind == "kfs" else "index",
-        version=1,
-    )
+    return _PartitionDirectory(namespace, topic, topic_id, index, version=1 if id_text is None else 2)
 
 
 @lru_cache(maxsize=10_000)
@@ -192,7 +197,10 @@ def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
 
 @attrs.frozen(kw_only=True)
 class NumberedKey:
-    """What the key of a WAL object or of a checkpoint says. The order of keys is that of epochs, then of numbers."""
+    """What the key of a WAL object or of a checkpoint (of metadata, or of manifests) says.
+
+    The order of keys is that of epochs, then of numbers.
+    """
 
     namespace: str = NAMESPACE_DEFAULT
     kind: NumberedKind
@@ -218,7 +226,7 @@ def parse_numbered_key(key: str) -> NumberedKey | None:
         return None
     return NumberedKey(
         namespace=namespace,
-        kind="wal" if kind == "wal" else "checkpoint",
+        kind=cast(NumberedKind, kind),
         epoch=int(epoch),
         number=int(number),
     )

@@ -204,12 +204,6 @@ class S3Store:
         request = self._multipart.abort(upload)
         check_abortion(request, await self._perform(request))
 
-    async def check_bucket(self) -> None:
-        """Raise the error that the first use of the bucket would meet: NotFound, AccessDenied, WrongRegion..."""
-        async with aclosing(self.list("")) as pages:
-            async for _ in pages:
-                return
-
     async def create_bucket(self) -> None:
         """Create the bucket, unless it exists."""
         request = self._requests.create_bucket()

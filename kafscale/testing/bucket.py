@@ -9,7 +9,7 @@ from itertools import pairwise
 import attrs
 
 from kafscale.log.footers import read_footer, read_index
-from kafscale.log.restore import list_segments
+from kafscale.log.listing import list_segments
 from kafscale.log.segment import HEADER, Footer, body_crc
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey

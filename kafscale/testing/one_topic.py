@@ -9,6 +9,7 @@ from typing import TypeVar
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics import NewTopic
+from kafscale.config import Settings
 from kafscale.log.partition import Partition
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker
 from kafscale.wire import compression, error_codes
@@ -22,9 +23,11 @@ R = TypeVar("R")
 
 
 @asynccontextmanager
-async def one_topic(parts: StorageParts) -> AsyncIterator[tuple[MemoryBroker, Connection]]:
+async def one_topic(
+    parts: StorageParts, settings: Settings | None = None
+) -> AsyncIterator[tuple[MemoryBroker, Connection]]:
     """Run a broker and connect to it; the topic is created if `parts` have none yet."""
-    async with memory_broker(parts) as running:
+    async with memory_broker(parts, settings) as running:
         services = running.broker.services
         if services.log.partition_named(TOPIC, 0) is None:
             await services.topics.create([NewTopic(name=TOPIC, partition_count=2)])

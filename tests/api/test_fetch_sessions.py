@@ -65,32 +65,32 @@ def _offsets(context: FetchContext) -> Wanted:
 
 
 def _open(sessions: FetchSessions, session_id: int = NO_SESSION) -> int:
-    return sessions.resolve(_request(session_id, INITIAL_EPOCH, {0: 0})).session_id
+    return sessions.resolve(_request(session_id, INITIAL_EPOCH, {0: 0}), uses_topic_ids=False).session_id
 
 
 def _error_code(sessions: FetchSessions, session_id: int, session_epoch: int) -> int:
     with pytest.raises(KafkaError) as caught:
-        sessions.resolve(_request(session_id, session_epoch))
+        sessions.resolve(_request(session_id, session_epoch), uses_topic_ids=False)
     return caught.value.code
 
 
 async def test_a_session_keeps_what_was_asked_for(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
-    opened = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10, 1: 20}))
+    opened = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10, 1: 20}), uses_topic_ids=False)
     assert opened.session_id != NO_SESSION
     assert not opened.incremental
-    same = sessions.resolve(_request(opened.session_id, 1))
+    same = sessions.resolve(_request(opened.session_id, 1), uses_topic_ids=False)
     assert same.incremental
     assert _offsets(same) == {0: 10, 1: 20}
-    changed = sessions.resolve(_request(opened.session_id, 2, {1: 21, 2: 30}))
+    changed = sessions.resolve(_request(opened.session_id, 2, {1: 21, 2: 30}), uses_topic_ids=False)
     assert _offsets(changed) == {0: 10, 1: 21, 2: 30}
-    less = sessions.resolve(_request(opened.session_id, 3, forgotten=[0, 2, UNKNOWN_PARTITION]))
+    less = sessions.resolve(_request(opened.session_id, 3, forgotten=[0, 2, UNKNOWN_PARTITION]), uses_topic_ids=False)
     assert _offsets(less) == {1: 21}
 
 
 async def test_a_fetch_without_a_session_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
-    context = sessions.resolve(_request(NO_SESSION, FINAL_EPOCH, {0: 10}))
+    context = sessions.resolve(_request(NO_SESSION, FINAL_EPOCH, {0: 10}), uses_topic_ids=False)
     assert (context.session_id, context.incremental, _offsets(context)) == (NO_SESSION, False, {0: 10})
     assert not sessions.sessions
 
@@ -99,9 +99,22 @@ async def test_a_wrong_epoch_is_refused_and_changes_nothing(autojump_clock: trio
     sessions = FetchSessions(10)
     session_id = _open(sessions)
     assert _error_code(sessions, session_id, 2) == error_codes.INVALID_FETCH_SESSION_EPOCH
-    sessions.resolve(_request(session_id, 1))
+    sessions.resolve(_request(session_id, 1), uses_topic_ids=False)
     assert _error_code(sessions, session_id, 1) == error_codes.INVALID_FETCH_SESSION_EPOCH
-    sessions.resolve(_request(session_id, 2))
+    sessions.resolve(_request(session_id, 2), uses_topic_ids=False)
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_a_session_that_changes_between_names_and_ids_is_refused_and_stays(
+    autojump_clock: trio.testing.MockClock, by_id: bool
+) -> None:
+    """As in Kafka: a client that gets another version after a restart of its broker must begin a new one."""
+    sessions = FetchSessions(10)
+    session_id = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 0}), uses_topic_ids=by_id).session_id
+    with pytest.raises(KafkaError) as caught:
+        sessions.resolve(_request(session_id, 1), uses_topic_ids=not by_id)
+    assert caught.value.code == error_codes.FETCH_SESSION_TOPIC_ID_ERROR
+    assert sessions.resolve(_request(session_id, 1), uses_topic_ids=by_id).session_id == session_id
 
 
 async def test_an_unknown_session_is_refused(autojump_clock: trio.testing.MockClock) -> None:
@@ -113,7 +126,7 @@ async def test_an_unknown_session_is_refused(autojump_clock: trio.testing.MockCl
 async def test_the_final_epoch_closes_a_session(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
     session_id = _open(sessions)
-    assert sessions.resolve(_request(session_id, FINAL_EPOCH)).session_id == NO_SESSION
+    assert sessions.resolve(_request(session_id, FINAL_EPOCH), uses_topic_ids=False).session_id == NO_SESSION
     assert _error_code(sessions, session_id, 1) == error_codes.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -128,15 +141,15 @@ async def test_the_epoch_wraps_around_to_1(autojump_clock: trio.testing.MockCloc
     sessions = FetchSessions(1)
     session_id = _open(sessions)
     sessions.sessions[session_id].epoch = MAX_EPOCH
-    sessions.resolve(_request(session_id, MAX_EPOCH))
-    sessions.resolve(_request(session_id, 1))
+    sessions.resolve(_request(session_id, MAX_EPOCH), uses_topic_ids=False)
+    sessions.resolve(_request(session_id, 1), uses_topic_ids=False)
 
 
 async def test_none_is_opened_while_all_are_in_use(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(2)
     first, second = _open(sessions), _open(sessions)
     await trio.sleep(EVICTABLE_AFTER_SECONDS - 1)
-    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10}))
+    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10}), uses_topic_ids=False)
     assert (context.session_id, context.incremental, _offsets(context)) == (NO_SESSION, False, {0: 10})
     assert list(sessions.sessions) == [first, second]
 
@@ -145,7 +158,7 @@ async def test_the_one_idle_for_longest_makes_room(autojump_clock: trio.testing.
     sessions = FetchSessions(2)
     first, second = _open(sessions), _open(sessions)
     await trio.sleep(EVICTABLE_AFTER_SECONDS)
-    sessions.resolve(_request(first, 1))
+    sessions.resolve(_request(first, 1), uses_topic_ids=False)
     third = _open(sessions)
     assert list(sessions.sessions) == [first, third]
     assert sessions.evicted_count == 1
@@ -159,13 +172,13 @@ async def test_no_session_where_none_is_allowed(autojump_clock: trio.testing.Moc
 
 async def test_a_partition_that_was_forgotten_while_it_was_served(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(1)
-    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}))
+    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}), uses_topic_ids=False)
     assert context.session is not None
     (first, _) = context.partitions
-    rest = sessions.resolve(_request(context.session_id, 1, forgotten=[0]))
+    rest = sessions.resolve(_request(context.session_id, 1, forgotten=[0]), uses_topic_ids=False)
     context.session.served_first(first)
     assert _offsets(rest) == {1: 0}
-    assert _offsets(sessions.resolve(_request(context.session_id, 2))) == {1: 0}
+    assert _offsets(sessions.resolve(_request(context.session_id, 2), uses_topic_ids=False)) == {1: 0}
 
 
 # ---- what a broker answers ------------------------------------------------------------------------------------------

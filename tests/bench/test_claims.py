@@ -1,6 +1,7 @@
 """Rows are found by their modules, each runs at a size that fits into a test, and the page is made of what is saved."""
 
 import importlib
+from collections import Counter
 from xml.etree import ElementTree
 
 import pytest
@@ -14,20 +15,32 @@ from bench.claims.k6 import Prefetch
 from bench.claims.page import render, write_page
 from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
+from bench.claims.suite import Suite, run_suite
+
+# How to make a row small. What it then finds says nothing, so that nothing of it is held to.
+PASSED = Suite(
+    variants=[Variant(name="it holds", figures={"cases": 1})], cases_count=1, failed_count=0, counted=Counter()
+)
+SUITE = {"run_suite": lambda *targets, environ=None: PASSED}  # what the row runs is run as tests anyway
+HERE = {"run_apart": lambda function, *args: function(*args)}  # a process takes a second to start
 
 # How to make a row small. What it then finds says nothing, so that nothing of it is held to.
 SMALL = {
     "a1": {"ROUNDS_COUNT": 1, "DEPTHS": (2, 4)},
-    "k1": {"PARTITIONS_COUNT": 4},
+    "a2": SUITE,
+    "a5": SUITE,
+    "k1": {"PARTITIONS_COUNT": 4, **HERE},
     "k2": {"OBJECTS_COUNT": 16},
     "k3": {"BURSTS_COUNT": 1, "BURST_COUNT": 4, "REQUESTS_COUNT": 4},
     "k4": {"ROUNDS_COUNT": 1, "UPLOAD_SECONDS": 0.05},
+    "k5": SUITE,
     "k6": {"RUN_SECONDS": 0.05},
+    "k7": SUITE,
     "k8": {"ROUNDS_COUNT": 1, "PRODUCES_COUNT": 1},
     "l1": {"APPENDS_COUNT": 20, "PARTITION_COUNTS": (1, 2)},
     "l2": {"ROUNDS_COUNT": 1, "RUN_SECONDS": 0.02, "PRODUCERS_COUNT": 2},
     "l3": {"APPENDS_COUNT": 10},
-    "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.1, "RUN_SECONDS": 0.2},
+    "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.05, "RUN_SECONDS": 0.1, **HERE},
 }
 
 
@@ -48,7 +61,7 @@ def test_a_row_runs_and_what_it_finds_can_be_saved(row, monkeypatch, tmp_path):
         monkeypatch.setattr(module, name, value)
     finding = load(row).run()
     assert finding.ours
-    assert len(finding.variants) > 1
+    assert finding.variants
     done = Done.of(load(row), finding, seconds=1.0)
     save(done, tmp_path)
     assert saved(tmp_path)[0].finding.variants[0].name == finding.variants[0].name
@@ -85,6 +98,27 @@ def test_a_finding_goes_to_the_terminal_to_files_and_to_the_page(done, tmp_path,
 
 def test_the_page_is_made_of_the_files_beside_it():
     assert (DOCS / "README.md").read_text() == render(saved())
+
+
+def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys):
+    file = tmp_path / "test_made_up.py"
+    file.write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_that_counts(number, record_property):\n"
+        "    record_property('schedules', 10 * number)\n"
+        "def test_that_fails():\n"
+        "    assert False\n"
+    )
+    suite = run_suite(str(file))
+    assert [(each.name, dict(each.figures)) for each in suite.variants] == [
+        ("that counts", {"cases": 2, "failed": 0, "schedules": 30}),
+        ("that fails", {"cases": 1, "failed": 1}),
+    ]
+    finding = suite.finding("all is well")
+    assert not finding.is_shown
+    assert finding.ours == "1 of 3 cases FAILED; all is well"
+    assert "test_that_fails" in capsys.readouterr().err
 
 
 def test_a_row_that_there_is_not_is_refused():

@@ -18,6 +18,7 @@ from kafscale.cluster.metadata.checkpoint import encode_checkpoint
 from kafscale.cluster.metadata.transaction_format import encode_transaction
 from kafscale.errors import DamagedObject
 from kafscale.log import segment, wal_format
+from kafscale.log.manifest_checkpoint import encode_manifests
 from kafscale.log.s3_wal_format import ObjectHeader, WalPosition, encode_object
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
@@ -229,6 +230,15 @@ async def test_a_checkpoint_is_shown_by_entry() -> None:
     shown = facts(data)
     assert (shown["log epoch"], shown["log number"], shown["entries"], shown["entries of topics"]) == (3, 4, 3, 2)
     assert found.rows[0] == MetadataRow(key="groups/g", value="[]")
+    for position in range(8, len(data)):
+        assert inspect(flipped(data, position), "x").damage
+
+
+async def test_a_checkpoint_of_the_manifests_is_shown() -> None:
+    data = b"".join(await encode_manifests([]))
+    assert inspect(data, "x.manifests").kind == "checkpoint of the manifests"
+    shown = facts(data)
+    assert (shown["partitions"], shown["segments"], shown["bytes"]) == (0, 0, len(data))
     for position in range(8, len(data)):
         assert inspect(flipped(data, position), "x").damage
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 import pytest
+import trio
 
 from kafscale.broker import StorageParts
 from kafscale.cluster.adoption import adopt, find_unknown_topics
@@ -258,6 +259,7 @@ async def test_deleting_an_adopted_topic_deletes_its_version_1_objects_and_no_ot
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"], timeout_ms=1000)
         answer = await connection.request(request, DeleteTopicsResponse)
         assert answer.responses[0].error_code == 0
+        await trio.sleep(memory_settings().segment_delete_delay_ms / 1000 + 1)
     left = [key for key in await contents(store) if not key.startswith("_kafscale/")]
     assert {key.split("/")[1] for key in left} == {"orders2"}
 

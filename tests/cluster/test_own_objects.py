@@ -8,6 +8,7 @@ from kafscale.cluster.metadata.base import Entry
 from kafscale.cluster.metadata.checkpoint import encode_checkpoint
 from kafscale.cluster.own_objects import OwnObjects
 from kafscale.log.findings import Kind
+from kafscale.log.manifest_checkpoint import encode_manifests
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, system_key
@@ -46,6 +47,15 @@ async def test_what_is_whole_is_whole():
     look, position = await looked_at(await bucket(), leader_epoch=7)
     assert (look.findings, look.checkpoint_count, position) == ([], 2, WalPosition(7, 9))
     assert await look.has_all_metadata()
+
+
+async def test_a_damaged_checkpoint_of_the_manifests_is_found():
+    store = await bucket()
+    names = [NumberedKey(kind="manifests", epoch=7, number=number).key for number in range(2)]
+    await store.put(names[0], await encode_manifests([]))
+    assert told((await looked_at(store))[0]) == []
+    await store.put(names[1], [b"damaged"])
+    assert told((await looked_at(store))[0]) == [(names[1], Kind.CHECKPOINT, True)]
 
 
 async def test_an_empty_bucket_has_nothing_wrong():

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kafscale.cluster.claim import WATCH_SECONDS
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.takeover import Lead, take_lead
 from kafscale.config import Durability
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, Fenced
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.views import StoreViews
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
 
@@ -96,3 +99,20 @@ async def test_epochs_go_on_when_the_claim_is_lost(autojump_clock) -> None:
         assert (await lead_of(store, Durability.SEGMENT)).epoch == epoch
     await store.delete(["_kafscale/default/epoch"])
     assert (await lead_of(store, Durability.SEGMENT)).epoch == 3
+
+
+async def test_background_work_that_holds_all_its_places_does_not_hide_a_newer_broker(autojump_clock) -> None:
+    """The claim was looked at in the background class: behind a merge that hangs, the broker went on acknowledging."""
+    store = MemoryStore()
+    background = FaultyStore(store)
+    views = attrs.evolve(StoreViews.alike(store), background=background)
+    lead = await take_lead(memory_settings(), views, MemoryMetadataStore())
+    background.hold(On("*"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watched, lead)
+        await lead_of(store, Durability.WAL)
+
+
+async def watched(lead: Lead, *, task_status: trio.TaskStatus[None]) -> None:
+    with pytest.raises(Fenced, match="has taken over"), trio.fail_after(WATCH_SECONDS * 2):
+        await lead.run(task_status=task_status)

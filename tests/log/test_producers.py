@@ -1,4 +1,4 @@
-"""Idempotent producers: which batch may come next, which is a duplicate, what is taken back, forgotten and restored."""
+"""Idempotent producers: which batch may come next, which is a duplicate, what is forgotten and restored."""
 
 from collections import deque
 
@@ -129,30 +129,6 @@ def test_what_is_not_durable_is_remembered_beyond_five():
     partition.append(12)
     assert partition.refuses(7) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.append(8) == 8
-
-
-def test_a_failed_write_is_taken_back_to_the_last_durable_batch():
-    partition = Partition()
-    for index in range(3):
-        partition.append(index)
-    partition.durable_before = 3
-    for index in range(3, 20):
-        partition.append(index)
-    partition.states.take_back(3)
-    partition.next_offset = 3
-    assert partition.refuses(4) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert partition.append(3) == 3
-    assert partition.append(2) == 2
-
-
-def test_after_everything_was_taken_back_the_producer_may_send_it_again():
-    partition = Partition()
-    partition.durable_before = 0
-    partition.append(0, 5)
-    partition.states.take_back(0)
-    partition.next_offset = 0
-    assert partition.append(0, 5) == 0
-    assert partition.append(5) == 5
 
 
 def test_producers_that_were_not_heard_of_are_forgotten():

@@ -281,18 +281,34 @@ async def test_a_segment_that_has_gone_and_was_not_replaced_is_not_found(autojum
             await log.read(log.partition(), 0)
 
 
-async def test_a_segment_that_is_cut_off_or_is_another_one_is_damaged(autojump_clock):
+async def test_a_segment_that_is_damaged_while_it_is_read_is_left_out(autojump_clock, caplog):
+    for number in range(4):
+        async with memory_log(MemoryStore(), MemoryDisk()) as log:
+            await flushed_batches(log, 6, per_segment=3)
+            content = bytes((await log.store.get(key_at(0).key)).data)
+            other = bytes((await log.store.get(key_at(3).key)).data)
+            damaged = (content[: HEADER.size + SIZE], b"", content[:40] + content[41:], other)[number]
+            forget_footers(log)
+            await log.store.put(key_at(0).key, [damaged])
+            assert [record.offset for record in await log.records(log.partition(), 0)] == [3, 4, 5]
+            assert log.log.quarantined_count() == 1
+            assert bytes((await log.store.get(key_at(0).key)).data) == damaged
+        assert caplog.text.count("is damaged and quarantined") == number + 1
+
+
+async def test_a_footer_that_is_damaged_while_it_is_read_is_rebuilt(autojump_clock, caplog):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await flushed_batches(log, 6, per_segment=3)
         content = bytes((await log.store.get(key_at(0).key)).data)
-        for damaged in (content[:-1], content[: HEADER.size + SIZE], b"", content[:40] + content[41:]):
-            forget_footers(log)
-            await log.store.put(key_at(0).key, [damaged])
-            with pytest.raises(DamagedObject, match=key_at(0).key):
-                await log.read(log.partition(), 0)
-        await log.store.put(key_at(0).key, [(await log.store.get(key_at(3).key)).data])
-        with pytest.raises(DamagedObject, match="another segment"):
-            await log.read(log.partition(), 0)
+        forget_footers(log)
+        await log.store.put(key_at(0).key, [content[:-1]])
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(log.read, log.partition(), 0)
+        assert [record.offset for record in await log.records(log.partition(), 0)] == [*range(6)]
+        assert bytes((await log.store.get(key_at(0).key)).data) == content
+        assert log.log.quarantined_count() == 0
+    assert caplog.text.count("has been rebuilt") == 1
 
 
 async def test_batches_whose_lengths_are_damaged_are_a_damaged_object(autojump_clock):

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from kafscale.config import Durability
-from kafscale.errors import DamagedObject, KafkaError, StartupError, StoreUnavailable
+from kafscale.errors import DamagedObject, KafkaError, StoreUnavailable
 from kafscale.log.footers import read_footer, read_index
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.log.segment import encode_footer
@@ -185,16 +185,6 @@ async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_adopted(autoju
 
 
 # ---- damage, and what is not ours ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("damaged", [b"", b"garbage" * 20, None])
-async def test_a_damaged_last_segment_stops_the_start_and_says_what_to_do(autojump_clock, damaged):
-    store, disk = await written()
-    content = bytes((await store.get(key_at(6).key)).data)
-    await store.put(key_at(6).key, [content[:-1] if damaged is None else damaged])
-    with pytest.raises(StartupError, match=r"segment-0{19}6-0{5}.kfs.*restore this object, or move it"):
-        async with memory_log(store, disk, leader_epoch=2):
-            raise AssertionError("it started")
 
 
 async def test_moving_a_damaged_last_segment_away_lets_the_broker_start_where_the_wal_has_what_it_held(autojump_clock):

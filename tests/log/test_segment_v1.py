@@ -9,8 +9,10 @@ from kafscale.errors import DamagedObject
 from kafscale.log import segment_v1
 from kafscale.log.body import BatchSplitter
 from kafscale.log.footers import Footers, encode_index, index_goes_with, read_footer
+from kafscale.log.listing import list_segments
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN
-from kafscale.log.restore import list_segments, restore_partition
+from kafscale.log.quarantine import Examiner
+from kafscale.log.restore import Restorer
 from kafscale.log.segment_v1 import IndexEntry, decode_ends, decode_index, footer_from_batches, footer_from_index
 from kafscale.log.upload import segment_of
 from kafscale.store.memory import MemoryStore
@@ -171,12 +173,16 @@ async def test_a_restore_lists_version_1_and_writes_a_missing_index_again():
     store = await bucket(SMALL, later)
     await store.delete([KEY.of_kind("index").key])
     listed = await list_segments(store, "default", lambda _: None)
-    restored = await restore_partition(store, listed[KEY.topic_id, 2])
+    restorer = Restorer(
+        store=store, examiner=Examiner(store=store), checkpoint={}, log_start_offset=lambda partition_id: 0
+    )
+    restored = await restorer.restore_partition((KEY.topic_id, 2), listed[KEY.topic_id, 2])
     assert [(each.base_offset, each.last_offset) for each in restored.segments] == [(100, 111), (120, 122)]
     rebuilt = decode_index((await store.get(KEY.of_kind("index").key)).data, "x")
     assert [entry.base_offset for entry in rebuilt] == [100, 103, 106, 109]
-    assert restored.last_footer is not None
-    assert await index_goes_with(store, later.key, restored.last_footer)
+    assert restored.end is not None
+    assert restored.end.last_offset == 122
+    assert await index_goes_with(store, later.key, await read_footer(store, later.key))
 
 
 async def test_an_index_of_another_segment_does_not_go_with_it():

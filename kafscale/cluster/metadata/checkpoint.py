@@ -17,7 +17,6 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 
 import attrs
 import trio
@@ -33,13 +32,12 @@ from kafscale.cluster.metadata.transaction_format import (
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.store.base import Buffer, ObjectStore
-from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
+from kafscale.store.versions import KEPT_COUNT, Versions, VersionWriter, find_versions
 
 VERSION = 1
 MAGIC = b"KAFSCKPT"
 LOCAL_PREFIX = "local/"
 INTERVAL_SECONDS = 10.0  # between two checkpoints, while something changes
-KEPT_COUNT = 2
 SLICE_COUNT = 1000  # entries that are encoded between two checkpoints of trio's, about 1 ms
 
 _HEADER = struct.Struct(">8sHxxIQQ")
@@ -88,29 +86,12 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class FoundCheckpoints:
-    """The keys of all, in order; the newest intact one; and what is wrong with the oldest, if none is intact."""
-
-    keys: Sequence[NumberedKey]
-    newest: Checkpoint | None
-    damage: DamagedObject | None = None
-
-
-async def find_checkpoints(store: ObjectStore, namespace: str) -> FoundCheckpoints:
+async def find_checkpoints(store: ObjectStore, namespace: str) -> Versions[Checkpoint]:
     """Raises StoreError."""
-    keys: list[NumberedKey] = []
-    async with aclosing(store.list(system_prefix("checkpoint", namespace=namespace))) as pages:
-        async for page in pages:
-            keys += [key for info in page if (key := parse_numbered_key(info.key)) is not None]
-    damage: DamagedObject | None = None
-    for key in reversed(keys):
-        try:
-            return FoundCheckpoints(keys, decode_checkpoint(key.key, (await store.get(key.key)).data))
-        except DamagedObject as exc:
-            logger.error("a checkpoint of the metadata is damaged and not used: %s", exc)
-            damage = exc
-    return FoundCheckpoints(keys, None, damage)
+    found = await find_versions(store, namespace, "checkpoint", decode_checkpoint)
+    for damage in found.damage:
+        logger.error("a checkpoint of the metadata is damaged and not used: %s", damage)
+    return found
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -124,21 +105,13 @@ class Checkpointer:
     with every change. `on_kept` is told, after each, up to where the log is no longer needed.
     """
 
-    store: ObjectStore
-    namespace: str
-    epoch: int
+    versions: VersionWriter
     local: MetadataStore
     position: Callable[[], WalPosition]
     change_count: Callable[[], int]
     on_kept: Callable[[WalPosition], None] = lambda position: None
-    _keys: deque[NumberedKey] = attrs.field(factory=deque, init=False)
     _positions: deque[WalPosition] = attrs.field(factory=deque, init=False)  # of our own
-    _written_count: int = attrs.field(default=0, init=False)
     _seen_change_count: int = attrs.field(default=-1, init=False)
-
-    def inherit(self, keys: Sequence[NumberedKey]) -> None:
-        """Checkpoints of earlier epochs, which are deleted in time."""
-        self._keys.extend(keys)
 
     async def run(self) -> None:
         """Write one whenever something has changed, until cancelled. A store that is away is waited for."""
@@ -158,16 +131,10 @@ class Checkpointer:
     async def write(self) -> None:
         """Write one now, and delete all but the last two. Raises StoreError."""
         change_count, position = self.change_count(), self.position()
-        parts = await encode_checkpoint(position, await self.local.list(""))
-        key = NumberedKey(namespace=self.namespace, kind="checkpoint", epoch=self.epoch, number=self._written_count)
-        self._written_count += 1  # also if it fails: then it may have been written
-        await self.store.put_if_absent(key.key, parts)
+        await self.versions.write(await encode_checkpoint(position, await self.local.list("")))
         self._seen_change_count = change_count
-        self._keys.append(key)
         self._positions.append(position)
-        while len(self._keys) > KEPT_COUNT:
-            await self.store.delete([self._keys[0].key])
-            self._keys.popleft()
+        await self.versions.trim()
         if len(self._positions) >= KEPT_COUNT:
             while len(self._positions) > KEPT_COUNT:
                 self._positions.popleft()
