@@ -7,10 +7,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims clean
+.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims bench-peers clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -45,7 +46,7 @@ test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose
 has-java:
 	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
 	  { [ "$${version:-0}" -ge 17 ] && command -v mvn >/dev/null; } || \
-	  { echo "make test-java needs Java 17 or newer and Maven (java and mvn on the PATH)." >&2; exit 1; }
+	  { echo "This target needs Java 17 or newer and Maven (java and mvn on the PATH)." >&2; exit 1; }
 
 has-docker:
 	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
@@ -58,6 +59,9 @@ bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 
 bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes ten minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.claims
+
+bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless told otherwise
+	$(BIN)/python -m bench.peers --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

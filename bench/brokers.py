@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,11 +22,13 @@ from bench import processes
 from bench.points import TOPIC
 from kafscale.client import admin
 from kafscale.client.client import connect
+from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.errors import KafkaError
 
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
 STOP_SECONDS = 30
+TOPIC_SECONDS = 20
 OWN_NAME = "kafscale"
 
 
@@ -75,6 +79,9 @@ class RunningBroker:
 class Startable(Protocol):
     """What `running` brings up, or finds running."""
 
+    @property
+    def name(self) -> str: ...
+
     def running(self) -> AbstractContextManager[RunningBroker]: ...
 
 
@@ -86,8 +93,21 @@ async def _create_topic(address: Address, partitions: int) -> None:
     async with connect(address, "bench") as client:
         with suppress(KafkaError):
             await admin.delete_topic(client, TOPIC)
-        await admin.create_topic(client, admin.NewTopic(name=TOPIC, partition_count=partitions, replication_factor=1))
-        await client.topic(TOPIC)
+        new = admin.NewTopic(name=TOPIC, partition_count=partitions, replication_factor=1)
+        with trio.fail_after(TOPIC_SECONDS):
+            await _until_done(partial(admin.create_topic, client, new))
+            await _until_done(partial(list_offsets, client, TOPIC, dict.fromkeys(range(partitions), LATEST)))
+
+
+async def _until_done(attempt: Callable[[], Awaitable[object]]) -> None:
+    """Apache Kafka deletes a topic, and makes a new one, after it has said that it has."""
+    while True:
+        try:
+            await attempt()
+        except KafkaError:
+            await trio.sleep(0.1)
+        else:
+            return
 
 
 @attrs.frozen
@@ -119,13 +139,16 @@ class OwnBroker:
     options: Sequence[str]
     directory: Path | None = None
     name: str = OWN_NAME
+    environ: Mapping[str, str] = attrs.field(factory=dict)
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
         with tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory) as data_dir:
             command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", data_dir, "--log-level", "warning"]
             addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-            with subprocess.Popen([*command, *addresses, *self.options], stdout=subprocess.PIPE, text=True) as process:
+            command += [*addresses, *self.options]
+            environ = {**os.environ, **self.environ}
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
                 try:
                     yield self._when_ready(process)
                 finally:

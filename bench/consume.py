@@ -94,7 +94,7 @@ def main(
             brokers: list[Startable] = [own, *peers]
             for broker in brokers:
                 with broker.running() as running:
-                    load = _fill(runner, running, point)
+                    load = fill(runner, running, point)
                     runner.send(run_fetch, attrs.evolve(load, seconds=warm_up_seconds))
                     load = attrs.evolve(load, seconds=seconds)
                     results.append(runner.measure(run_fetch, load, running, point=str(point), round=round))
@@ -103,7 +103,7 @@ def main(
     click.echo(save("consume", results, click.get_current_context().params))
 
 
-def _fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
+def fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
     """Produce what is to be fetched; a backlog is waited for until all of it is in the bucket."""
     broker.create_topic(point.partitions)
     batch_bytes = len(batch_of(point.loaded))
@@ -116,7 +116,7 @@ def _fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad
     )
     runner.send(run_produce, load)
     if point.source == BACKLOG:
-        _wait_for_flush(broker)
+        wait_for_flush(broker)
     return FetchLoad(
         address=broker.address,
         partitions=point.partitions,
@@ -127,7 +127,7 @@ def _fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad
     )
 
 
-def _wait_for_flush(broker: RunningBroker) -> None:
+def wait_for_flush(broker: RunningBroker) -> None:
     """Until the broker holds nothing that is not in the bucket; a peer has no say in this."""
     deadline = time.monotonic() + FLUSH_MAX_SECONDS
     while broker.samples().get("kafscale_tail_bytes", 0) and time.monotonic() < deadline:

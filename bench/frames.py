@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Sequence
 
 import attrs
 
@@ -62,13 +63,13 @@ class ProduceRing:
     batch_bytes: int
 
     @classmethod
-    def of(cls, point: Point) -> ProduceRing:
+    def of(cls, point: Point, partitions: Sequence[int]) -> ProduceRing:
+        """For as many requests as the point has in flight, to these partitions in turn."""
         batch = batch_of(point)
-        rounds = -(-point.in_flight // point.partitions)
-        count = rounds * point.partitions
+        count = -(-point.in_flight // len(partitions)) * len(partitions)
         frames = bytearray()
         for index in range(count):
-            frames += produce_frame(index, index % point.partitions, batch)
+            frames += produce_frame(index, partitions[index % len(partitions)], batch)
         return cls(memoryview(frames), count, len(frames) // count, len(batch))
 
 

@@ -1,14 +1,19 @@
-"""Sending Produce requests as fast as they are answered, at as little cost as possible.
+"""Sending Produce requests as fast as they are answered, or at a fixed rate, at as little cost as possible.
 
-One connection, one thread, no task: what is due goes out by one `send` from a ring of encoded requests, replies are
-read many at a time and compared by `struct`. A request costs the client about a microsecond and a half.
+One thread, no task: what is due goes out by one `send` from a ring of encoded requests, replies are read many at a time
+and compared by `struct`. A request costs the client about a microsecond and a half.
+
+At a fixed rate a latency counts from the moment when the request was due, also if the broker was not ready to take it.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from array import array
+from collections.abc import Sequence
+from contextlib import ExitStack
 from time import perf_counter, process_time
 
 import attrs
@@ -24,88 +29,135 @@ STALL_SECONDS = 60
 
 @attrs.frozen(kw_only=True)
 class ProduceLoad:
-    """Produce for some seconds, or some number of requests, whichever ends first."""
+    """Produce for some seconds, or some number of requests, whichever ends first.
+
+    Each connection has a share of the partitions of its own, and `point.in_flight` requests under way.
+    requests_per_second: of all connections together.
+    """
 
     address: Address
     point: Point
     seconds: float
-    count: float = float("inf")
+    count: float = math.inf
+    connections: int = 1
+    requests_per_second: float = math.inf
 
 
 def run_produce(load: ProduceLoad) -> Figures:
     """Send the load, wait for the last reply. Raises RuntimeError if the broker refuses or stops answering."""
-    ring = ProduceRing.of(load.point)
-    with socket.create_connection((load.address.host, load.address.port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setblocking(False)
-        return _Run(load=load, ring=ring, connection=connection).run()
+    with ExitStack() as stack:
+        connections = [_Connection.open(load, number) for number in range(load.connections)]
+        for each in connections:
+            stack.enter_context(each.socket)
+        return _run(load, connections)
+
+
+def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
+    by_descriptor = {each.socket.fileno(): each for each in connections}
+    poll = select.epoll()
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.EPOLLIN)
+    began, cpu_began = perf_counter(), process_time()
+    deadline = began + load.seconds
+    active: Sequence[_Connection] = connections
+    while True:
+        now = perf_counter()
+        for each in active:
+            if now < deadline:
+                each.begin(now, began)
+            each.send(poll)
+        if (now >= deadline or load.count < math.inf) and all(each.is_over(now >= deadline) for each in connections):
+            break
+        pause_seconds = min(max(0.0, min(each.next_due_at for each in connections) - now), STALL_SECONDS)
+        select.select([poll], [], [], pause_seconds)  # in microseconds; epoll would wait for whole milliseconds
+        answering = [by_descriptor[descriptor] for descriptor, _ in poll.poll(0)]
+        if not answering and pause_seconds == STALL_SECONDS:
+            raise RuntimeError(f"the broker has not answered for {STALL_SECONDS} s")
+        for each in answering:
+            each.receive()
+        active = answering if load.requests_per_second == math.inf else connections
+    return Figures.of(
+        [latency for each in connections for latency in each.latencies],
+        seconds=perf_counter() - began,
+        size_bytes=sum(each.answered_count * each.ring.batch_bytes for each in connections),
+        client_cpu_seconds=process_time() - cpu_began,
+    )
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Run:
-    load: ProduceLoad
+class _Connection:
     ring: ProduceRing
-    connection: socket.socket
-    begun_at: list[float] = attrs.field(init=False)  # by place in the ring
+    socket: socket.socket
+    in_flight: int
+    count: float
+    period_seconds: float  # between two requests; 0 for as fast as they are answered
     latencies: array[float] = attrs.field(factory=lambda: array("d"), init=False)
+    begun_at: list[float] = attrs.field(init=False)  # by place in the ring
     begun_count: int = 0  # requests that are sent, or would be if the socket had room
     sent_bytes: int = 0
     answered_count: int = 0
+    next_due_at: float = math.inf  # infinite while only a reply allows another one
+    waits_for_room: bool = False
     unread: bytearray = attrs.field(factory=bytearray, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.begun_at = [0.0] * self.ring.count
 
-    def run(self) -> Figures:
-        poll = select.poll()
-        poll.register(self.connection, select.POLLIN)
-        began, cpu_began = perf_counter(), process_time()
-        deadline = began + self.load.seconds
-        waits_to_send = False
-        while True:
-            now = perf_counter()
-            if now < deadline:
-                self._begin(now)
-            elif self.answered_count == self.begun_count:
-                break
-            if self._send() != waits_to_send:
-                waits_to_send = not waits_to_send
-                poll.modify(self.connection, select.POLLIN | (select.POLLOUT if waits_to_send else 0))
-            if not poll.poll(STALL_SECONDS * 1000):
-                raise RuntimeError(f"the broker has not answered for {STALL_SECONDS} s")
-            self._receive()
-            if self.answered_count >= self.load.count:
-                break
-        return Figures.of(
-            self.latencies,
-            seconds=perf_counter() - began,
-            size_bytes=self.answered_count * self.ring.batch_bytes,
-            client_cpu_seconds=process_time() - cpu_began,
+    @classmethod
+    def open(cls, load: ProduceLoad, number: int) -> _Connection:
+        connection = socket.create_connection((load.address.host, load.address.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        return cls(
+            ring=ProduceRing.of(load.point, range(number, load.point.partitions, load.connections)),
+            socket=connection,
+            in_flight=load.point.in_flight,
+            count=load.count / load.connections,
+            period_seconds=load.connections / load.requests_per_second,
         )
 
-    def _begin(self, now: float) -> None:
-        """Let as many requests be due as may be in flight."""
-        may_begin = min(self.answered_count + self.load.point.in_flight, self.load.count)
-        while self.begun_count < may_begin:
-            self.begun_at[self.begun_count % self.ring.count] = now
-            self.begun_count += 1
+    def is_over(self, time_is_up: bool) -> bool:
+        """Whether there is nothing more to send, and no reply to come."""
+        return self.answered_count >= (self.begun_count if time_is_up else self.count)
 
-    def _send(self) -> bool:
-        """Send what is due; whether the socket had no room for all of it."""
+    def begin(self, now: float, began: float) -> None:
+        """Let as many requests be due as may be in flight, and as the rate allows."""
+        may_begin = min(self.answered_count + self.in_flight, self.count)
+        if not self.period_seconds:
+            while self.begun_count < may_begin:
+                self._begin_at(now)
+            return
+        due_count = int((now - began) / self.period_seconds) + 1
+        while self.begun_count < min(due_count, may_begin):
+            self._begin_at(began + self.begun_count * self.period_seconds)
+        waits_for_reply = self.begun_count < due_count
+        self.next_due_at = math.inf if waits_for_reply else began + self.begun_count * self.period_seconds
+
+    def _begin_at(self, moment: float) -> None:
+        self.begun_at[self.begun_count % self.ring.count] = moment
+        self.begun_count += 1
+
+    def send(self, poll: select.epoll) -> None:
+        """Send what is due, and have `poll` tell when there is room for what is left."""
         due_bytes = self.begun_count * self.ring.frame_bytes - self.sent_bytes
-        while due_bytes:
+        had_room = True
+        while due_bytes and had_room:
             start = self.sent_bytes % len(self.ring.frames)
             try:
-                sent = self.connection.send(self.ring.frames[start : start + due_bytes])
+                sent = self.socket.send(self.ring.frames[start : start + due_bytes])
             except BlockingIOError:
-                return True
-            self.sent_bytes += sent
-            due_bytes -= sent
-        return False
+                had_room = False
+            else:
+                self.sent_bytes += sent
+                due_bytes -= sent
+        if had_room == self.waits_for_room:
+            self.waits_for_room = not had_room
+            poll.modify(self.socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if self.waits_for_room else 0))
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
+        """Take the replies that are there."""
         try:
-            data = self.connection.recv(RECEIVE_BYTES)
+            data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -114,10 +166,11 @@ class _Run:
         self.unread += data
         whole = len(self.unread) // _layout.size * _layout.size
         with memoryview(self.unread) as view:
-            for size, correlation_id, error_code in _layout.iter_unpack(view[:whole]):
+            for number, (size, correlation_id, error_code) in enumerate(_layout.iter_unpack(view[:whole])):
                 place = self.answered_count % self.ring.count
                 if error_code or correlation_id != place or size != _layout.size - 4:
-                    raise RuntimeError(f"the broker refused a batch: {explain_produce_reply(view[: size + 4])}")
+                    reply = view[number * _layout.size :]
+                    raise RuntimeError(f"the broker refused a batch: {explain_produce_reply(reply[: size + 4])}")
                 self.latencies.append(now - self.begun_at[place])
                 self.answered_count += 1
         del self.unread[:whole]

@@ -21,18 +21,23 @@ RESULTS = Path(__file__).parent / "results"
 WIDTH = 150  # of a table that does not go to a terminal
 
 
+def console() -> Console:
+    """Wide enough for a table, also where there is no terminal."""
+    return Console() if Console().is_terminal else Console(width=WIDTH)
+
+
 def show(results: Sequence[Result], title: str) -> None:
-    """One row per point and broker: the medians of its rounds."""
-    console = Console() if Console().is_terminal else Console(width=WIDTH)
+    """One row per point and broker: the medians of its rounds, and how far apart their requests/s lie."""
     table = Table(title=title)
     table.add_column("point", no_wrap=True)
     table.add_column("broker")
-    for heading in _COLUMNS:
+    for heading in (*_COLUMNS, "spread"):
         table.add_column(heading, justify="right")
     for point, broker in dict.fromkeys((each.point, each.broker) for each in results):
         rounds = [each for each in results if (each.point, each.broker) == (point, broker)]
-        table.add_row(point, broker, *(_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()))
-    console.print(table)
+        medians = [_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()]
+        table.add_row(point, broker, *medians, _spread([each.requests_per_second for each in rounds]))
+    console().print(table)
 
 
 _COLUMNS: dict[str, Callable[[Result], float | None]] = {
@@ -54,6 +59,12 @@ def _cell(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """From the least to the most, as a share of the median."""
+    least, most, median = min(values), max(values), middle(values)
+    return f"{(most - least) / median:.0%}" if median and len(values) > 1 else "–"
 
 
 def machine() -> dict[str, object]:

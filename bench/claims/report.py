@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.claims.claim import Figure, Variant
 from bench.claims.files import Done
-from bench.report import WIDTH
+from bench.report import console
 
 
 def show(done: Done) -> None:
@@ -21,7 +20,7 @@ def show(done: Done) -> None:
         table.add_column(name, justify="right")
     for variant in done.finding.variants:
         table.add_row(variant.name, *cells(variant, names))
-    _console().print(table)
+    console().print(table)
 
 
 def show_summary(rows: Sequence[Done]) -> None:
@@ -33,7 +32,7 @@ def show_summary(rows: Sequence[Done]) -> None:
         claim = done.claim
         verdict = "yes" if done.finding.is_shown else "NO"
         table.add_row(claim.row.upper(), claim.source, claim.claim, claim.source_figure, done.finding.ours, verdict)
-    _console().print(table)
+    console().print(table)
 
 
 def figure_names(variants: Sequence[Variant]) -> Sequence[str]:
@@ -54,8 +53,3 @@ def _cell(value: Figure) -> str:
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}"
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)

@@ -63,8 +63,8 @@ class Settings:
     )
     store: StoreUrl = option(
         attrs.Factory(_store_in_data_dir, takes_self=True),
-        "Where segments live: file:PATH, s3://BUCKET/PREFIX or memory:. Default: the directory `bucket` in --data-dir.",
-        why="memory: forgets everything at exit.",
+        "Where segments live: file:PATH, s3://BUCKET/PREFIX or memory:SIZE. Default: `bucket` in --data-dir.",
+        why="memory: forgets everything at exit, and past a SIZE its oldest objects: for tests and benchmarks only.",
     )
     namespace: str = option(
         "default",

@@ -12,6 +12,8 @@ from typing import Literal
 
 import attrs
 
+from kafscale.config.units import format_size, parse_size
+
 DEFAULT_LISTENER_NAME = "PLAINTEXT"
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
 
@@ -22,7 +24,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
 LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
-STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX or memory:"
+STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX, memory: or memory:SIZE"
 
 
 class Durability(enum.StrEnum):
@@ -115,17 +117,20 @@ class Listener:
 
 @attrs.frozen(kw_only=True)
 class StoreUrl:
-    """Where the log lives: `path` is set for `file`, `bucket` and `prefix` for `s3`, nothing for `memory`."""
+    """Where the log lives: `path` is of `file`, `bucket` and `prefix` are of `s3`, `max_bytes` of `memory`."""
 
     scheme: Literal["file", "s3", "memory"]
     path: Path = Path()
     bucket: str = ""
     prefix: str = ""
+    max_bytes: int | None = None
 
     def __str__(self) -> str:
         if self.scheme == "s3":
             return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
-        return f"file:{self.path}" if self.scheme == "file" else "memory:"
+        if self.scheme == "file":
+            return f"file:{self.path}"
+        return "memory:" if self.max_bytes is None else f"memory:{format_size(self.max_bytes)}"
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
@@ -133,6 +138,8 @@ class StoreUrl:
         text = text.strip()
         if text == "memory:":
             return cls(scheme="memory")
+        if text.startswith("memory:"):
+            return cls(scheme="memory", max_bytes=parse_size(text.removeprefix("memory:")))
         if text.startswith("file:") and (path := text.removeprefix("file:").removeprefix("//")):
             return cls(scheme="file", path=Path(path))
         bucket, _, prefix = text.removeprefix("s3://").partition("/")

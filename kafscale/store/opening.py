@@ -138,7 +138,7 @@ async def open_raw_store(settings: Settings) -> ObjectStore:
     """The store alone, without limiter, retries or any check: to look at what is there. Raises StoreError."""
     url = settings.store
     if url.scheme == "memory":
-        return MemoryStore()
+        return MemoryStore(max_bytes=url.max_bytes)
     if url.scheme == "file":
         return await FileStore.open(url.path)
     return S3Store(_s3_settings(settings))

@@ -27,7 +27,7 @@ from kafscale.wire.records import validate
 
 
 def test_a_ring_holds_valid_requests_for_every_partition_in_turn() -> None:
-    ring = ProduceRing.of(Point(batch_bytes=1024, in_flight=5, partitions=4))
+    ring = ProduceRing.of(Point(batch_bytes=1024, in_flight=5, partitions=4), range(4))
     reader = FrameReader(1 << 20)
     reader.receive_data(ring.frames)
     partitions = []
@@ -77,6 +77,6 @@ def test_a_point_is_parsed_as_it_is_shown() -> None:
 
 def test_records_fill_a_batch_to_about_its_size() -> None:
     for size in (1 << 10, 16 << 10, 960 << 10):
-        ring = ProduceRing.of(Point(batch_bytes=size, in_flight=1, partitions=1))
+        ring = ProduceRing.of(Point(batch_bytes=size, in_flight=1, partitions=1), [0])
         assert abs(ring.batch_bytes - size) < 100
         assert struct.unpack_from(">i", ring.frames)[0] == ring.frame_bytes - 4

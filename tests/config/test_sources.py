@@ -95,7 +95,7 @@ def test_what_kubernetes_sets_for_a_service_named_kafscale_is_let_through() -> N
         ({"broker_id": "one"}, r"--broker-id: 'one' is not a whole number"),
         ({"durability": "disk"}, r"--durability: 'disk' is not known; allowed: wal, s3-wal, segment"),
         ({"auto_create_topics": "maybe"}, r"--auto-create-topics: 'maybe' is neither; allowed: true, false"),
-        ({"store": "ftp:x"}, r"--store: 'ftp:x' is not a store; allowed: file:PATH, .*memory:"),
+        ({"store": "ftp:x"}, r"--store: 'ftp:x' is not a store; allowed: file:PATH, .*memory:SIZE"),
         ({"listeners": ("h:1", "h:2")}, r"--listen: 'PLAINTEXT' is given 2 times; allowed: each name once, .*"),
         (
             {"advertised_listeners": ("X=h:1",)},

@@ -1,32 +1,18 @@
 """Kafka's own Java tools, resolved by Maven, and a broker process for them."""
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from bench.peers.kafka import class_path
 from kafscale.testing.java import JavaTools
 from kafscale.testing.process import BrokerProcess, broker_process
 
-RESOLVE_TIMEOUT_SECONDS = 900.0  # the first time, everything is downloaded
-
 
 @pytest.fixture(scope="session")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("java") / "class-path"
-    resolve = ["mvn", "-q", "-B", "-f", str(Path(__file__).parent / "pom.xml"), "dependency:build-classpath"]
-    done = subprocess.run(
-        [*resolve, f"-Dmdep.outputFile={file}"], capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_SECONDS
-    )
-    assert done.returncode == 0, done.stdout
-    return file.read_text()
-
-
-@pytest.fixture(scope="session")
-def java(class_path: str) -> Iterator[JavaTools]:
+def java() -> Iterator[JavaTools]:
     with broker_process() as broker:
-        yield JavaTools(bootstrap=broker.bootstrap, class_path=class_path)
+        yield JavaTools(bootstrap=broker.bootstrap, class_path=class_path())
 
 
 @pytest.fixture

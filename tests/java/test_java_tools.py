@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers.kafka import class_path
 from kafscale.api.table import APIS
 from kafscale.testing.clients import CODECS, Acknowledged
 from kafscale.testing.java import JavaTools
@@ -213,8 +214,8 @@ def count(consumer):
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
-def test_idempotent_records_are_there_once_after_the_broker_went_away(own_broker, class_path, name, kill, tmp_path):
-    java = JavaTools(bootstrap=own_broker.bootstrap, class_path=class_path)
+def test_idempotent_records_are_there_once_after_the_broker_went_away(own_broker, name, kill, tmp_path):
+    java = JavaTools(bootstrap=own_broker.bootstrap, class_path=class_path())
     create(java, name, 3)
     total = 6000
     config = tmp_path / "producer.properties"
