@@ -58,7 +58,6 @@ async def known_topics(
                 name=topic.name,
                 partition_count=topic.partition_count,
                 log_start_offsets=topics.log_start_offsets(topic.topic_id),
-                compacted=topic.config.compact,
             )
             for topic in topics.all()
         }

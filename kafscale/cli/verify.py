@@ -102,6 +102,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
         own_objects = OwnObjects(store=store, namespace=settings.namespace)
         log = await list_log(store, settings.namespace)
         kept_until = await own_objects.read()
+        verifier.manifests = own_objects.manifests
         log_bytes = sum(sum(sizes.values()) for sizes in log.values())
         with measuring("verifying the write-ahead log", log_bytes) as report_progress:
             await verifier.read_log(log, kept_until, report_progress)

@@ -15,7 +15,7 @@ from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.checkpoint import decode_checkpoint
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.log.findings import Finding, Kind
-from kafscale.log.manifest_checkpoint import decode_manifests
+from kafscale.log.manifest_checkpoint import ManifestCheckpoint, decode_manifests
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
@@ -23,12 +23,16 @@ from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespa
 
 @attrs.define(eq=False, kw_only=True)
 class OwnObjects:
-    """One look: `read`, then `check_claim`, then `repair` if that is wanted."""
+    """One look: `read`, then `check_claim`, then `repair` if that is wanted.
+
+    `manifests` is the newest checkpoint of the segments that is intact.
+    """
 
     store: ObjectStore
     namespace: str
     findings: list[Finding] = attrs.field(factory=list, init=False)
     checkpoint_count: int = attrs.field(default=0, init=False)
+    manifests: ManifestCheckpoint = attrs.field(factory=dict, init=False)
     _keys: list[NumberedKey] = attrs.field(factory=list, init=False)
     _epoch: int = attrs.field(default=-1, init=False)  # the greatest that anything in the bucket knows of
 
@@ -71,7 +75,7 @@ class OwnObjects:
     async def _check_manifests(self, key: NumberedKey) -> None:
         with suppress(NotFound):
             try:
-                decode_manifests(key.key, (await self.store.get(key.key)).data)
+                self.manifests = decode_manifests(key.key, (await self.store.get(key.key)).data)
             except DamagedObject as exc:
                 self._note_damage(key, exc)
 

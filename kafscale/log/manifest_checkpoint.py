@@ -60,6 +60,14 @@ class MissingSegment:
     last_offset: int
     generation: int
 
+    def may_be_in(self, segment: Segment) -> bool:
+        """Whether that one, of a newer generation, may have been made of it."""
+        return (
+            segment.generation > self.generation
+            and segment.base_offset <= self.last_offset
+            and segment.last_offset >= self.base_offset
+        )
+
 
 @attrs.frozen
 class Recognised:

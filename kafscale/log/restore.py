@@ -160,12 +160,7 @@ class _PartitionRestore:
 
     def _is_lost(self, missing: MissingSegment) -> bool:
         """Or else deleted since, or merged."""
-        return missing.last_offset >= self.log_start_offset and not any(
-            segment.generation > missing.generation
-            and segment.base_offset <= missing.last_offset
-            and segment.last_offset >= missing.base_offset
-            for segment in self._merged()
-        )
+        return missing.last_offset >= self.log_start_offset and not any(map(missing.may_be_in, self._merged()))
 
     def _report_missing(self, missing: Sequence[MissingSegment]) -> None:
         self.restorer.statistics.missing_segment_count += len(missing)

@@ -46,8 +46,8 @@ class BodyCheck:
     """Takes the bytes from the first batch to `end` and says what is wrong with them.
 
     Without a `footer` only the batches themselves are checked, and what follows the first `stop_after_count` of them is
-    left alone. In a segment that is not `merged` offsets are without gap. `check_batch` raises KafkaError; `on_batch`
-    is told of every batch and its position.
+    left alone. Offsets are without gap unless the segment is `merged`, for then it may be compacted; how many records
+    are left its footer says. `check_batch` raises KafkaError; `on_batch` is told of every batch and its position.
     """
 
     footer: Footer | None
@@ -120,7 +120,7 @@ class BodyCheck:
         self._check_row(header, batch.position)
         self._next_offset = header.next_offset
         self.last_offset = header.last_offset
-        self.record_count += header.last_offset_delta + 1
+        self.record_count += header.record_count
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
         if self.on_batch is not None:
             self.on_batch(header, batch.position)
@@ -180,8 +180,7 @@ class BodyCheck:
             self._end_row(index.max_timestamps_ms[-1])
         identity = footer.identity
         self._expect("the last offset", self.last_offset, footer.last_offset)
-        if not self.merged:
-            self._expect("the number of records", self.record_count, footer.record_count)
+        self._expect("the number of records", self.record_count, footer.record_count)
         if footer.version != VERSION_1:
             self._expect("the number of batches", self.batch_count, identity.batch_count)
         if identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:

@@ -5,8 +5,9 @@ say what is in the batches; that objects are under the keys they belong to; that
 resolve them, follow one another without gap or overlap; that the write-ahead logs, in the bucket and in the data
 directory of a stopped broker, are whole, go on where the segments end, and have what segments have, too.
 
-Not proven: that records were not lost behind the last segment, or before the first; and what lies in higher generations
-may have been compacted, so that gaps there are only noted.
+Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
+checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction
+keeps the first and the last offset of what it compacts.
 
 Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, of each
 segment that is whole its ends, and of each batch in a log 40 bytes. It can run beside a live broker: the log is read
@@ -25,9 +26,10 @@ import attrs
 from kafscale.errors import NotFound
 from kafscale.log.disk import Disk
 from kafscale.log.findings import Finding, Kind
-from kafscale.log.listing import PartitionId
+from kafscale.log.listing import ListedSegment, PartitionId
 from kafscale.log.logged_batches import LoggedBatches, SegmentsEnd
-from kafscale.log.manifest import Segment, resolve
+from kafscale.log.manifest import FINGERPRINT_UNKNOWN, Segment, resolve
+from kafscale.log.manifest_checkpoint import ManifestCheckpoint
 from kafscale.log.nurseries import for_each
 from kafscale.log.repair import Repairer
 from kafscale.log.s3_wal_check import S3WalCheck
@@ -44,12 +46,11 @@ ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an
 
 @attrs.frozen
 class KnownTopic:
-    """What the metadata says of a topic: offsets below the log start may be missing, compacted ones too."""
+    """What the metadata says of a topic: offsets below the log start may be missing."""
 
     name: str
     partition_count: int
     log_start_offsets: Mapping[int, int]
-    compacted: bool
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -83,13 +84,15 @@ class Verifier:
     """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
 
     `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
-    is not `metadata_is_current` may lack what happened since the last checkpoint.
+    is not `metadata_is_current` may lack what happened since the last checkpoint. `manifests` is the last checkpoint of
+    the segments.
     """
 
     store: ObjectStore
     namespace: str
     topics: Mapping[bytes, KnownTopic] | None = None
     metadata_is_current: bool = True
+    manifests: ManifestCheckpoint = attrs.field(factory=dict)
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     report: Report = attrs.field(factory=Report, init=False)
     _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
@@ -146,6 +149,7 @@ class Verifier:
         await self._look_at_others()
         for partition_id, segments in sorted(self._partitions.items()):
             self._check_partition(partition_id, segments)
+        self._check_manifests()
         self._follow_logs()
         self.report.partitions = len(self._partitions)
         self._check_topics()
@@ -233,11 +237,25 @@ class Verifier:
         if before is None and not self.metadata_is_current:
             self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were deleted since the last checkpoint")
             return
-        merged = bool(segment.generation or (before is not None and before.generation))
-        if topic.compacted if topic is not None else merged:
-            self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were compacted away")
-        else:
-            self._damage(segment.kfs_key, Kind.GAP, message)
+        self._damage(segment.kfs_key, Kind.GAP, message)
+
+    def _check_manifests(self) -> None:
+        """What the checkpoint knows is there, unless a newer generation has it or it was let go."""
+        for partition_id, known in sorted(self.manifests.items()):
+            topic = self._topic(partition_id)
+            if topic is None:
+                continue  # the topic may have been deleted
+            found = self._partitions.get(partition_id, [])
+            listed = [ListedSegment(each.key, each.size_bytes, None, FINGERPRINT_UNKNOWN) for each in found]
+            segments = [_segment(each) for each in found if each.last_offset is not None]
+            for missing in known.recognise(listed).missing:
+                wanted = missing.last_offset >= topic.log_start_offsets.get(partition_id[1], 0)
+                if wanted and not any(map(missing.may_be_in, segments)):
+                    name = f"{topic.name}-{partition_id[1]}"
+                    message = f"offsets {missing.base_offset} to {missing.last_offset} had a segment, which is missing"
+                    self.report.findings.append(
+                        Finding(name=name, kind=Kind.GAP, message=message, damage=self.metadata_is_current)
+                    )
 
     @property
     def last_epoch(self) -> int:

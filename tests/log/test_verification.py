@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.log.findings import Kind
+from kafscale.log.manifest import Manifest
+from kafscale.log.manifest_checkpoint import decode_manifests, encode_manifests
 from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_format import START
 from kafscale.log.s3_wal_replay import list_log
 from kafscale.log.segment import EpochStart, decode_footer, encode_footer
+from kafscale.log.upload import segment_of
 from kafscale.log.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
 from kafscale.log.wal_format import FILE_HEADER_BYTES, FileHeader, WalEntry, encode, encode_file_header
 from kafscale.store.memory import MemoryStore
@@ -63,6 +66,20 @@ async def verify(store, *, repair=False, **arguments):
     if repair:
         await verifier.repair()
     return verifier.report
+
+
+@attrs.define
+class MemoryPartition:
+    """Of a partition what a checkpoint of the manifests takes."""
+
+    segments: list
+    topic_id: bytes = TOPIC_ID
+    index: int = 0
+    encoded_end: bytes = b""
+
+    @property
+    def manifest(self):
+        return Manifest(self.segments)
 
 
 def told(report):
@@ -306,16 +323,41 @@ async def test_what_a_newer_generation_covers_is_noted_and_no_damage():
     assert report.is_whole
 
 
-async def test_a_gap_beside_a_merged_segment_is_only_noted_unless_the_topic_is_known_not_to_be_compacted():
-    store = await store_of(V2, version_2_objects(key(115, generation=1), make_batches(115, 1)))
-    assert (await verify(store)).is_whole
-    known = KnownTopic("orders", 1, {0: 100}, compacted=False)
-    assert not (await verify(store, topics={TOPIC_ID: known})).is_whole
-    assert (await verify(store, topics={TOPIC_ID: attrs.evolve(known, compacted=True)})).is_whole
+async def test_a_gap_beside_a_merged_segment_is_damage_too():
+    """Compaction keeps the first and the last offset of what it compacts."""
+    report = await verify(await store_of(V2, version_2_objects(key(115, generation=1), make_batches(115, 1))))
+    assert [finding.kind for finding in report.findings if finding.damage] == [Kind.GAP]
+
+
+async def verify_with_manifests(*objects, then, log_start_offset=100):
+    """What a broker with these segments has noted, held against what is there `then`."""
+    partition = MemoryPartition([segment_of(each.key, decode_footer(each.index, "x")) for each in objects])
+    manifests = decode_manifests("x", b"".join(await encode_manifests([partition])))
+    verifier = verifier_of(await store_of(*then), topics={TOPIC_ID: KnownTopic("orders", 1, {0: log_start_offset})})
+    verifier.manifests = manifests
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    return verifier.report
+
+
+async def test_a_last_segment_that_a_checkpoint_knows_and_that_is_gone_is_damage():
+    last = version_2_objects(key(112), make_batches(112, 2))
+    assert (await verify_with_manifests(V2, last, then=[V2, last])).findings == []
+    (finding,) = (await verify_with_manifests(V2, last, then=[V2])).findings
+    assert (finding.name, finding.kind, finding.damage) == ("orders-0", Kind.GAP, True)
+    assert "offsets 112 to 117" in finding.message
+    assert (await verify_with_manifests(V2, last, then=[])).findings != []
+
+
+async def test_a_segment_that_was_merged_or_let_go_since_the_checkpoint_is_not_missing():
+    last = version_2_objects(key(112), make_batches(112, 2))
+    merged = version_2_objects(key(100, generation=1), make_batches(100, 6))
+    assert (await verify_with_manifests(V2, last, then=[merged])).is_whole
+    assert (await verify_with_manifests(V2, last, then=[last], log_start_offset=112)).is_whole
 
 
 async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_last_checkpoint():
-    verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: KnownTopic("orders", 1, {0: 90}, compacted=False)})
+    verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: KnownTopic("orders", 1, {0: 90})})
     verifier.metadata_is_current = False
     await verifier.list_bucket()
     await verifier.read_bucket(lambda _: None)
@@ -325,7 +367,7 @@ async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_
 
 async def test_what_is_missing_before_the_log_start_was_deleted():
     store = await store_of(V2)
-    known = KnownTopic("orders", 1, {0: 100}, compacted=False)
+    known = KnownTopic("orders", 1, {0: 100})
     assert (await verify(store, topics={TOPIC_ID: known})).findings == []
     report = await verify(store, topics={TOPIC_ID: attrs.evolve(known, log_start_offsets={0: 90})})
     assert "offsets 90 to 99 are missing" in report.findings[0].message
@@ -333,7 +375,7 @@ async def test_what_is_missing_before_the_log_start_was_deleted():
 
 async def test_topics_and_partitions_that_no_metadata_knows_are_noted():
     store = await store_of(V2, version_2_objects(key(0, partition=4), make_batches(0, 1)), V1)
-    known = KnownTopic("orders", 2, {0: 100}, compacted=False)
+    known = KnownTopic("orders", 2, {0: 100})
     report = await verify(store, topics={TOPIC_ID: known})
     assert [finding.kind for finding in report.findings] == [Kind.UNKNOWN_TOPIC] * 2
     assert report.is_whole
@@ -381,7 +423,7 @@ async def test_progress_is_told_up_to_the_end():
 
 # ---- the write-ahead log --------------------------------------------------------------------------------------------
 
-KNOWN = {TOPIC_ID: KnownTopic("orders", 1, {0: 100}, compacted=False)}
+KNOWN = {TOPIC_ID: KnownTopic("orders", 1, {0: 100})}
 
 
 SAME = {100 + 3 * number: batch for number, batch in enumerate(BATCHES)}
