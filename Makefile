@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims bench-peers clean
+.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -62,6 +62,9 @@ bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on agains
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless told otherwise
 	$(BIN)/python -m bench.peers --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
+
+bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
+	$(BIN)/python -m bench.memory $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

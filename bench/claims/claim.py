@@ -56,7 +56,12 @@ class Claim:
 def known_rows() -> Sequence[str]:
     """The rows that have a module, in order."""
     names = [module.name for module in pkgutil.iter_modules(bench.claims.__path__)]
-    return sorted((name for name in names if _ROW_MODULE.fullmatch(name)), key=lambda name: (name[0], int(name[1:])))
+    return sorted((name for name in names if _ROW_MODULE.fullmatch(name)), key=place_of)
+
+
+def place_of(row: str) -> tuple[str, int]:
+    """By this rows are sorted; what is no row of the table, but shown beside it, comes behind them all."""
+    return (row[0], int(row[1:])) if _ROW_MODULE.fullmatch(row) else ("~", 0)
 
 
 def load(row: str) -> Claim:

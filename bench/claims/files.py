@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import cattrs
 
-from bench.claims.claim import Claim, Figure, Finding
+from bench.claims.claim import Claim, Figure, Finding, place_of
 from bench.report import machine
 from kafscale import __version__
 
@@ -75,4 +75,4 @@ def save(done: Done, directory: Path = DOCS) -> Path:
 def saved(directory: Path = DOCS) -> Sequence[Done]:
     """What is there, by row."""
     found = [_converter.structure(json.loads(path.read_text()), Done) for path in directory.glob("claim-*.json")]
-    return sorted(found, key=lambda each: (each.claim.row[0], int(each.claim.row[1:])))
+    return sorted(found, key=lambda each: place_of(each.claim.row))

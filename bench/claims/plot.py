@@ -1,9 +1,9 @@
-"""A line chart as SVG, without a plotting library: a few series over one axis with a logarithmic scale."""
+"""A line chart as SVG, without a plotting library: a few series over one axis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 import attrs
@@ -21,19 +21,23 @@ class Point:
 
 @attrs.frozen(kw_only=True)
 class Plot:
-    """Series by name. The x axis is logarithmic, the y axis begins at 0. A name that begins with `~` is dashed."""
+    """Series by name. The y axis begins at 0. A name that begins with `~` is dashed.
+
+    The x axis is logarithmic, with a mark for each point, or linear, with a few.
+    """
 
     title: str
     x_label: str
     y_label: str
     series: Mapping[str, Sequence[Point]]
+    is_linear: bool = False
 
     def svg(self) -> str:
         """The whole picture."""
         points = [point for each in self.series.values() for point in each]
-        scale = _Scale(
-            min(point.x for point in points), max(point.x for point in points), max(point.y for point in points)
-        )
+        least_x, most_x = min(point.x for point in points), max(point.x for point in points)
+        scale_class = _LinearScale if self.is_linear else _Scale
+        scale = scale_class(least_x, most_x, max(point.y for point in points))
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
             '<rect width="100%" height="100%" fill="white"/>',
@@ -41,7 +45,7 @@ class Plot:
             _text(WIDTH / 2, HEIGHT - 12, self.x_label, anchor="middle"),
             _text(8, MARGIN - 12, self.y_label),
         ]
-        for x in sorted({point.x for point in points}):
+        for x in scale.marks({point.x for point in points}):
             parts.append(_text(scale.x(x), HEIGHT - MARGIN + 18, f"{x:g}", anchor="middle"))
         for share in (0, 0.25, 0.5, 0.75, 1.0):
             y = scale.y(share * scale.most_y)
@@ -62,8 +66,20 @@ class _Scale:
         share = math.log(value / self.least_x) / math.log(self.most_x / self.least_x)
         return MARGIN + share * (WIDTH - 2 * MARGIN)
 
+    def marks(self, values: Collection[float]) -> Sequence[float]:
+        return sorted(values)
+
     def y(self, value: float) -> float:
         return HEIGHT - MARGIN - value / self.most_y * (HEIGHT - 2 * MARGIN)
+
+
+@attrs.frozen
+class _LinearScale(_Scale):
+    def x(self, value: float) -> float:
+        return MARGIN + (value - self.least_x) / (self.most_x - self.least_x) * (WIDTH - 2 * MARGIN)
+
+    def marks(self, values: Collection[float]) -> Sequence[float]:
+        return [self.least_x + share * (self.most_x - self.least_x) for share in (0, 0.25, 0.5, 0.75, 1.0)]
 
 
 def _series(scale: _Scale, name: str, line: Sequence[Point], number: int) -> Sequence[str]:

@@ -92,6 +92,8 @@ class IdempotentProducer:
     random: Random
     stopping: trio.Event
     pause_max_seconds: float = PAUSE_MAX_SECONDS
+    padding_max_bytes: int = PADDING_MAX_BYTES
+    acknowledged_count: int = attrs.field(default=0, init=False)  # batches
     _stamp: ProducerStamp | None = attrs.field(default=None, init=False)
     _sequences: dict[int, int] = attrs.field(factory=dict, init=False)
     _unacknowledged: deque[_Batch] = attrs.field(factory=deque, init=False)
@@ -140,7 +142,7 @@ class IdempotentProducer:
             self.history.sent(self.name, self.topic.partition_name(partition), values[-1])
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
-        padding_bytes = self.random.randint(0, PADDING_MAX_BYTES)
+        padding_bytes = self.random.randint(0, self.padding_max_bytes)
         records = [Record(value=encode_value(value, padding_bytes)) for value in values]
         data = build_batch(records, producer=attrs.evolve(stamp, base_sequence=sequence))
         batch = _Batch(partition, data, values)
@@ -163,6 +165,7 @@ class IdempotentProducer:
         if answer.error_code:
             raise KafkaError(answer.error_code, answer.error_message or where)
         self._unacknowledged.remove(batch)
+        self.acknowledged_count += 1
         for index, value in enumerate(batch.values):
             self.history.acknowledged(where, value, answer.base_offset + index)
         return True
@@ -170,13 +173,19 @@ class IdempotentProducer:
 
 @attrs.define(eq=False, kw_only=True)
 class Reader:
-    """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts."""
+    """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
+
+    `positions` may name where to begin, and `partitions` some of all.
+    """
 
     name: str
     topic: Topic
     connect: Connect
     history: History
     positions: dict[int, int] = attrs.field(factory=dict)
+    partitions: Sequence[int] = attrs.field(
+        default=attrs.Factory(lambda self: range(self.topic.partition_count), takes_self=True)
+    )
     ends: dict[int, int] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
@@ -222,7 +231,7 @@ class Reader:
             FetchPartition(
                 partition=index, fetch_offset=self.positions.setdefault(index, 0), partition_max_bytes=FETCH_MAX_BYTES
             )
-            for index in range(self.topic.partition_count)
+            for index in self.partitions
         ]
         return FetchRequest(
             max_wait_ms=FETCH_MAX_WAIT_MS,

@@ -4,6 +4,7 @@ import importlib
 from collections import Counter
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
@@ -16,11 +17,20 @@ from bench.claims.page import render, write_page
 from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
+from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
 
 # How to make a row small. What it then finds says nothing, so that nothing of it is held to.
 PASSED = Suite(
     variants=[Variant(name="it holds", figures={"cases": 1})], cases_count=1, failed_count=0, counted=Counter()
 )
+OUTCOME = Outcome(
+    samples=[
+        Sample(at_seconds=at, phase=phase, rss_mib=100.0 + at, bytes_in=1e6 * at, bytes_out=2e6 * at)
+        for at, phase in enumerate((BEFORE, BEFORE, STALLED, STALLED, AFTER, AFTER))
+    ],
+    records_count=10,
+)
+HUGE = attrs.evolve(OUTCOME.samples[0], rss_mib=10_000.0)
 SUITE = {"run_suite": lambda *targets, environ=None: PASSED}  # what the row runs is run as tests anyway
 HERE = {"run_apart": lambda function, *args: function(*args)}  # a process takes a second to start
 
@@ -40,6 +50,7 @@ SMALL = {
     "l1": {"APPENDS_COUNT": 20, "PARTITION_COUNTS": (1, 2)},
     "l2": {"ROUNDS_COUNT": 1, "RUN_SECONDS": 0.02, "PRODUCERS_COUNT": 2},
     "l3": {"APPENDS_COUNT": 10},
+    "l5": {"measure": lambda setup: OUTCOME},
     "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.05, "RUN_SECONDS": 0.1, **HERE},
 }
 
@@ -119,6 +130,27 @@ def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys
     assert not finding.is_shown
     assert finding.ours == "1 of 3 cases FAILED; all is well"
     assert "test_that_fails" in capsys.readouterr().err
+
+
+def test_the_memory_of_a_broker_is_watched_over_a_stall_and_what_clients_saw_is_checked():
+    setup = Setup(seconds=1.5, stall_from=0.2, stall_to=0.5, producers_count=3, tail_count=2, backlog_count=1)
+    outcome = measure(setup)
+    assert outcome.anomalies == []
+    assert outcome.records_count > 0
+    assert outcome.most_rss_mib > 10
+    assert [variant.name for variant in outcome.variants()] == [BEFORE, STALLED, AFTER]
+
+
+def test_memory_above_the_bound_or_a_lost_record_is_told():
+    setup = Setup.of(200, seconds=600)
+    assert setup.connections_count == 200
+    assert finding_of(setup, OUTCOME).is_shown
+    for changes in (
+        {"anomalies": ["lost write in memory-0"]},
+        {"silent_count": 1},
+        {"samples": [HUGE, *OUTCOME.samples]},
+    ):
+        assert not finding_of(setup, attrs.evolve(OUTCOME, **changes)).is_shown
 
 
 def test_a_row_that_there_is_not_is_refused():
