@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -134,17 +134,24 @@ class Peer:
 
 @attrs.frozen
 class OwnBroker:
-    """`kafscale serve`, started for one load in an empty directory, which is removed with it."""
+    """`kafscale serve`, started for one load in an empty directory, which is removed with it.
+
+    Or in `data_dir`, which stays. `environ` is set on top of this process's own.
+    """
 
     options: Sequence[str]
     directory: Path | None = None
     name: str = OWN_NAME
+    data_dir: Path | None = None
     environ: Mapping[str, str] = attrs.field(factory=dict)
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
-        with tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory) as data_dir:
-            command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", data_dir, "--log-level", "warning"]
+        with ExitStack() as stack:
+            data_dir = self.data_dir or stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory)
+            )
+            command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", str(data_dir), "--log-level", "warning"]
             addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
             command += [*addresses, *self.options]
             environ = {**os.environ, **self.environ}

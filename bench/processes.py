@@ -24,6 +24,14 @@ def rss_mib(pid: int) -> float:
     return 0.0
 
 
+def peak_rss_mib(pid: int) -> float:
+    """The most resident memory that the process has had."""
+    for line in (PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 def listener_pid(port: int) -> int | None:
     """The process that listens on a TCP port of this machine; None if it is not here, or not ours to see."""
     inodes = set()

@@ -197,6 +197,7 @@ class Log:
     async def restore(self) -> None:
         """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
         store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
+        began = trio.current_time()
         checkpoint = await find_manifests(store, self.namespace, self.manifest_checkpointer.writer)
         restorer = Restorer(
             store=store,
@@ -205,7 +206,6 @@ class Log:
             log_start_offset=lambda partition_id: self.partitions[partition_id].log_start_offset,
             statistics=self.restored,
         )
-        began = trio.current_time()
         progress = _Progress("listing the bucket: %d objects")
 
         def on_listed(count: int) -> None:
@@ -227,10 +227,11 @@ class Log:
         done = _Progress(f"restoring partitions: %d of {len(wanted)}")
         for partition_id, contents in (await restorer.restore(wanted, done.report)).items():
             self._take_restored(self.partitions[partition_id], contents)
+        self.restored.seconds = trio.current_time() - began
         logger.info(
             "restored %d partitions in %.1f s: %d objects listed, %d segments known by the checkpoint, %d footers read",
             len(wanted),
-            trio.current_time() - began,
+            self.restored.seconds,
             self.restored.listed_object_count,
             self.restored.vouched_segment_count,
             self.restored.footer_read_count,

@@ -130,6 +130,7 @@ def _register_start(metrics: Metrics, log: Log) -> None:
         "vouched_segment_count",
     )
     gauge("kafscale_start_footer_reads", "Footers that the start has read.", "footer_read_count")
+    gauge("kafscale_start_restore_seconds", "How long it took to find out what the bucket holds.", "seconds")
     gauge(
         "kafscale_missing_segments", "Segments of the checkpoint that the start did not find.", "missing_segment_count"
     )

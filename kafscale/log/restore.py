@@ -60,6 +60,7 @@ class RestoreStatistics:
     vouched_segment_count: int = 0
     footer_read_count: int = 0
     missing_segment_count: int = 0
+    seconds: float = 0.0  # all of it, but for the write-ahead log
 
 
 @attrs.frozen(eq=False, kw_only=True)

@@ -147,13 +147,20 @@ class S3Service:
     least_part_bytes: int = 5 * 1024 * 1024
     buckets: dict[str, dict[str, StoredObject]] = attrs.field(factory=dict)
     uploads: dict[str, PendingUpload] = attrs.field(factory=dict)
+    _sorted: dict[str, list[str]] = attrs.field(factory=dict, init=False)
     _upload_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
+
+    def fill(self, bucket: str, contents: Mapping[str, bytes]) -> None:
+        """Make a bucket of these objects, without a request for each."""
+        self.buckets[bucket] = {key: self._stored(data) for key, data in contents.items()}
 
     def handle(self, call: S3Call) -> S3Answer:
         """Perform the call, if it is signed and sound."""
         try:
             self._authenticate(call)
             _check_body(call)
+            if call.method not in ("GET", "HEAD"):
+                self._sorted.pop(call.bucket, None)
             return _OPERATIONS[call.operation](self, call)
         except S3Refusal as refusal:
             return refusal.answer
@@ -273,10 +280,11 @@ class S3Service:
         query = call.query
         prefix = query.get("prefix", "")
         after = query.get("continuation-token", query.get("start-after", ""))
-        keys = sorted(key for key in bucket if key.startswith(prefix))
-        keys = keys[bisect.bisect_right(keys, after) :]
-        page = keys[: min(self.page_count, int(query.get("max-keys", "1000")))]
-        is_truncated = len(page) < len(keys)
+        keys = self._sorted_keys(call.bucket)
+        start = max(bisect.bisect_left(keys, prefix), bisect.bisect_right(keys, after))
+        count = min(self.page_count, int(query.get("max-keys", "1000")))
+        found = list(itertools.takewhile(lambda key: key.startswith(prefix), keys[start : start + count + 1]))
+        page, is_truncated = found[:count], len(found) > count
         rows = "".join(_row(key, bucket[key], query.get("encoding-type") == "url") for key in page)
         encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if is_truncated else ""
@@ -284,6 +292,14 @@ class S3Service:
             f"<ListBucketResult {_NAMESPACE}><Name>{call.bucket}</Name><KeyCount>{len(page)}</KeyCount>"
             f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>{encoding}{token}{rows}</ListBucketResult>"
         )
+
+    def _sorted_keys(self, name: str) -> list[str]:
+        """Sorted anew when something was written: a listing of 200,000 objects has 200 pages."""
+        bucket = self.buckets[name]
+        keys = self._sorted.get(name)
+        if keys is None or len(keys) != len(bucket):
+            keys = self._sorted[name] = sorted(bucket)
+        return keys
 
     def _bucket(self, call: S3Call) -> dict[str, StoredObject]:
         bucket = self.buckets.get(call.bucket)
