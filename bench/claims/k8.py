@@ -6,20 +6,18 @@ that takes 15 ms for each request. Without the feature the `.index` is uploaded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
 import trio
 
-from bench.claims.ablation import replaced
 from bench.claims.claim import Claim, Finding
 from bench.claims.rounds import alternate, quantile
 from kafscale.config import Durability
-from kafscale.log.segment import Footer, encode_footer, encode_header
-from kafscale.log.upload import Uploader
-from kafscale.store.base import Buffer
-from kafscale.store.paths import SegmentKey
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3 import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
@@ -35,8 +33,8 @@ VALUE = bytes(1000)
 def run() -> Finding:
     variants = alternate(
         {
-            "one after the other": partial(measure, SequentialUploader),
-            "in parallel": partial(measure, Uploader),
+            "one after the other": partial(measure, OneAfterTheOther),
+            "in parallel": partial(measure, lambda store: store),
         },
         ROUNDS_COUNT,
     )
@@ -49,22 +47,26 @@ def run() -> Finding:
     )
 
 
-@attrs.define(eq=False, kw_only=True)
-class SequentialUploader(Uploader):
-    """The `.kfs`, then the `.index`."""
+@attrs.define(eq=False)
+class OneAfterTheOther(ForwardingStore):
+    """Holds the upload of an `.index` until that of its `.kfs` has ended."""
 
-    async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> Footer:
-        encoded = encode_footer(footer)
-        await self.store.put_if_absent(key.key, [encode_header(footer), *body, encoded])
-        await self.store.put_if_absent(key.of_kind("index").key, [encoded])
-        return footer
+    _ended: defaultdict[str, trio.Event] = attrs.field(factory=lambda: defaultdict(trio.Event), init=False)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        pair, _, kind = key.rpartition(".")
+        if kind == "index":
+            await self._ended[pair].wait()
+        etag = await self.store.put_if_absent(key, parts)
+        self._ended[pair].set()
+        return etag
 
 
-def measure(uploader_class: type[Uploader]) -> dict[str, float]:
+def measure(wrap: Callable[[ObjectStore], ObjectStore]) -> dict[str, float]:
     server = S3Server(latency_seconds=LATENCY_SECONDS)
     server.service.buckets["bucket"] = {}
     with s3_server_in_thread(server):
-        seconds = trio.run(produce, server.endpoint, uploader_class)
+        seconds = trio.run(produce, server.endpoint, wrap)
     return {
         "produces": len(seconds),
         "produce p50 ms": 1000 * quantile(seconds, 0.5),
@@ -72,13 +74,12 @@ def measure(uploader_class: type[Uploader]) -> dict[str, float]:
     }
 
 
-async def produce(endpoint: str, uploader_class: type[Uploader]) -> list[float]:
+async def produce(endpoint: str, wrap: Callable[[ObjectStore], ObjectStore]) -> list[float]:
     """Seconds of each."""
     store = S3Store(S3Settings(bucket="bucket", endpoint=endpoint, region="us-east-1"), credentials=CREDENTIALS)
     seconds: list[float] = []
     topics = [topic_spec(PRODUCERS_COUNT)]
-    async with memory_log(store, MemoryDisk(), topics=topics, durability=Durability.SEGMENT) as log:
-        log.log.flusher.uploader = replaced(log.log.flusher.uploader, uploader_class)
+    async with memory_log(wrap(store), MemoryDisk(), topics=topics, durability=Durability.SEGMENT) as log:
         async with trio.open_nursery() as nursery:
             for index in range(PRODUCERS_COUNT):
                 nursery.start_soon(_produce, log, index, seconds)
