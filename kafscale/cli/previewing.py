@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from kafscale.config import Settings
 
 if TYPE_CHECKING:
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.log.verification import KnownTopic
+    from kafscale.cluster.topics import TopicRegistry
     from kafscale.store.base import ObjectStore
 
 
@@ -35,29 +35,23 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
         yield copy
 
 
-async def known_topics(
+@asynccontextmanager
+async def previewed_topics(
     settings: Settings, store: ObjectStore, *, with_data_dir: bool
-) -> Mapping[bytes, KnownTopic] | None:
-    """The topics that a start would know, by id; None if neither bucket nor data directory has any metadata.
+) -> AsyncIterator[TopicRegistry | None]:
+    """The topics that a start would know; None if neither bucket nor data directory has any metadata.
 
     Raises StartupError, DamagedObject, StoreError.
     """
     from kafscale.cluster.node import CLUSTER_ID_KEY
     from kafscale.cluster.recovery import preview
     from kafscale.cluster.topics import TopicPolicy, TopicRegistry
-    from kafscale.log.verification import KnownTopic
 
     async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:
         await preview(store, settings.namespace, metadata)
         if await metadata.get(CLUSTER_ID_KEY) is None:
-            return None
+            yield None
+            return
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         await topics.load()
-        return {
-            topic.topic_id: KnownTopic(
-                name=topic.name,
-                partition_count=topic.partition_count,
-                log_start_offsets=topics.log_start_offsets(topic.topic_id),
-            )
-            for topic in topics.all()
-        }
+        yield topics

@@ -12,25 +12,32 @@ import click
 from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.connecting import json_option
 from kafscale.cli.output import iso_time, show, show_json
+from kafscale.cli.previewing import previewed_topics
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load
+from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:
     from kafscale.log.usage import TopicUsage, Usage
+    from kafscale.store.base import ObjectStore
 
 PRICE_DEFAULT = 0.023  # $ per GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
 
 
 @attrs.frozen(kw_only=True)
 class StorageRow:
-    """One topic. Times are those of its uploads; `pending` is in the write-ahead log only, if that was looked at."""
+    """One topic. Times are those of its uploads; `pending` is in the write-ahead log only, if that was looked at.
+
+    `deletable` are those of the bytes that nobody reads any more, and that will be deleted; None if it is not known.
+    """
 
     topic: str
     id: str
     partitions: int
     segments: int
     bytes: int
+    deletable: int | None
     oldest: str
     newest: str
     pending: int | None
@@ -50,22 +57,23 @@ class StorageRow:
 def command(price: float, as_json: bool, config_file: str | None, **flags: Any) -> None:
     """Show what each topic takes in the bucket: segments, bytes, oldest and newest, and the cost per month.
 
-    Reads the bucket's listing only, so it can run beside a live broker. With a --data-dir that has a write-ahead log,
-    what is in that and not yet in the bucket is shown as pending.
+    Deletable are the bytes that nobody reads any more, as they were merged or deleted. With a --data-dir that has a
+    write-ahead log, what is in that and not yet in the bucket is shown as pending. It can run beside a live broker.
     """
     import trio
 
     loaded = load(flags, os.environ, config_file)
-    usage, pending = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
-    rows = [_row(topic, pending, price) for topic in usage.topics]
+    usage, pending, is_known = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
+    rows = [_row(topic, pending, price, is_known=is_known) for topic in usage.topics]
     others_pending = sum((pending or {}).values()) - sum(row.pending or 0 for row in rows)
-    cost = _cost(usage.wal_bytes + sum(row.bytes for row in rows), price)
+    cost = _cost(usage.wal_bytes + usage.own_bytes + sum(row.bytes for row in rows), price)
     if as_json:
         show_json(
             {
                 "topics": [attrs.asdict(row) for row in rows],
                 "wal_objects": usage.wal_object_count,
                 "wal_bytes": usage.wal_bytes,
+                "own_bytes": usage.own_bytes,
                 "pending_of_other_topics": None if pending is None else others_pending,
                 "price": price,
                 "cost_per_month": cost,
@@ -76,20 +84,23 @@ def command(price: float, as_json: bool, config_file: str | None, **flags: Any) 
     click.echo()
     if usage.wal_object_count:
         click.echo(f"write-ahead log in the bucket: {usage.wal_object_count} objects, {usage.wal_bytes} bytes")
+    if usage.own_bytes:
+        click.echo(f"checkpoints, and who leads: {usage.own_bytes} bytes")
     if others_pending:
         click.echo(f"pending of topics that have nothing in the bucket yet: {others_pending} bytes")
     click.echo(f"all together: {cost:.2f} per month, at {price} for a GB-month, without requests")
 
 
-def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float) -> StorageRow:
+def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float, *, is_known: bool) -> StorageRow:
     from kafscale.store.paths import topic_id_text
 
     return StorageRow(
         topic=topic.name,
         id=topic_id_text(topic.topic_id),
-        partitions=len(topic.last_keys),
+        partitions=len(topic.partitions),
         segments=topic.segment_count,
         bytes=topic.size_bytes,
+        deletable=topic.deletable_bytes if is_known else None,
         oldest=iso_time(topic.oldest_ms) if topic.segment_count else "-",
         newest=iso_time(topic.newest_ms) if topic.segment_count else "-",
         pending=None if pending is None else pending.get(topic.topic_id, 0),
@@ -103,7 +114,8 @@ def _cost(size_bytes: int, price: float) -> float:
     return round(size_bytes / BYTES_PER_GB * price, 4)
 
 
-async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None]:
+async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None, bool]:
+    """What is there, what is pending, and whether it is known what of it is deletable."""
     from kafscale.log.disk import RealDisk
     from kafscale.log.usage import measure_usage, pending_bytes
     from kafscale.store.opening import store_of_command
@@ -113,4 +125,22 @@ async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapp
         with counting("objects listed:") as report:
             usage = await measure_usage(store, settings.namespace, report)
         pending = await pending_bytes(store, usage, RealDisk(wal)) if with_data_dir and wal.is_dir() else None
-        return usage, pending
+        return usage, pending, await _find_deletable(settings, store, usage)
+
+
+async def _find_deletable(settings: Settings, store: ObjectStore, usage: Usage) -> bool:
+    """False if the bucket has no metadata that can be read. That of a live broker's data directory is its own."""
+    from kafscale.log.usage import find_deletable
+
+    try:
+        async with previewed_topics(settings, store, with_data_dir=False) as topics:
+            if topics is None:
+                return False
+            for topic in usage.topics:
+                if topic.topic_id in topics.deleted:
+                    topic.deletable_bytes = topic.size_bytes
+                else:
+                    await find_deletable(store, topic, topics.log_start_offsets(topic.topic_id))
+    except (DamagedObject, NotFound):
+        return False
+    return True

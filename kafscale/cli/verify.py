@@ -12,7 +12,7 @@ import click
 from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.connecting import json_option
 from kafscale.cli.output import show, show_json
-from kafscale.cli.previewing import known_topics
+from kafscale.cli.previewing import previewed_topics
 from kafscale.cli.progress import measuring
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load
@@ -133,9 +133,19 @@ async def _read_wal(verifier: Verifier, settings: Settings) -> None:
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
     """After the listing: what is missing before a log start that moved meanwhile was listed before it went."""
     from kafscale.log.findings import Finding, Kind
+    from kafscale.log.verification import KnownTopic
 
     try:
-        verifier.topics = await known_topics(settings, verifier.store, with_data_dir=with_data_dir)
+        async with previewed_topics(settings, verifier.store, with_data_dir=with_data_dir) as topics:
+            if topics is not None:
+                verifier.topics = {
+                    topic.topic_id: KnownTopic(
+                        name=topic.name,
+                        partition_count=topic.partition_count,
+                        log_start_offsets=topics.log_start_offsets(topic.topic_id),
+                    )
+                    for topic in topics.all()
+                }
     except (DamagedObject, NotFound) as exc:
         message = f"topics are not known, so that less can be proven: {exc}"
         verifier.report.add([Finding(name="metadata", kind=Kind.CHECKPOINT, message=message, damage=False)])

@@ -1,6 +1,6 @@
-"""What each topic takes in the bucket, from a listing alone; and what a write-ahead log has that is not there yet.
+"""What each topic takes in the bucket, what of it is no longer read, and what a write-ahead log has that is not there.
 
-It changes nothing and can run beside a live broker.
+From a listing, the metadata, and the footers of merged segments. It changes nothing and can run beside a live broker.
 """
 
 from __future__ import annotations
@@ -8,60 +8,81 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 
 import attrs
 
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NotFound
 from kafscale.log.disk import Disk
 from kafscale.log.footers import read_footer
 from kafscale.log.listing import PartitionId
+from kafscale.log.manifest import Segment, resolve
 from kafscale.log.nurseries import for_each
 from kafscale.log.restore import FOOTER_READS_MAX_COUNT
 from kafscale.log.wal_check import WalFileCheck
 from kafscale.log.wal_format import RECORD_BATCH
 from kafscale.log.wal_replay import NAME
 from kafscale.store.base import ObjectInfo, ObjectStore
-from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key, system_prefix
+from kafscale.store.paths import (
+    OFFSET_MAX,
+    SegmentKey,
+    namespace_prefix,
+    parse_numbered_key,
+    parse_segment_key,
+    system_namespace_prefix,
+)
 from kafscale.wire.records import parse_header
 
 BYTES_PER_GB = 1 << 30  # S3 bills a GB of 2^30 bytes
+
+
+@attrs.define(eq=False)
+class PartitionUsage:
+    """The segments of one partition, each with the size of its objects in bytes."""
+
+    segments: dict[SegmentKey, int] = attrs.field(factory=lambda: defaultdict(int), init=False)
+
+    @property
+    def last_key(self) -> SegmentKey:
+        """The segment of the greatest base offset."""
+        return max(self.segments, key=lambda key: (key.base_offset, key.generation))
 
 
 @attrs.define(eq=False, kw_only=True)
 class TopicUsage:
     """The objects of one topic. `size_bytes` counts those of segments with their `.index`; times are of uploads.
 
-    `last_keys` has the segment of the greatest base offset of each partition.
+    `deletable_bytes` of these are no longer read: of a deleted topic, below the log start, or covered by a merged
+    segment. They are deleted after `file.delete.delay.ms`, or as orphans.
     """
 
     name: str
     topic_id: bytes
     segment_count: int = 0
     size_bytes: int = 0
+    deletable_bytes: int = 0
     oldest_ms: int = 2**63 - 1
     newest_ms: int = -1
-    last_keys: dict[int, SegmentKey] = attrs.field(factory=dict)
+    partitions: dict[int, PartitionUsage] = attrs.field(factory=lambda: defaultdict(PartitionUsage), init=False)
 
     def add(self, key: SegmentKey, info: ObjectInfo) -> None:
         """Count an object."""
         self.size_bytes += info.size_bytes
-        if key.kind != "kfs":
-            return
-        self.segment_count += 1
-        self.oldest_ms = min(self.oldest_ms, info.modified_ms)
-        self.newest_ms = max(self.newest_ms, info.modified_ms)
-        last = self.last_keys.get(key.partition)
-        if last is None or last.base_offset <= key.base_offset:
-            self.last_keys[key.partition] = key
+        self.partitions[key.partition].segments[key.of_kind("kfs")] += info.size_bytes
+        if key.kind == "kfs":
+            self.segment_count += 1
+            self.oldest_ms = min(self.oldest_ms, info.modified_ms)
+            self.newest_ms = max(self.newest_ms, info.modified_ms)
 
 
 @attrs.frozen(kw_only=True)
 class Usage:
-    """All topics, in order of name, and the objects of the write-ahead log in the bucket (`s3-wal`)."""
+    """All topics, in order of name, and the broker's own objects: of its write-ahead log, and the others."""
 
     topics: Sequence[TopicUsage]
     wal_object_count: int
     wal_bytes: int
+    own_bytes: int
 
 
 async def measure_usage(store: ObjectStore, namespace: str, on_progress: Callable[[int], None]) -> Usage:
@@ -80,14 +101,58 @@ async def measure_usage(store: ObjectStore, namespace: str, on_progress: Callabl
             seen += len(page)
             on_progress(seen)
     wal_sizes: list[int] = []
-    async with aclosing(store.list(system_prefix("wal", namespace=namespace))) as pages:
+    own_bytes = 0
+    async with aclosing(store.list(system_namespace_prefix(namespace))) as pages:
         async for page in pages:
-            wal_sizes += [info.size_bytes for info in page]
+            for info in page:
+                key_of_own = parse_numbered_key(info.key)
+                if key_of_own is not None and key_of_own.kind == "wal":
+                    wal_sizes.append(info.size_bytes)
+                else:
+                    own_bytes += info.size_bytes
     return Usage(
         topics=sorted(topics.values(), key=lambda usage: (usage.name, usage.topic_id)),
         wal_object_count=len(wal_sizes),
         wal_bytes=sum(wal_sizes),
+        own_bytes=own_bytes,
     )
+
+
+# ---- what is going to be deleted -------------------------------------------------------------------------------------
+
+
+async def find_deletable(store: ObjectStore, topic: TopicUsage, log_start_offsets: Mapping[int, int]) -> None:
+    """Count what is no longer read of a topic that is not deleted. Raises StoreError."""
+
+    async def look(item: tuple[int, PartitionUsage]) -> None:
+        index, partition = item
+        segments = await _segments(store, partition)
+        read = {each.key for each in resolve(segments) if each.last_offset >= log_start_offsets.get(index, 0)}
+        read.add(partition.last_key)
+        topic.deletable_bytes += sum(each.size_bytes for each in segments if each.key not in read)
+
+    tasks_count = min(FOOTER_READS_MAX_COUNT, len(topic.partitions))
+    await for_each(topic.partitions.items(), look, tasks_count=tasks_count)
+
+
+async def _segments(store: ObjectStore, partition: PartitionUsage) -> Sequence[Segment]:
+    """Where a flush's segments end is told by the next one; of merged ones the footer must be read."""
+    ordered = sorted(partition.segments, key=lambda key: (key.base_offset, key.generation))
+    following = {before: after - 1 for before, after in pairwise(sorted({key.base_offset for key in ordered}))}
+    segments: list[Segment] = []
+    for key in ordered:
+        last_offset = following.get(key.base_offset, OFFSET_MAX)
+        if key.generation:
+            try:
+                last_offset = (await read_footer(store, key)).last_offset
+            except (DamagedObject, NotFound):
+                continue  # quarantined: it covers nothing, and is kept
+        size_bytes = partition.segments[key]
+        segments.append(Segment(key=key, last_offset=last_offset, size_bytes=size_bytes, max_timestamp_ms=-1))
+    return segments
+
+
+# ---- what is not in the bucket yet -----------------------------------------------------------------------------------
 
 
 async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping[bytes, int]:
@@ -96,7 +161,11 @@ async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping
     Beside a live broker it is what was so a moment ago.
     """
     sizes = await _logged_batches(disk)
-    last_keys = {(topic.topic_id, index): key for topic in usage.topics for index, key in topic.last_keys.items()}
+    last_keys = {
+        (topic.topic_id, index): partition.last_key
+        for topic in usage.topics
+        for index, partition in topic.partitions.items()
+    }
     pending: dict[bytes, int] = defaultdict(int)
 
     async def add(partition_id: PartitionId) -> None:

@@ -115,6 +115,8 @@ def test_bucket_and_data_directory_of_a_broker(tmp_path, asked):
         produce(broker, 50)
         _, live, _ = asked("storage", *data, "--price", "1")
         assert [(row["topic"], row["segments"], row["pending"] > 0) for row in live["topics"]] == [("orders", 1, True)]
+        assert live["topics"][0]["deletable"] == 0
+        assert live["own_bytes"] > 0
         broker.kill()
     code, report, _ = asked("verify", *data)
     assert (code, report["findings"]) == (0, [])
@@ -169,6 +171,7 @@ def test_storage_counts_by_topic_and_prices(tmp_path, asked, capsys):
             ("old", 1, 1, sizes[0]),
             ("orders", 1, 1, sizes[1]),
         ]
+        assert [row["deletable"] for row in shown["topics"]] == [None, None]  # there is no metadata to ask
         assert [row["cost_per_month"] for row in shown["topics"]] == sizes
         assert shown["cost_per_month"] == sum(sizes)
         assert shown["topics"][0]["oldest"] == shown["topics"][0]["newest"] > "2020"
