@@ -12,21 +12,25 @@ v10 topic ids in the answer
 v11 no more authorized operations of the cluster (DescribeCluster has them)
 v12 topics may be asked for by id
 
-This broker leads every partition. Its id fills replicas and ISR as often as the topic's replication factor says. A
-created topic is durable and described in the same answer, not LEADER_NOT_AVAILABLE first.
+This broker leads every partition. Its id fills replicas and ISR as often as the topic's replication factor says. So
+topics with as many partitions and replicas share them, encoded once. A created topic is durable and described in the
+same answer, not LEADER_NOT_AVAILABLE first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import attrs
 
 from kafscale.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.node import Node
 from kafscale.cluster.topic_names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics import NewTopic, Topic
 from kafscale.errors import KafkaError
+from kafscale.wire.codec import encode_array
 from kafscale.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
@@ -41,16 +45,19 @@ from kafscale.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kafscale.wire.schema import EncodedArray
 
 NO_ID = bytes(16)
+KEPT_PARTITIONS_MAX_COUNT = 10_000  # of a topic whose encoded partitions are kept: 26 bytes each, 8 more for a replica
+KEPT_LAYOUTS_COUNT = 64
 
 
 async def handle(services: Services, call: Call, request: MetadataRequest) -> MetadataResponse:
     if request.topics is None or (call.version == 0 and not request.topics):
-        topics = [_describe(topic, services.node) for topic in services.topics.all()]
+        topics = [_describe(services, topic, call.version) for topic in services.topics.all()]
     else:
         refused = await _create_missing(services, request)
-        topics = [_answer(services, asked, refused) for asked in _distinct(request.topics)]
+        topics = [_answer(services, asked, refused, call.version) for asked in _distinct(request.topics)]
     if request.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -89,18 +96,18 @@ async def _create_missing(services: Services, request: MetadataRequest) -> Mappi
 
 
 def _answer(
-    services: Services, asked: MetadataRequestTopic, refused: Mapping[str, KafkaError]
+    services: Services, asked: MetadataRequestTopic, refused: Mapping[str, KafkaError], version: int
 ) -> MetadataResponseTopic:
     if asked.topic_id != NO_ID:
         topic = services.topics.by_id(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        return _describe(topic, services.node)
+        return _describe(services, topic, version)
     if asked.name is None:
         return MetadataResponseTopic(error_code=INVALID_REQUEST, name="")
     topic = services.topics.get(asked.name)  # also if another request created it while this one tried to
     if topic is not None:
-        return _describe(topic, services.node)
+        return _describe(services, topic, version)
     if asked.name in refused:
         error_code = refused[asked.name].code
     else:
@@ -108,23 +115,50 @@ def _answer(
     return MetadataResponseTopic(error_code=error_code, name=asked.name, is_internal=is_internal(asked.name))
 
 
-def _describe(topic: Topic, node: Node) -> MetadataResponseTopic:
-    replicas = [node.node_id] * topic.replication_factor  # shared by all partitions: nobody changes an answer
+def _describe(services: Services, topic: Topic, version: int) -> MetadataResponseTopic:
+    node = services.node
+    layout = _Layout(
+        partition_count=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        node_id=node.node_id,
+        leader_epoch=node.broker_epoch,
+    )
+    encode = _kept_partitions if topic.partition_count <= KEPT_PARTITIONS_MAX_COUNT else _partitions
+    encoded = encode(layout, version)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=node.node_id,
-                leader_epoch=node.broker_epoch,
-                replica_nodes=replicas,
-                isr_nodes=replicas,
-            )
-            for index in range(topic.partition_count)
-        ],
+        partitions=encoded,  # type: ignore[arg-type] # a list when decoded
     )
+
+
+@attrs.frozen(kw_only=True)
+class _Layout:
+    """All that the partitions of a topic depend on, so that topics share them."""
+
+    partition_count: int
+    replication_factor: int
+    node_id: int
+    leader_epoch: int
+
+
+def _partitions(layout: _Layout, version: int) -> EncodedArray:
+    replicas = [layout.node_id] * layout.replication_factor
+    partitions = [
+        MetadataResponsePartition(
+            partition_index=index,
+            leader_id=layout.node_id,
+            leader_epoch=layout.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+        )
+        for index in range(layout.partition_count)
+    ]
+    return encode_array(partitions, MetadataResponse, version)
+
+
+_kept_partitions = lru_cache(KEPT_LAYOUTS_COUNT)(_partitions)
 
 
 API = Api(3, "Metadata", 0, 12, MetadataRequest, MetadataResponse, handle)

@@ -12,6 +12,7 @@ The journal decides when a batch is durable: the write-ahead log (`wal`), or the
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -480,10 +481,10 @@ class Partition:
         if batch.file is not None and self.wal is not None:
             self.wal.release(batch.file)
 
-    def spill(self) -> int:
-        """Give up the chunks of all batches that the WAL can give back; returns how many bytes that were."""
+    def spill(self, max_count: int = sys.maxsize) -> int:
+        """Give up the chunks of so many batches that the WAL can give back; returns how many bytes that were."""
         self._leave_chunk()
-        return self.tail.spill_before(self.high_watermark)
+        return self.tail.spill_before(self.high_watermark, max_count)
 
     # ---- deletion ---------------------------------------------------------------------------------------------
 

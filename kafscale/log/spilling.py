@@ -20,7 +20,8 @@ from kafscale.metrics import Counter
 
 PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
 STALLED_SECONDS = 2.0  # no flush has succeeded for so long: spill before a producer has to wait
-SPILL_DOWN_TO_FRACTION = 0.5  # of the pool; each time a part of it, as it takes a microsecond for each batch
+SPILL_DOWN_TO_FRACTION = 0.5  # of the pool
+SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a microsecond for each
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -57,7 +58,12 @@ class Spiller:
         holders = [partition for partition in self.partitions.values() if partition.held_bytes]
         holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
         for partition in holders:
-            if self.pool.used_bytes <= self.pool.size_bytes * SPILL_DOWN_TO_FRACTION and not self.pool.waiting_count:
-                return
-            self.spilled_bytes.value += partition.spill()
-            await trio.lowlevel.checkpoint()
+            while self._wants_more():
+                spilled_bytes = partition.spill(SPILLED_AT_ONCE_COUNT)
+                self.spilled_bytes.value += spilled_bytes
+                await trio.lowlevel.checkpoint()
+                if not spilled_bytes:
+                    break
+
+    def _wants_more(self) -> bool:
+        return self.pool.waiting_count > 0 or self.pool.used_bytes > self.pool.size_bytes * SPILL_DOWN_TO_FRACTION

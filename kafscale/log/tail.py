@@ -7,6 +7,7 @@ restart every replayed batch begins like that, so replay needs no chunk at all.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from kafscale.log.partition import Partition
 
 _last_offset = attrgetter("last_offset")
+
+
+def _is_pooled(batch: TailBatch) -> bool:
+    return batch.lease is not None
+
 
 ALONE = -1  # `start` of a batch that was received into a lease of its frame
 
@@ -108,13 +114,13 @@ class Tail:
         self.pooled_bytes -= sum(batch.size_bytes for batch in dropped if batch.lease is not None)
         return dropped
 
-    def spill_before(self, offset: int) -> int:
-        """Give up the chunks of all batches that end before `offset`; returns how many bytes that were."""
+    def spill_before(self, offset: int, max_count: int = sys.maxsize) -> int:
+        """Give up the chunks of the oldest batches that end before `offset`; returns how many bytes that were."""
+        first = bisect_left(self.batches, True, key=_is_pooled)
         spilled_bytes = 0
-        for batch in self.batches[: self.find(offset)]:
-            if batch.lease is not None:
-                batch.spill()
-                spilled_bytes += batch.size_bytes
+        for batch in self.batches[first : min(self.find(offset), first + max_count)]:
+            batch.spill()
+            spilled_bytes += batch.size_bytes
         self.pooled_bytes -= spilled_bytes
         return spilled_bytes
 

@@ -7,13 +7,14 @@ only as long as that buffer is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kafscale.errors import DecodeError
 from kafscale.wire.decoder_source import compile_decoder
-from kafscale.wire.encoder_source import compile_encoder
+from kafscale.wire.encoder_source import compile_array_encoder, compile_encoder
 from kafscale.wire.primitives import Buffer
+from kafscale.wire.schema import EncodedArray
 
 M = TypeVar("M")
 
@@ -68,6 +69,14 @@ def encode(message: object, version: int) -> list[Buffer]:
     parts: list[Buffer] = []
     encoder(type(message), version)(message, parts.append)
     return parts
+
+
+def encode_array(elements: Sequence[object], message_class: type, version: int) -> EncodedArray:
+    """Encode an array of structs (at least one) apart from its message, for a field that `may_be_encoded`."""
+    parts: list[Buffer] = []
+    encode = compile_array_encoder(type(elements[0]), version, flexible=is_flexible(message_class, version))
+    encode(elements, parts.append)
+    return EncodedArray(b"".join(parts))
 
 
 def is_flexible(cls: type, version: int) -> bool:

@@ -12,10 +12,20 @@ from typing import Any
 import attrs
 
 from kafscale.wire.primitives import UVARINT, uvarint
-from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, is_fixed, tagged_fields, untagged_fields
+from kafscale.wire.schema import (
+    FIXED,
+    Array,
+    EncodedArray,
+    Field,
+    FieldType,
+    Nullable,
+    is_fixed,
+    tagged_fields,
+    untagged_fields,
+)
 from kafscale.wire.source import Source
 
-_NAMES: dict[str, Any] = {"UVARINT": UVARINT, "pack": struct.pack, "uvarint": uvarint}
+_NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pack": struct.pack, "uvarint": uvarint}
 
 
 def compile_encoder(cls: type, version: int, *, flexible: bool) -> Any:
@@ -24,6 +34,14 @@ def compile_encoder(cls: type, version: int, *, flexible: bool) -> Any:
     with source.block("def encode(message, write):"):
         source.add("pass")
         _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").struct("message", cls)
+    return source.build("encode")
+
+
+def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
+    """Compile `encode(elements, write)` for an array of structs."""
+    source = Source(title=f"encoder array of {of.__name__} v{version}", names=dict(_NAMES))
+    with source.block("def encode(elements, write):"):
+        _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").array("elements", of)
     return source.build("encode")
 
 
@@ -67,7 +85,13 @@ class _EncoderCompiler:
 
     def _value(self, variable: str, type_: FieldType) -> None:
         if isinstance(type_, Array):
-            self._array(variable, type_.of)
+            if type_.may_be_encoded:
+                with self.source.block(f"if {variable}.__class__ is EncodedArray:"):
+                    self._add(f"{variable}.data")
+                with self.source.block("else:"):
+                    self.array(variable, type_.of)
+            else:
+                self.array(variable, type_.of)
         elif isinstance(type_, Nullable):
             with self.source.block(f"if {variable} is None:"):
                 self._add(r"b'\xff'")
@@ -81,7 +105,8 @@ class _EncoderCompiler:
         else:
             self._variable_length(variable, type_)
 
-    def _array(self, variable: str, of: FieldType) -> None:
+    def array(self, variable: str, of: FieldType) -> None:
+        """Write a list: its length, then its elements."""
         source = self.source
         with source.block(f"if {variable} is None:"):
             self._null("i")

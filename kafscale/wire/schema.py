@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import ast
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -57,9 +57,23 @@ VARIABLE: Final = ("string", "bytes", "records")
 
 @attrs.frozen
 class Array:
-    """A sequence of one type; decoded to a list."""
+    """A sequence of one type; decoded to a list. Where it `may_be_encoded`, an `EncodedArray` may stand for one."""
 
     of: FieldType
+    may_be_encoded: bool = attrs.field(default=False, kw_only=True)
+
+
+@attrs.frozen(eq=False)
+class EncodedArray:
+    """An array that was encoded before, for the version that it goes out in, with its length in front.
+
+    It iterates over nothing: there is nothing to look at in it any more.
+    """
+
+    data: bytes
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
 
 @attrs.frozen

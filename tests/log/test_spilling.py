@@ -184,3 +184,34 @@ async def test_a_topic_may_be_deleted_while_its_flush_waits_to_read_back(autojum
         await wait_all_tasks_blocked()
         left = len(log.log.flusher._flushing), log.log.pool.used_bytes, log.log.wal.statistics().pending_count
         assert left == (0, 0, 0)
+
+
+class SpilledPerStep(trio.abc.Instrument):
+    """The most batches of a partition that were spilled before another task could run."""
+
+    def __init__(self, partition) -> None:
+        self.partition = partition
+        self.most = self.spilled_count = 0
+
+    def after_task_step(self, task) -> None:
+        before, self.spilled_count = self.spilled_count, sum(b.lease is None for b in self.partition.tail.batches)
+        self.most = max(self.most, self.spilled_count - before)
+
+
+async def test_many_small_batches_are_spilled_in_slices(autojump_clock, store, monkeypatch):
+    """250,000 batches of one partition used to hold everybody up for a fifth of a second."""
+    monkeypatch.setattr("kafscale.log.spilling.SPILLED_AT_ONCE_COUNT", 10)
+    store.hold(KFS)
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
+        partition = log.partition()
+        for _ in range(200):
+            log.append_nowait(partition, b"x")
+        await log.append(partition, b"x")
+        steps = SpilledPerStep(partition)
+        trio.lowlevel.add_instrument(steps)
+        held = log.log.pool.acquire_nowait(POOL_BYTES * 3 // 4)
+        await trio.sleep(5)
+        trio.lowlevel.remove_instrument(steps)
+        held.release()
+        assert steps.spilled_count == 201
+        assert steps.most == 10

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import DecodeError
-from kafscale.wire.codec import decode, decoder, encode
+from kafscale.wire.codec import decode, decoder, encode, encode_array
+from kafscale.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from kafscale.wire.schema import NEVER, Array, Nullable, wire
 
 
@@ -217,6 +218,20 @@ def test_records_are_slices_and_never_joined() -> None:
     raw[-1] = ord("z")
     assert isinstance(message.records, memoryview)
     assert message.records[-1] == ord("z")
+
+
+@pytest.mark.parametrize("version", range(MetadataResponse.MIN_VERSION, MetadataResponse.MAX_VERSION + 1))
+def test_an_array_that_was_encoded_before_is_the_same_in_its_message(version: int) -> None:
+    partitions = [
+        MetadataResponsePartition(partition_index=index, leader_id=1, replica_nodes=[1, 1], isr_nodes=[1])
+        for index in range(200)
+    ]
+    encoded: list[bytes] = []
+    for each in (partitions, encode_array(partitions, MetadataResponse, version)):
+        topic = MetadataResponseTopic(name="t", partitions=each)  # type: ignore[arg-type]
+        encoded.append(b"".join(encode(MetadataResponse(topics=[topic]), version)))
+    assert encoded[0] == encoded[1]
+    assert len(decode(MetadataResponse, version, encoded[1]).topics[0].partitions) == 200
 
 
 def test_decoder_starts_where_it_is_told_and_says_where_it_stopped() -> None:

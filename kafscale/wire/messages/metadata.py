@@ -52,7 +52,9 @@ class MetadataResponseTopic:
     name: str | None = wire("string")  # null for an unknown id
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     is_internal: bool = wire("bool", since=1, default=False)
-    partitions: list[MetadataResponsePartition] = wire(Array(MetadataResponsePartition), factory=list)
+    partitions: list[MetadataResponsePartition] = wire(
+        Array(MetadataResponsePartition, may_be_encoded=True), factory=list
+    )
     # a bit field; this value means "not asked for"
     topic_authorized_operations: int = wire("int32", since=8, default=-2147483648)
 
