@@ -2,16 +2,20 @@
 #
 #   make serve SERVE_ARGS="--durability segment"     more options for the broker
 #   make test PYTEST_ARGS="tests/wire -x"            fewer tests
+#   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
+#   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds
 
 VENV := .venv
 BIN := $(VENV)/bin
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SEEDS ?= 2000
+FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers clean
+.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -36,6 +40,9 @@ format: $(VENV)/installed-dev ## Format the code, and repair what lint can repai
 
 test-java: has-java $(VENV)/installed-dev ## Test with Kafka's own Java tools; needs Java 17 and Maven
 	$(BIN)/python -m pytest -m java $(PYTEST_ARGS)
+
+test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
+	PYTHONHASHSEED=0 $(BIN)/python -m kafscale.testing.simulate $(SEEDS) --first $(FIRST_SEED)
 
 test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)

@@ -44,7 +44,7 @@ from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producers import ProducerIds
 from kafscale.cluster.takeover import Lead, take_lead
 from kafscale.cluster.topics import Topic, TopicPolicy, TopicRegistry
-from kafscale.config import Address, Settings
+from kafscale.config import Address, Durability, Settings
 from kafscale.errors import StartupError, StoreError
 from kafscale.log.data_directory import lock_data_directory
 from kafscale.log.disk import Disk, RealDisk
@@ -177,7 +177,7 @@ class Broker:
             leader_epoch=lead.epoch,
             metrics=self.metrics,
             journal=lead.journal,
-            check_lead=lead.check,
+            check_lead=lead.check.confirm,
         )
         draining = trio.Event()
         self.services = Services(
@@ -192,6 +192,7 @@ class Broker:
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             quotas=Quotas.of(settings, self.metrics),
+            check_lead=None if settings.durability is Durability.WAL else lead.check.confirm,
         )
         return log
 

@@ -20,7 +20,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import MemoryBroker, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -266,6 +266,76 @@ async def test_an_older_broker_is_stopped_by_its_next_write(autojump_clock, buck
             assert isinstance(leaf(old.ended_by[0]), Fenced)
             assert await new.values() == [b"a"]
             assert new.committed() == {}
+
+
+async def test_a_segment_that_arrives_when_another_broker_has_listed_the_bucket_is_not_acknowledged(
+    autojump_clock, bucket
+):
+    own = FaultyStore(bucket)
+    async with running(Machine(own), Durability.SEGMENT) as old:
+        await old.create()
+        await old.produce(b"a")
+        gate = own.hold(On("put*", "*/0/segment-*"))
+        acknowledged: list[int] = []
+
+        async def produce() -> None:
+            with suppress(BrokerUnavailable):
+                acknowledged.append(await old.produce(b"b"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await gate.wait_arrived(2)
+            async with running(Machine(bucket), Durability.SEGMENT) as new:
+                gate.open()
+                await old.ended.wait()
+                assert isinstance(leaf(old.ended_by[0]), Fenced)
+                assert acknowledged == []
+                assert old.broker.services.log.partition_named(TOPIC, 0).high_watermark == 1  # nobody has read it
+                assert await new.values() == [b"a"]
+                nursery.cancel_scope.cancel()
+
+
+async def test_in_segment_flushes_that_end_together_share_a_look_at_the_claim(autojump_clock, bucket):
+    async with running(Machine(bucket), Durability.SEGMENT) as broker:
+        await broker.create(partition_count=20)
+        bucket.delay(On("*"), 0.05)
+        before = bucket.count("get", "*/epoch")
+        async with trio.open_nursery() as nursery:
+            for partition in range(20):
+                nursery.start_soon(lambda partition=partition: broker.produce(b"a", partition=partition))
+        assert bucket.count("get", "*/epoch") - before <= 2
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+async def test_a_superseded_broker_does_not_call_a_producers_next_batch_out_of_order(
+    autojump_clock, bucket, durability
+):
+    own = FaultyStore(bucket)
+    async with running(Machine(own), durability) as old:
+        await old.create()
+        stamp = ProducerStamp(await old.producer_id(), 0, 0)
+        await old.produce(b"a", stamp=stamp)
+        gate = own.hold(On())
+        async with running(Machine(bucket), durability) as new:
+            await new.produce(b"b", stamp=attrs.evolve(stamp, base_sequence=1))
+            with trio.move_on_after(1) as patience:
+                await old.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2))
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                await old.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2))
+            await old.ended.wait()
+            assert await new.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2)) == 2
+
+
+async def test_a_producers_gap_is_out_of_order_where_nobody_has_taken_over(autojump_clock, bucket):
+    async with running(Machine(bucket), Durability.S3_WAL) as broker:
+        await broker.create()
+        stamp = ProducerStamp(await broker.producer_id(), 0, 0)
+        await broker.produce(b"a", stamp=stamp)
+        with pytest.raises(BrokerUnavailable, match=f"error {OUT_OF_ORDER_SEQUENCE_NUMBER}"):
+            await broker.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2))
 
 
 @pytest.mark.parametrize("durability", MODES)

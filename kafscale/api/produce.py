@@ -25,7 +25,7 @@ import trio
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.errors import InvalidRecord, KafkaError, ProtocolError, StorageFailed
+from kafscale.errors import DamagedObject, Fenced, InvalidRecord, KafkaError, ProtocolError, StorageFailed, StoreError
 from kafscale.log.chunks import Lease
 from kafscale.log.log_config import LogConfig
 from kafscale.log.partition import Partition, Placed
@@ -83,6 +83,7 @@ class PendingProduce:
     unchecked: list[_Candidate] = attrs.field(factory=list)
     rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
+    out_of_order: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
 
     async def complete(self, patience_seconds: float) -> bool:
         """Check what is large and compressed, and wait until the log and the pool have room for all of it.
@@ -137,6 +138,8 @@ class PendingProduce:
                 self._append(candidate, now_ms)
             except KafkaError as exc:
                 _refuse(candidate.response, exc)
+                if exc.code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER and self.services.check_lead is not None:
+                    self.out_of_order.append(candidate.response)
         self.candidates.clear()
         if self.acks == ACKS_NONE:
             self._end_if_refused()
@@ -186,13 +189,15 @@ class PendingProduce:
     @property
     def ready(self) -> bool:
         """Whether the reply may be sent without waiting."""
-        for each in self.rounds:  # noqa: SIM110 - a fifth of what all() takes, and asked for each request
+        for each in self.rounds:
             if not each.done:
                 return False
-        return True
+        return not self.out_of_order
 
     async def wait(self) -> None:
         """Until everything is durable. A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable)."""
+        if self.out_of_order:
+            await self._confirm_refusals()
         for each, responses in self.rounds.items():
             if not each.done:
                 try:
@@ -203,6 +208,15 @@ class PendingProduce:
                 except trio.TooSlowError as exc:  # appended all the same: a producer without idempotence may repeat it
                     for response in responses:
                         _refuse(response, KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc)))
+
+    async def _confirm_refusals(self) -> None:
+        """A gap in the sequence numbers is fatal to a producer, and no gap for a broker that has taken over."""
+        assert self.services.check_lead is not None
+        try:
+            await self.services.check_lead()
+        except (Fenced, StoreError, DamagedObject) as exc:
+            for response in self.out_of_order:
+                _refuse(response, KafkaError(error_codes.NOT_LEADER_OR_FOLLOWER, str(exc)))
 
     def abandon(self) -> None:
         """Refused, or the connection has gone before `order`: give back what was placed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
@@ -23,7 +23,8 @@ from kafscale.metrics import Metrics
 class Services:
     """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
 
-    `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API.
+    `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API. `check_lead` raises
+    Fenced if another broker has taken over; None under `wal`, where nobody can while this one runs.
     """
 
     metrics: Metrics
@@ -37,6 +38,7 @@ class Services:
     log: Log
     fetch_sessions: FetchSessions
     quotas: Quotas = attrs.field(factory=Quotas)
+    check_lead: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

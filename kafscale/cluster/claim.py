@@ -4,7 +4,10 @@ A claim has an epoch that is larger than any before it: that of partitions, segm
 the broker, the data directory and the durability it runs with, and a nonce by which a broker knows its own claim when
 the reply to its write was lost.
 
-In `s3-wal` and `segment` an older broker is stopped by its next conditional write. In `wal` an acknowledgement touches
+In `s3-wal` an older broker is stopped by its next conditional write, at which the newer one has put a fence. In
+`segment` too, as far as metadata is concerned; a segment's key has no fence, so after an upload, and before anything in
+it is acknowledged or read, a broker looks whether the claim is still its own (`ClaimCheck`). If it is, whoever claims
+next lists the bucket later, and finds the segment. In `wal` an acknowledgement touches
 no store, so a broker looks at the claim every WATCH_SECONDS and stops when it is no longer its own, and a start with
 another data directory waits for TAKEOVER_WAIT_SECONDS before it reads anything. A start with the same directory need
 not: the older broker has let go of the directory's lock. A broker that is suspended, or cut off from the store, for
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -115,6 +119,58 @@ async def check_claim(store: ObjectStore, namespace: str, own: Claim) -> None:
             f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
             f"this one, of epoch {own.epoch}, has been superseded"
         )
+
+
+@attrs.define(eq=False)
+class _Look:
+    """One look at the claim, for all who have asked before it began."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    failure: Exception | None = None
+    was_cancelled: bool = False
+
+
+@attrs.define(eq=False, kw_only=True)
+class ClaimCheck:
+    """Asks the bucket whether a broker still leads. At most one GET is under way, however many ask."""
+
+    store: ObjectStore
+    namespace: str
+    own: Claim
+    _next: _Look | None = attrs.field(default=None, init=False)
+    _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
+
+    async def confirm(self) -> None:
+        """Return if it led at a moment after this was called. Raises Fenced, StoreError, DamagedObject."""
+        while True:
+            look = self._next
+            if look is None:
+                look = self._next = _Look()
+                await self._perform(look)
+            else:
+                await look.done.wait()
+            if look.failure is not None:
+                raise look.failure
+            if not look.was_cancelled:
+                return
+
+    async def _perform(self, look: _Look) -> None:
+        look.was_cancelled = True
+        try:
+            async with self._looking:
+                self._next = None  # who asks from now on may have written after this look
+                await self._look()
+            look.was_cancelled = False
+        except (StoreError, DamagedObject, Fenced) as exc:
+            look.failure = exc
+        finally:
+            if self._next is look:
+                self._next = None
+            look.done.set()
+
+    async def _look(self) -> None:
+        with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since
+            await check_claim(self.store, self.namespace, self.own)
 
 
 def decode_claim(key: str, data: Buffer) -> Claim:

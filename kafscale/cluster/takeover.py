@@ -16,7 +16,7 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, check_claim, claim, watch_claim
+from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, ClaimCheck, claim, watch_claim
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
@@ -43,7 +43,8 @@ class Lead:
     """What a broker that leads works with; `run` it before `metadata` is changed.
 
     `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the start. `store` is the view
-    of what nothing may hold up: who looks too late whether it still leads goes on acknowledging for too long.
+    of what nothing may hold up: who looks too late whether it still leads goes on acknowledging for too long. `check`
+    looks on demand.
     """
 
     store: ObjectStore
@@ -53,6 +54,7 @@ class Lead:
     journal: S3Wal | None
     earlier: EarlierLog
     checkpointer: Checkpointer
+    check: ClaimCheck
 
     @property
     def epoch(self) -> int:
@@ -69,10 +71,6 @@ class Lead:
                 nursery.start_soon(self.checkpointer.run)
                 nursery.start_soon(watch_claim, self.store, self.namespace, self.claim)
                 task_status.started()
-
-    async def check(self) -> None:
-        """Look once whether another broker has taken over. Raises Fenced, StoreError, DamagedObject."""
-        await check_claim(self.store, self.namespace, self.claim)
 
 
 async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore) -> Lead:
@@ -111,6 +109,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: MetadataStore)
         journal=journal,
         earlier=earlier,
         checkpointer=checkpointer,
+        check=ClaimCheck(store=store, namespace=settings.namespace, own=own),
     )
 
 

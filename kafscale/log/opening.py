@@ -40,7 +40,7 @@ def open_log(
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
     `journal` is the log in the bucket; record batches go there under `s3-wal`. `check_lead` raises Fenced if another
-    broker has taken over; without it nobody can.
+    broker has taken over; without it nobody can. Under `segment` it is asked before each commit of a flush.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     wal: Wal | S3Wal | None = None
@@ -64,6 +64,7 @@ def open_log(
             footers=footers,
             reader=reader,
             deadline_seconds=settings.limits.store_upload_deadline_seconds,
+            check_lead=check_lead if settings.durability is Durability.SEGMENT else None,
         ),
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,

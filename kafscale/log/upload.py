@@ -9,6 +9,9 @@ writers believe they own the same offsets only one can win, and the loser finds 
     our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
     a newer epoch                          another broker has taken over                    Fenced: the broker stops
     a damaged object                       quarantined, and its batches are in the WAL      ours is a newer generation
+
+Where the commit of a flush is what acknowledges its records, `check_lead` is asked in between: another broker may
+have listed the bucket before these objects were there.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import attrs
@@ -49,12 +52,13 @@ class _Stored:
 
 @attrs.define(eq=False, kw_only=True)
 class Uploader:
-    """Takes flush plans to the bucket."""
+    """Takes flush plans to the bucket. `check_lead` raises Fenced if another broker has taken over."""
 
     store: ObjectStore
     footers: Footers
     reader: LogReader
     deadline_seconds: float = math.inf
+    check_lead: Callable[[], Awaitable[None]] | None = None
     _read_back: ByteBudget = attrs.field(factory=lambda: ByteBudget(READ_BACK_MAX_BYTES), init=False)
 
     async def flush(self, partition: Partition, plan: FlushPlan) -> None:
@@ -73,6 +77,8 @@ class Uploader:
             stored = await self._upload_in_time(partition, footer, slices.buffers)
         finally:
             slices.release()
+        if self.check_lead is not None:
+            await self.check_lead()
         if partition.closed:
             logger.info("%s was closed while %s was uploaded", partition, stored.segment.kfs_key)
         elif _content(stored.footer) == _content(footer):

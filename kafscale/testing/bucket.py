@@ -10,7 +10,9 @@ import attrs
 
 from kafscale.log.footers import read_footer, read_index
 from kafscale.log.listing import list_segments
+from kafscale.log.manifest import resolve
 from kafscale.log.segment import HEADER, Footer, body_crc
+from kafscale.log.upload import segment_of
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.history import Read
@@ -29,17 +31,18 @@ async def read_bucket(store: ObjectStore, namespace: str) -> Mapping[str, Bucket
     """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError."""
     found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
     for listed in (await list_segments(store, namespace, lambda _: None)).values():
-        keys = sorted((each.key for each in listed), key=lambda key: key.base_offset)
-        partition = found[f"{keys[0].topic}-{keys[0].partition}"]
-        footers = [await _read_segment(store, key, partition) for key in keys]
-        for before, after in pairwise(footers):
-            if after.identity.base_offset != before.last_offset + 1:
-                partition.faults.append(f"{before.last_offset} is followed by {after.identity.base_offset}")
+        partition = found[f"{listed[0].key.topic}-{listed[0].key.partition}"]
+        footers = {each.key: await read_footer(store, each.key) for each in listed}
+        segments = resolve([segment_of(key, footer) for key, footer in footers.items()])
+        for segment in segments:
+            await _read_segment(store, segment.key, footers[segment.key], partition)
+        for before, after in pairwise(segments):
+            if after.base_offset != before.last_offset + 1:
+                partition.faults.append(f"{before.last_offset} is followed by {after.base_offset}")
     return found
 
 
-async def _read_segment(store: ObjectStore, key: SegmentKey, partition: BucketPartition) -> Footer:
-    footer = await read_footer(store, key)
+async def _read_segment(store: ObjectStore, key: SegmentKey, footer: Footer, partition: BucketPartition) -> None:
     body = memoryview((await store.get(key.key)).data)[HEADER.size : footer.end_position]
     reads = list(read_batches(body))
     partition.reads += reads
@@ -50,4 +53,3 @@ async def _read_segment(store: ObjectStore, key: SegmentKey, partition: BucketPa
     index = await read_index(store, key)
     if index is not None and index != footer:
         partition.faults.append(f"{key.key}: the .index is that of other content")
-    return footer

@@ -9,7 +9,11 @@ disk, store and metadata are wrapped, and the broker itself has no hook.
     wal-write-torn                 only a part of a group arrives
     wal-delete-before, -after      a WAL file is deleted, since a flush was committed
     kfs-put-before, -during, -after, index-put-before, -during, -after
+    s3-wal-put-before, -during, -after     an object of the log in the bucket
+    checkpoint-put-before, -during, -after
     metadata-commit-before, -during, -after
+
+A simulation has the same points; there dying is the end of a nursery.
 """
 
 from __future__ import annotations
@@ -39,22 +43,37 @@ POINTS = (
     *("wal-delete-before", "wal-delete-after"),
     *("kfs-put-before", "kfs-put-during", "kfs-put-after"),
     *("index-put-before", "index-put-during", "index-put-after"),
+    *("s3-wal-put-before", "s3-wal-put-during", "s3-wal-put-after"),
+    *("checkpoint-put-before", "checkpoint-put-during", "checkpoint-put-after"),
     *("metadata-commit-before", "metadata-commit-during", "metadata-commit-after"),
 )
+PUTS = {"kfs-put": "*.kfs", "index-put": "*.index", "s3-wal-put": "*.wal", "checkpoint-put": "*.checkpoint"}
 DURING_MAX_SECONDS = 0.002  # about as long as a small write with its sync takes
 
 
-def die() -> None:
+async def die() -> None:
     """End the process as a power cut would end it, but for the page cache."""
+    _kill()
+    await trio.sleep_forever()
+
+
+def die_soon() -> None:
+    """The same in a moment, from another thread, whatever is under way then."""
+    threading.Timer(random.uniform(0, DURING_MAX_SECONDS), _kill).start()
+
+
+def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@attrs.define
+@attrs.define(eq=False)
 class CrashPoint:
-    """The point to die at, and how often it is still to be passed before."""
+    """The point to die at, and how often it is still to be passed before. What `die` does never returns."""
 
     name: str
     passes_left_count: int
+    die: Callable[[], Awaitable[None]] = attrs.field(default=die, kw_only=True)
+    die_soon: Callable[[], None] = attrs.field(default=die_soon, kw_only=True)
 
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
@@ -71,16 +90,16 @@ class CrashPoint:
         self.passes_left_count -= 1
         return self.passes_left_count < 0
 
-    def reach(self, name: str) -> None:
+    async def reach(self, name: str) -> None:
         """Die if this is the point and the time."""
         if self.is_due(name):
-            die()
+            await self.die()
 
-    def begin(self, operation: str) -> None:
-        """Before an operation: die now, or soon, from another thread, while it is under way."""
-        self.reach(f"{operation}-before")
+    async def begin(self, operation: str) -> None:
+        """Before an operation: die now, or soon, while it is under way."""
+        await self.reach(f"{operation}-before")
         if self.is_due(f"{operation}-during"):
-            threading.Timer(random.uniform(0, DURING_MAX_SECONDS), die).start()
+            self.die_soon()
 
 
 @attrs.define(eq=False)
@@ -98,18 +117,18 @@ class CrashingDisk:
         return await self.disk.list()
 
     async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
-        self.point.begin("wal-create")
+        await self.point.begin("wal-create")
         await self.disk.create(name, size_bytes, header)
-        self.point.reach("wal-create-after")
+        await self.point.reach("wal-create-after")
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
-        self.point.begin("wal-write")
+        await self.point.begin("wal-write")
         if self.point.is_due("wal-write-torn") or (position == 0 and self.point.is_due("wal-begin-torn")):
             data = b"".join(buffers)
             await self.disk.write_and_sync(name, [data[: random.randrange(len(data))]], position)
-            die()
+            await self.point.die()
         await self.disk.write_and_sync(name, buffers, position)
-        self.point.reach("wal-write-after")
+        await self.point.reach("wal-write-after")
 
     async def read(self, name: str, position: int, length_bytes: int) -> bytes:
         return await self.disk.read(name, position, length_bytes)
@@ -118,9 +137,9 @@ class CrashingDisk:
         await self.disk.truncate(name, size_bytes)
 
     async def delete(self, name: str) -> None:
-        self.point.begin("wal-delete")
+        await self.point.begin("wal-delete")
         await self.disk.delete(name)
-        self.point.reach("wal-delete-after")
+        await self.point.reach("wal-delete-after")
 
     def close(self) -> None:
         self.disk.close()
@@ -140,9 +159,9 @@ class CrashingMetadataStore:
         return await self.store.list(prefix)
 
     async def commit(self, transaction: Transaction) -> int:
-        self.point.begin("metadata-commit")
+        await self.point.begin("metadata-commit")
         revision = await self.store.commit(transaction)
-        self.point.reach("metadata-commit-after")
+        await self.point.reach("metadata-commit-after")
         return revision
 
     async def aclose(self) -> None:
@@ -152,18 +171,27 @@ class CrashingMetadataStore:
 def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:
     """A store whose client dies at a point."""
     faulty = FaultyStore(store)
-    for operation, pattern in (("kfs-put", "*.kfs"), ("index-put", "*.index")):
+    for operation, pattern in PUTS.items():
         faulty.rule(On("put*", pattern), _acting(partial(point.begin, operation)))
         faulty.rule(On("put*", pattern), _acting(partial(point.reach, f"{operation}-after")), after_effect=True)
     return faulty
 
 
-def _acting(act: Callable[[], None]) -> Callable[[StoreCall], Awaitable[None]]:
+def _acting(act: Callable[[], Awaitable[None]]) -> Callable[[StoreCall], Awaitable[None]]:
     async def perform(call: StoreCall) -> None:
-        act()
+        await act()
         await trio.lowlevel.checkpoint()
 
     return perform
+
+
+def crashing_parts(parts: StorageParts, point: CrashPoint) -> StorageParts:
+    """The same parts, at whose seams the point is."""
+    return StorageParts(
+        store=crashing_store(parts.store, point),
+        metadata=CrashingMetadataStore(parts.metadata, point),
+        disk=CrashingDisk(parts.disk, point),
+    )
 
 
 def crashing_broker(point: CrashPoint) -> type[Broker]:
@@ -173,12 +201,7 @@ def crashing_broker(point: CrashPoint) -> type[Broker]:
         async def run_on(
             self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
         ) -> None:
-            crashing = StorageParts(
-                store=crashing_store(parts.store, point),
-                metadata=CrashingMetadataStore(parts.metadata, point),
-                disk=CrashingDisk(parts.disk, point),
-            )
-            await Broker.run_on(self, crashing, task_status=task_status)
+            await Broker.run_on(self, crashing_parts(parts, point), task_status=task_status)
 
     return CrashingBroker
 

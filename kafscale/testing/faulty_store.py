@@ -9,6 +9,8 @@ those before the effect first, then the effect, then those after it.
     gate = store.hold(On("put*", "*.index"))                # uploads hang ...
     await gate.wait_arrived(1)
     gate.open()                                             # ... until now
+    store.truncate(On("get*", times=1))                     # a body ends too early, and nothing says so
+    store.page_max_count = 2                                # listings of many pages, the later ones as of the first
     store.unreliable(0.1)                                   # a tenth of everything fails somehow, by the seed
     store.heal()                                            # no rule is left
 
@@ -28,7 +30,7 @@ import attrs
 import trio
 
 from kafscale.errors import Conflict, SlowDown, StoreError, StoreUnavailable
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart, ObjectStore
 
 T = TypeVar("T")
 
@@ -68,6 +70,7 @@ class Rule:
     on: On
     act: Callable[[StoreCall], Awaitable[None]]
     after_effect: bool = False
+    truncates: bool = False
     met_count: int = attrs.field(default=0, init=False)
     _skipped_count: int = attrs.field(default=0, init=False)
 
@@ -114,6 +117,7 @@ class FaultyStore:
 
     store: ObjectStore
     random: Random = attrs.field(factory=lambda: Random(0))
+    page_max_count: int = LIST_PAGE_MAX_COUNT
     rules: list[Rule] = attrs.field(factory=list, init=False)
     calls: list[StoreCall] = attrs.field(factory=list, init=False)
 
@@ -138,6 +142,11 @@ class FaultyStore:
 
         return self.rule(on, act, after_effect=after_effect)
 
+    def truncate(self, on: On) -> Rule:
+        """Answer with a part of the bytes that were asked for, from their beginning on."""
+        self.rules.append(Rule(on, _pass, truncates=True))
+        return self.rules[-1]
+
     def hold(self, on: On, *, after_effect: bool = False) -> Gate:
         """Hang until the gate is opened; a gate after the effect holds the reply."""
         gate = Gate()
@@ -159,6 +168,11 @@ class FaultyStore:
         self.delay(everything, 0.0, jitter_seconds=delay_seconds, after_effect=True)
         self.lose_reply(share)
 
+    def end(self, rule: Rule) -> None:
+        """Forget one rule, if it is not forgotten yet."""
+        if rule in self.rules:
+            self.rules.remove(rule)
+
     def heal(self) -> None:
         """Forget all rules. What a gate holds stays there until it is opened."""
         self.rules.clear()
@@ -168,13 +182,15 @@ class FaultyStore:
         return sum(map(On(operation, key).matches, self.calls))
 
     async def get(self, key: str) -> ObjectPart:
-        return await self._perform("get", [key], partial(self.store.get, key))
+        return self._received("get", key, await self._perform("get", [key], partial(self.store.get, key)))
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        return await self._perform("get_range", [key], partial(self.store.get_range, key, start, length_bytes))
+        effect = partial(self.store.get_range, key, start, length_bytes)
+        return self._received("get_range", key, await self._perform("get_range", [key], effect))
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        return await self._perform("get_tail", [key], partial(self.store.get_tail, key, length_bytes))
+        effect = partial(self.store.get_tail, key, length_bytes)
+        return self._received("get_tail", key, await self._perform("get_tail", [key], effect))
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._perform("head", [key], partial(self.store.head, key))
@@ -191,7 +207,9 @@ class FaultyStore:
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
             while page := await self._perform("list", [prefix], partial(_next_page, pages)):
-                yield page
+                yield page[: self.page_max_count]
+                for start in range(self.page_max_count, len(page), self.page_max_count):
+                    yield await self._perform("list", [prefix], partial(_slice, page, start, self.page_max_count))
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._perform("delete", keys, partial(self.store.delete, keys))
@@ -207,15 +225,30 @@ class FaultyStore:
         await self._apply(call, after_effect=True)
         return result
 
+    def _received(self, operation: str, key: str, part: ObjectPart) -> ObjectPart:
+        call = StoreCall(operation, (key,))
+        if any(rule.truncates and rule.meets(call, self.random) for rule in self.rules) and part.data:
+            return attrs.evolve(part, data=memoryview(part.data)[: self.random.randrange(len(part.data))])
+        return part
+
     async def _apply(self, call: StoreCall, *, after_effect: bool) -> None:
         for rule in tuple(self.rules):
-            if rule.after_effect == after_effect and rule.meets(call, self.random):
+            if not rule.truncates and rule.after_effect == after_effect and rule.meets(call, self.random):
                 await rule.act(call)
 
 
 async def _fail(error: type[StoreError], call: StoreCall) -> None:
     await trio.lowlevel.checkpoint()
     raise error(f"injected into {call.operation} of {' '.join(call.keys)}")
+
+
+async def _pass(call: StoreCall) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _slice(page: Sequence[ObjectInfo], start: int, count: int) -> Sequence[ObjectInfo]:
+    await trio.lowlevel.checkpoint()
+    return page[start : start + count]
 
 
 async def _next_page(pages: AsyncGenerator[Sequence[ObjectInfo], None]) -> Sequence[ObjectInfo] | None:

@@ -27,6 +27,7 @@ from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
 from kafscale.testing.metadata import MemoryMetadataStore
 
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
+MemoryEnds = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit
 
 
@@ -54,7 +55,7 @@ class MemoryBroker:
     broker: Broker
     nursery: trio.Nursery
 
-    def open_stream(self, listener_name: str = "PLAINTEXT") -> trio.abc.Stream:
+    def open_stream(self, listener_name: str = "PLAINTEXT") -> MemoryEnds:
         """Connect a client; the other end is a connection of the broker."""
         ours, theirs = trio.testing.memory_stream_pair()
         peer = Peer(

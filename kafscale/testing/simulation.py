@@ -1,114 +1,61 @@
-"""A broker, its clients, and crashes, in one process on an autojump clock: everything follows from the seed.
+"""A broker, its clients, and everything that can go wrong, in one process on an autojump clock, all of it by a seed.
 
-Disk, store and metadata are in memory. At a crash the disk keeps what was synced and, of the write under way, any
-sectors; clients' connections break at the same instant; the store keeps what had arrived, and what was on its way
-arrives later, or too late. Meanwhile the store fails and loses replies now and then, and is slow. Then a new broker
-starts on what is left.
+Disk, store, metadata and network are in memory. In each turn the broker lives for a while among faults, and then
 
-`simulate` runs a seed, twice in the same way.
+    crashes             at a random moment, or at a named point (`crash_points`): the disk keeps what was synced, and
+                        any sectors of the write under way; PUTs that were on their way arrive later, or too late
+    loses its disk      `s3-wal` and `segment`: the next one starts from the bucket alone
+    is taken over from  `s3-wal` and `segment`: the next one starts, with an empty disk, while this one lives on
+    breaks              its disk refuses a write or a sync, and it ends by itself
+    stops               in order; in `wal` too the next one may then have an empty disk
+
+Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
+cuts a body short; the disk is slow or full; connections are reset, slow, narrow, or half open. In the end all is
+healed, every send must be answered, small segments are merged and what is not needed is deleted, and everything is read
+back, from the broker and from the bucket.
+
+`simulate` runs a seed, twice in the same way. The seed's remainder by 3 is the durability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import attrs
 import trio
 
-from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
-from kafscale.config import Address, Durability, Settings
-from kafscale.errors import BrokerUnavailable, PreconditionFailed
-from kafscale.store.base import Buffer
-from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
+from kafscale.config import Durability, Settings
+from kafscale.errors import BrokerUnavailable
 from kafscale.store.paths import parse_segment_key
-from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.bucket import read_bucket
+from kafscale.testing.crash_points import POINTS
 from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.event_log import EventLog, LoggedStore
-from kafscale.testing.faulty_store import FaultyStore
+from kafscale.testing.event_log import EventLog
+from kafscale.testing.faulty_store import On
 from kafscale.testing.history import History
-from kafscale.testing.memory_broker import MemoryBroker, memory_settings
+from kafscale.testing.memory_broker import memory_settings
+from kafscale.testing.memory_network import MemoryConnection
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.testing.simulated_broker import RemoteBucket, SimulatedBroker
+from kafscale.testing.troubles import trouble_disk, trouble_network, trouble_store
 from kafscale.testing.workload import Committer, IdempotentProducer, Reader, Topic, create_topic
 
-CRASH_COUNT = 4
+TURN_COUNT = 5
 PRODUCER_COUNT = 3
 PARTITION_COUNT = 3
 LIFE_MAX_SECONDS = 0.6
 SETTLE_SECONDS = 300.0  # simulated: by then all producers must have their answers
-ADDRESS = Address("192.0.2.2", 9092)
-
-
-@attrs.define(eq=False)
-class _Life:
-    """One broker from its start to its crash."""
-
-    broker: Broker
-    disk: MemoryDisk
-    nursery: trio.Nursery
-    ended: trio.Event = attrs.field(factory=trio.Event)
-    streams: list[_CutStream] = attrs.field(factory=list)
-
-
-@attrs.define(eq=False)
-class _CutStream(trio.abc.Stream):
-    """A client's end of a connection. Once it is cut nothing goes in or comes out, not even what is under way."""
-
-    inner: trio.abc.Stream
-    is_cut: bool = False
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        self._check()
-        await self.inner.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self.inner.wait_send_all_might_not_block()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        self._check()
-        data = await self.inner.receive_some(max_bytes)
-        self._check()
-        return data
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-    def _check(self) -> None:
-        if self.is_cut:
-            raise trio.BrokenResourceError("the broker has crashed")
-
-
-@attrs.define(eq=False)
-class _NotingStore(MemoryStore):
-    """A bucket, before it the network: a PUT can have its effect after the process that sent it has died."""
-
-    under_way: dict[str, bytes] = attrs.field(factory=dict, init=False)
-    network_seconds: float = attrs.field(default=0.0, init=False)
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        self.under_way[key] = b"".join(parts)
-        await trio.sleep(self.network_seconds)  # a cancellation here leaves it under way
-        del self.under_way[key]
-        return await super().put_if_absent(key, parts)
-
-    async def deliver_late(self, delay_seconds: float) -> None:
-        """After a crash: what was under way arrives now."""
-        late, self.under_way = self.under_way, {}
-        await trio.sleep(delay_seconds)
-        for key, data in late.items():
-            with suppress(PreconditionFailed):
-                await super().put_if_absent(key, [data])
+QUIET_SECONDS = 100.0  # simulated: whatever may be deleted is deleted
+POINT_PASSES_MAX_COUNT = 20
+STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
 
 
 @attrs.define(eq=False)
 class Simulation:
-    """One seed's run. `history` is what the clients saw, `faults` what was wrong besides."""
+    """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
 
     seed: int
     log: EventLog = attrs.field(factory=EventLog, init=False)
@@ -116,120 +63,223 @@ class Simulation:
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
-    _store: FaultyStore = attrs.field(init=False)
-    _bucket: _NotingStore = attrs.field(factory=_NotingStore, init=False)
-    _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
+    _bucket: RemoteBucket = attrs.field(factory=RemoteBucket, init=False)
     _disk: MemoryDisk = attrs.field(init=False)
-    _life: _Life | None = attrs.field(default=None, init=False)
+    _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
+    _world: trio.Nursery = attrs.field(init=False)
+    _lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
+    _newest: SimulatedBroker | None = attrs.field(default=None, init=False)
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _following: list[MemoryConnection] = attrs.field(factory=list, init=False)  # of clients that need the newest
 
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(self.seed)
         self.history = History(self.log.note)
-        self._store = FaultyStore(self._bucket, Random(rng.random()))
         self._disk = MemoryDisk(note=self.log.note)
         self.settings = memory_settings(
-            durability=rng.choice([Durability.WAL, Durability.S3_WAL, Durability.SEGMENT]),
+            durability=list(Durability)[self.seed % len(Durability)],
             default_partitions_count=PARTITION_COUNT,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
             flush_interval_seconds=rng.choice([0.01, 0.1, 1.0]),
+            s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
+            segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
+            segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
+            retention_check_interval_seconds=rng.choice([1.0, 60.0]),
+            orphan_check_interval_seconds=rng.choice([1.0, 60.0]),
+            orphan_grace_seconds=30.0,
             shutdown_timeout_seconds=30.0,
         )
 
+    @property
+    def problems(self) -> list[str]:
+        """What must not be; empty if all is well."""
+        return [*map(str, self.history.anomalies()), *self.faults]
+
     async def run(self) -> None:
-        """Load, crash, start again, several times; then let all be answered, and read everything back."""
-        async with trio.open_nursery() as nursery:
-            await self._start(nursery)
-            topic = await create_topic(self._connect, "orders")
+        """Load and trouble, turn after turn; then let all be answered, and read everything back."""
+        async with trio.open_nursery() as world:
+            self._world = world
+            await self._start()
+            topic = await create_topic(self._connect_newest, "orders")
             stopping = trio.Event()
             committer = self._committer(topic, stopping)
             async with trio.open_nursery() as readers:
                 readers.start_soon(self._reader("follower", topic).run)
-                with trio.fail_after(CRASH_COUNT * LIFE_MAX_SECONDS + SETTLE_SECONDS):
+                with trio.fail_after(SETTLE_SECONDS):
                     async with trio.open_nursery() as writers:
                         for number in range(PRODUCER_COUNT):
                             writers.start_soon(self._producer(f"p{number}", topic, stopping).run)
                         writers.start_soon(committer.run)
-                        await self._crash_and_restart(nursery)
+                        for number in range(1, TURN_COUNT + 1):
+                            await self._turn(is_last=number == TURN_COUNT)
                         stopping.set()
                 readers.cancel_scope.cancel()
-            await self._read_back("before the last restart", topic, committer)
-            await self._stop()
-            await self._look_at_bucket(complete=True)
-            await self._start(nursery)
-            await self._read_back("after the last restart", topic, committer)
-            nursery.cancel_scope.cancel()
+            await self._finish(topic, committer)
+            world.cancel_scope.cancel()
 
-    async def _crash_and_restart(self, nursery: trio.Nursery) -> None:
-        for _ in range(CRASH_COUNT):
-            self._make_trouble()
-            await trio.sleep(self._random.uniform(0, LIFE_MAX_SECONDS))
-            self._crash()
-            self._store.heal()
-            await self._look_at_bucket(complete=False)
-            nursery.start_soon(self._bucket.deliver_late, self._random.choice([0.0, 0.01, 0.3]))
-            await self._start(nursery)
+    async def _finish(self, topic: Topic, committer: Committer) -> None:
+        """Nothing fails any more."""
+        await self._read_back("before the last restart", topic, committer)
+        await self._superseded_have_ended()
+        await trio.sleep(QUIET_SECONDS)
+        await self._read_back("after everything was tidied up", topic, committer)
+        await self._random.choice([self._stop, self._stop_and_move])()
+        await self._look_at_bucket(complete=True)
+        await self._start(calm=True)
+        await self._read_back("after the last restart", topic, committer)
 
-    def _make_trouble(self) -> None:
-        rng = self._random
-        self._disk.sync_seconds = rng.choice([0.0, 0.002, 0.02])
-        self._disk.create_seconds = rng.choice([0.0, 0.05])
-        self._bucket.network_seconds = rng.choice([0.0, 0.05])
-        self._store.unreliable(rng.choice([0.0, 0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02, 0.2]))
+    # ---- turns ------------------------------------------------------------------------------------------------
 
-    # ---- the broker's lives -----------------------------------------------------------------------------------
-
-    async def _start(self, nursery: trio.Nursery) -> None:
-        broker = Broker(self.settings)
-        policy = RetryPolicy(deadline_seconds=10.0)
-        logged = LoggedStore(self._store, self.log, "store")
-        store = RetryingStore(logged, policy, Random(self._random.random()), StoreMetrics.register(broker.metrics))
-        parts = StorageParts(store=store, metadata=self._metadata, disk=self._disk)
-        self._life = await nursery.start(self._live, broker, parts)
-        self._is_up.set()
-
-    async def _live(
-        self, broker: Broker, parts: StorageParts, *, task_status: trio.TaskStatus[_Life] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        async with trio.open_nursery() as nursery:
-            life = _Life(broker, self._disk, nursery)
-            await nursery.start(partial(broker.run_on, parts))
-            task_status.started(life)
-        life.ended.set()
-
-    def _crash(self) -> None:
-        """From one instant to the next: nothing of this life has any effect any more."""
-        life = self._life
+    async def _turn(self, *, is_last: bool) -> None:
+        """Trouble for the broker that lives, its end in one of several ways, and the next one's start."""
+        life = self._newest
         assert life is not None
-        for stream in life.streams:
-            stream.is_cut = True
-        self._check_nothing_unacknowledged_is_visible(life.broker)
-        self._disk = life.disk.crash(rng=self._random)
-        self.log.note("crash")
-        self._end_life()
-        life.nursery.cancel_scope.cancel()
+        with trio.move_on_after(self._random.uniform(0, LIFE_MAX_SECONDS)):
+            async with trio.open_nursery() as troubles:
+                troubles.start_soon(trouble_store, life.store, self._random)
+                troubles.start_soon(trouble_network, life.network, self._random)
+                trouble_disk(life.disk, self._random, self.settings.wal_segment_bytes)
+                await life.ended.wait()
+                troubles.cancel_scope.cancel()
+        if life.ended.is_set():
+            self._disk, self._metadata = life.disk, life.metadata
+        else:
+            await self._random.choice(self._endings())()
+        await self._look_at_bucket(complete=False)
+        self._world.start_soon(self._bucket.deliver_late, self._random.choice([0.0, 0.01, 0.3]))
+        await self._start(calm=is_last)
+
+    def _endings(self) -> list[Callable[[], Awaitable[None]]]:
+        endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self._stop, self._stop_and_move]
+        if self.settings.durability is not Durability.WAL:
+            endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_alive]
+        return endings
+
+    async def _crash(self) -> None:
+        life = self._newest
+        assert life is not None
+        self._check_nothing_unacknowledged_is_visible(life)
+        life.crash()
+        self._newest = None
+        await life.ended.wait()
+        self._disk, self._metadata = life.disk, life.metadata
+
+    async def _crash_and_lose_disk(self) -> None:
+        await self._crash()
+        self._lose_disk()
 
     async def _stop(self) -> None:
-        life = self._life
+        life = self._newest
         assert life is not None
-        self._end_life()
+        self._heal(life)
+        self._newest = None
         life.broker.stop()
         with trio.fail_after(SETTLE_SECONDS):
             await life.ended.wait()
+        self._disk, self._metadata = life.disk, life.metadata
 
-    def _end_life(self) -> None:
-        self._life = None
-        self._is_up = trio.Event()
+    async def _stop_and_move(self) -> None:
+        await self._stop()
+        if self.settings.durability is not Durability.WAL or self._lives[-1].has_flushed_all:
+            self._lose_disk()
 
-    async def _connect(self) -> Connection:
+    async def _leave_alive(self) -> None:
+        """It does not know that the next one takes over, and may not reach the store for a while."""
+        life = self._newest
+        assert life is not None
+        self._lose_disk()
+        if self._random.random() < 0.5:
+            self._heal(life)
+        if self._random.random() < 0.5:
+            self._world.start_soon(self._cut_off, life, self._random.uniform(0, 3))
+        await trio.lowlevel.checkpoint()
+
+    async def _cut_off(self, life: SimulatedBroker, seconds: float) -> None:
+        gate = life.store.hold(On())
+        await trio.sleep(seconds)
+        life.store.heal()
+        gate.open()
+
+    def _lose_disk(self) -> None:
+        self._disk, self._metadata = MemoryDisk(note=self.log.note), MemoryMetadataStore()
+
+    def _heal(self, life: SimulatedBroker) -> None:
+        life.store.heal()
+        life.network.heal()
+        life.disk.heal()
+
+    # ---- the broker's lives -----------------------------------------------------------------------------------
+
+    async def _start(self, *, calm: bool = False) -> None:
+        """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""
+        while True:
+            life = self._next_life(calm=calm)
+            self._world.start_soon(life.run)
+            if not calm and self._random.random() < 0.1:
+                with trio.move_on_after(self._random.uniform(0, 0.3)):
+                    await life.ready_or_ended.wait()
+                if not life.is_ready:
+                    life.crash()
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ready_or_ended.wait()
+            if life.is_ready:
+                break
+            self._disk, self._metadata = life.disk, life.metadata
+        self._follow(life)
+
+    def _next_life(self, *, calm: bool) -> SimulatedBroker:
+        rng = self._random
+        life = SimulatedBroker(
+            name=f"broker{len(self._lives)}",
+            settings=self.settings,
+            random=Random(rng.random()),
+            log=self.log,
+            bucket=self._bucket,
+            disk=self._disk,
+            metadata=self._metadata,
+        )
+        self._bucket.network_seconds = rng.choice([0.0, 0.05])
+        if not calm and rng.random() < 0.3:
+            life.will_die_at(rng.choice(POINTS), rng.randrange(POINT_PASSES_MAX_COUNT))
+        if not calm and rng.random() < 0.3:
+            life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
+        self._lives.append(life)
+        return life
+
+    def _follow(self, life: SimulatedBroker) -> None:
+        """From this instant on, clients that need the newest broker go to this one."""
+        for stream in self._following:
+            stream.cut()
+        self._following.clear()
+        self._newest = life
+        self._is_up.set()
+
+    async def _superseded_have_ended(self) -> None:
+        for life in self._lives:
+            if life is not self._newest:
+                with trio.fail_after(SETTLE_SECONDS):
+                    await life.ended.wait()
+
+    async def _connect_newest(self) -> Connection:
+        life = await self._wait_up()
+        stream, connection = await life.connect()
+        self._following.append(stream)
+        if life is not self._newest:
+            stream.cut()
+        return connection
+
+    async def _connect_any(self) -> Connection:
+        newest = await self._wait_up()
+        stale = [each for each in self._lives if each.is_ready and each is not newest]
+        life = self._random.choice(stale) if stale and self._random.random() < STALE_PROBABILITY else newest
+        return (await life.connect())[1]
+
+    async def _wait_up(self) -> SimulatedBroker:
         await self._is_up.wait()
-        life = self._life
-        if life is None:
-            raise BrokerUnavailable("it has crashed again")
-        stream = _CutStream(MemoryBroker(life.broker, life.nursery).open_stream())
-        life.streams.append(stream)
-        return await Connection.over(stream, ADDRESS)
+        if self._newest is None or not self._newest.is_ready:
+            raise BrokerUnavailable("it is down")
+        return self._newest
 
     # ---- clients ----------------------------------------------------------------------------------------------
 
@@ -237,7 +287,7 @@ class Simulation:
         return IdempotentProducer(
             name=name,
             topic=topic,
-            connect=self._connect,
+            connect=self._connect_any,
             history=self.history,
             random=Random(self._random.random()),
             stopping=stopping,
@@ -245,13 +295,13 @@ class Simulation:
         )
 
     def _reader(self, name: str, topic: Topic) -> Reader:
-        return Reader(name=name, topic=topic, connect=self._connect, history=self.history)
+        return Reader(name=name, topic=topic, connect=self._connect_newest, history=self.history)
 
     def _committer(self, topic: Topic, stopping: trio.Event) -> Committer:
         return Committer(
             group="billing",
             topic=topic,
-            connect=self._connect,
+            connect=self._connect_newest,
             history=self.history,
             random=Random(self._random.random()),
             stopping=stopping,
@@ -265,18 +315,20 @@ class Simulation:
 
     async def _look_at_bucket(self, *, complete: bool) -> None:
         """Compare the bucket alone with what consumers were served; `complete` when all must be in it."""
+        if any(not each.ended.is_set() for each in self._lives):
+            return
         for partition, found in (await read_bucket(self._bucket, self.settings.namespace)).items():
             self.history.sought("bucket", partition)
             self.history.polled("bucket", partition, found.reads)
             if complete:
                 self.faults += found.faults
 
-    def _check_nothing_unacknowledged_is_visible(self, broker: Broker) -> None:
+    def _check_nothing_unacknowledged_is_visible(self, life: SimulatedBroker) -> None:
         """Under `wal`, no segment may begin where consumers can't read yet."""
         if self.settings.durability is not Durability.WAL:
             return
         for key in filter(None, map(parse_segment_key, self._bucket._keys)):
-            partition = broker.services.log.partition(key.topic_id, key.partition)
+            partition = life.broker.services.log.partition(key.topic_id, key.partition)
             if key.kind == "kfs" and (partition is None or key.base_offset >= partition.high_watermark):
                 self.faults.append(f"{key.key} holds what is not acknowledged")
 

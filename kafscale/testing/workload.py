@@ -8,6 +8,7 @@ numbers.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
@@ -143,7 +144,8 @@ class IdempotentProducer:
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
         padding_bytes = self.random.randint(0, self.padding_max_bytes)
-        records = [Record(value=encode_value(value, padding_bytes)) for value in values]
+        now_ms = time.time_ns() // 1_000_000  # what is older than the retention would be deleted
+        records = [Record(value=encode_value(value, padding_bytes), timestamp_ms=now_ms) for value in values]
         data = build_batch(records, producer=attrs.evolve(stamp, base_sequence=sequence))
         batch = _Batch(partition, data, values)
         self._unacknowledged.append(batch)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from kafscale.cluster.claim import WATCH_SECONDS, Claim, Claimed, check_claim, claim, claim_key, watch_claim
+from kafscale.cluster.claim import WATCH_SECONDS, Claim, ClaimCheck, Claimed, check_claim, claim, claim_key, watch_claim
 from kafscale.errors import DamagedObject, Fenced, StoreUnavailable
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
@@ -115,3 +116,68 @@ async def test_a_look_at_the_claim_tells_whether_another_broker_has_taken_over()
     await claimed(store)
     with pytest.raises(Fenced, match="this one, of epoch 0, has been superseded"):
         await check_claim(store, "default", own)
+
+
+async def confirmed(store: FaultyStore, own: Claim, count: int = 1) -> None:
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(check.confirm)
+
+
+async def test_who_asks_whether_it_leads_shares_a_look_only_with_those_who_asked_before_it_began(
+    autojump_clock: MockClock,
+) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    store.delay(On("get"), 1.0)
+    before = store.count("get")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check.confirm)
+        await trio.sleep(0.5)
+        for _ in range(10):
+            nursery.start_soon(check.confirm)
+    assert store.count("get") - before == 2
+    assert trio.current_time() == 2.0
+
+
+async def test_who_has_been_superseded_learns_it_when_it_asks(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await confirmed(store, own, 3)
+    await claimed(store)
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    for _ in range(2):
+        with pytest.raises(Fenced, match="broker 0 has taken over with epoch 1"):
+            await check.confirm()
+
+
+async def test_a_look_that_is_cancelled_or_fails_confirms_nothing(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    gate = store.hold(On("get", times=1))
+    confirmed_at: list[float] = []
+
+    async def confirm() -> None:
+        await check.confirm()
+        confirmed_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            await check.confirm()
+        assert gate.arrived_count == 1
+        nursery.start_soon(confirm)
+    assert confirmed_at == [1.0]
+    store.fail(On("get", times=1), StoreUnavailable)
+    with pytest.raises(StoreUnavailable):
+        await check.confirm()
+    await check.confirm()
+
+
+async def test_a_claim_that_was_deleted_stops_nobody(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await store.delete([claim_key("default")])
+    await confirmed(store, own)

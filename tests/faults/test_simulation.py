@@ -1,22 +1,44 @@
-"""Seeds of the simulation: crashes, torn writes and a failing store, in one process on an autojump clock.
+"""Seeds of the simulation: a broker and its clients among crashes, takeovers and faults of store, disk and network.
 
-FAULTS_SEED chooses the first seed (printed when one fails), FAULTS_SIMULATIONS how many.
+`make test-simulation SEEDS=…` runs others. A seed that has ever failed is kept in SEEDS_THAT_FAILED.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
-from kafscale.testing.simulation import simulate
+import pytest
 
-FIRST_SEED = int(os.environ.get("FAULTS_SEED", "1"))
-SEEDS_COUNT = int(os.environ.get("FAULTS_SIMULATIONS", "50"))
+from kafscale.config import Durability
+from kafscale.testing.simulate import run_seed, run_seeds
+
+SEEDS_COUNT = 200
+PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
+# What a seed does changes with the code, so what each has found has a test of its own too, named after it.
+SEEDS_THAT_FAILED = [
+    *(14, 17, 23, 26, 38, 41, 44, 65, 68, 80, 89, 95, 98, 101, 104),  # `segment`: acknowledged after a takeover
+    *(100, 2032),  # a superseded broker calls a producer's next batch out of order
+]
 
 
+@pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine
 def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
-    acknowledged_count = 0
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_COUNT):
-        simulation = simulate(seed)
-        assert [*map(str, simulation.history.anomalies()), *simulation.faults] == [], f"FAULTS_SEED={seed}"
-        acknowledged_count += simulation.history.acknowledged_count
-    assert acknowledged_count > 100 * SEEDS_COUNT  # otherwise nothing was tried
+    seeds = [*range(1, SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > SEEDS_COUNT)]
+    outcomes = list(run_seeds(seeds, PROCESSES_COUNT))
+    assert {outcome.seed: list(outcome.problems) for outcome in outcomes if outcome.problems} == {}
+    acknowledged = Counter[str]()
+    for outcome in outcomes:
+        acknowledged[outcome.durability] += outcome.acknowledged_count
+    for durability in Durability:  # otherwise nothing was tried
+        assert acknowledged[durability] > 50 * len(outcomes) / len(Durability), durability
+
+
+def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(history: object) -> list[object]:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("kafscale.testing.history.History.anomalies", fail)
+    outcome = run_seed(1)
+    assert "planted" in outcome.problems[-1]
+    assert any("crashes" in line or "has ended" in line for line in outcome.events)

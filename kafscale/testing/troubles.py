@@ -1,0 +1,83 @@
+"""What goes wrong while a simulated broker lives: by chance, for a while each, until cancelled."""
+
+from __future__ import annotations
+
+import errno
+import math
+from random import Random
+
+import trio
+
+from kafscale.errors import SlowDown, StoreUnavailable
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On, Rule
+from kafscale.testing.memory_network import MemoryNetwork
+
+PAUSE_MEAN_SECONDS = 0.2
+TROUBLE_MAX_SECONDS = 1.0
+
+
+async def trouble_store(store: FaultyStore, random: Random) -> None:
+    """Failures of all kinds now and then; bursts of SlowDown, outages, requests that hang, bodies that end early."""
+    store.heal()
+    store.unreliable(random.choice([0.0, 0.05, 0.3]), delay_seconds=random.choice([0.0, 0.02, 0.2]))
+    while True:
+        await trio.sleep(random.expovariate(1 / PAUSE_MEAN_SECONDS))
+        kind = random.randrange(4)
+        seconds = random.uniform(0, TROUBLE_MAX_SECONDS)
+        if kind == 0:
+            await _for_a_while(store, seconds, store.fail(On(probability=0.9), SlowDown))
+        elif kind == 1:
+            await _for_a_while(store, seconds, store.fail(On(), StoreUnavailable))
+        elif kind == 2:
+            await _hang(store, seconds, On(random.choice(["put*", "get*", "*"]), probability=0.3), random)
+        else:
+            store.truncate(On("get*", random.choice(["*.kfs", "*.index"]), times=1))
+
+
+async def _for_a_while(store: FaultyStore, seconds: float, rule: Rule) -> None:
+    try:
+        await trio.sleep(seconds)
+    finally:
+        store.end(rule)
+
+
+async def _hang(store: FaultyStore, seconds: float, on: On, random: Random) -> None:
+    gate = store.hold(on, after_effect=random.random() < 0.5)
+    rule = store.rules[-1]
+    try:
+        await _for_a_while(store, seconds, rule)
+    finally:
+        gate.open()
+
+
+async def trouble_network(network: MemoryNetwork, random: Random) -> None:
+    """Resets, connections that fall silent and are reset later, delays, little bandwidth."""
+    while True:
+        await trio.sleep(random.expovariate(1 / PAUSE_MEAN_SECONDS))
+        kind = random.randrange(4)
+        streams = [each for each in network.streams if not each.is_silent]
+        if kind == 0 and streams:
+            random.choice(streams).cut()
+        elif kind == 1 and streams:
+            silent = random.choice(streams)
+            silent.fall_silent()
+            try:
+                await trio.sleep(random.uniform(0, TROUBLE_MAX_SECONDS))
+            finally:
+                silent.cut()
+        elif kind == 2:
+            network.delay_seconds = random.choice([0.0, 0.005, 0.1])
+        else:
+            network.set_bandwidth(random.choice([math.inf, 20_000.0, 200_000.0]))
+
+
+def trouble_disk(disk: MemoryDisk, random: Random, file_bytes: int) -> None:
+    """A slow disk, a full one, or one that breaks. `file_bytes` is how large the log's files are."""
+    disk.sync_seconds = random.choice([0.0, 0.002, 0.02])
+    disk.create_seconds = random.choice([0.0, 0.05])
+    if random.random() < 0.15:
+        disk.free_bytes = random.randrange(3) * file_bytes
+    if random.random() < 0.15:
+        operation = random.choice(["write", "sync", "create", "read"])
+        disk.fail(operation, after=random.randrange(20), error_number=random.choice([errno.EIO, errno.EROFS]))
