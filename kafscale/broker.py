@@ -257,6 +257,7 @@ class Broker:
         return Retention(
             store=log.views.background,
             deleter=log.deleter,
+            examiner=log.reader.examiner,
             partitions=lambda: list(log.partitions.values()),
             set_log_start_offset=self.services.topics.set_log_start_offset,
             interval_seconds=self.settings.retention_check_interval_seconds,

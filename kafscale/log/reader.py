@@ -220,15 +220,23 @@ class LogReader:
         latest_ms = -1
         for segment in list(partition.manifest.segments):
             if segment.last_offset >= partition.log_start_offset:
-                latest_ms = max(latest_ms, await self._max_timestamp_ms(segment))
+                latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
         for batch in partition.select_tail(partition.flushed_offset, ALL_BYTES):
             latest_ms = max(latest_ms, batch.max_timestamp_ms)
         return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
 
-    async def _max_timestamp_ms(self, segment: Segment) -> int:
+    async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
+        """-1 for a segment that is damaged for good."""
         if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
             return segment.max_timestamp_ms
-        return (await self.footers.get_with_timestamps(segment)).identity.max_timestamp_ms
+        try:
+            footer = await self.footers.get_with_timestamps(segment)
+        except DamagedObject as exc:
+            await self._settle_damage(partition, segment, exc)
+            if not partition.manifest.refers_to(segment.key):
+                return -1
+            footer = await self.footers.get_with_timestamps(segment)
+        return footer.identity.max_timestamp_ms
 
 
 def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:

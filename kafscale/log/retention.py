@@ -27,6 +27,7 @@ from kafscale.log.footers import read_footer_with_timestamps
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.nurseries import for_each
 from kafscale.log.partition import Partition
+from kafscale.log.quarantine import Examiner
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 
@@ -45,11 +46,13 @@ def _now_ms() -> int:
 class Retention:
     """Looks at every partition once in a while. `store` is the background view.
 
+    examiner: settles what is damaged.
     set_log_start_offset: makes the log start of a topic id's partition durable; raises KafkaError if the topic is gone.
     """
 
     store: ObjectStore
     deleter: Deleter
+    examiner: Examiner
     partitions: Callable[[], Sequence[Partition]]
     set_log_start_offset: Callable[[bytes, int, int], Awaitable[None]]
     interval_seconds: float
@@ -99,7 +102,11 @@ class Retention:
     async def _newest_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
         if 0 <= segment.max_timestamp_ms < MAX_TIMESTAMP_UNKNOWN:
             return segment.max_timestamp_ms
-        identity = (await read_footer_with_timestamps(self.store, segment.key)).identity
+        try:
+            identity = (await read_footer_with_timestamps(self.store, segment.key)).identity
+        except DamagedObject as exc:
+            await self.examiner.settle(partition, segment, exc)
+            return self.now_ms()  # the next check will not find it any more, or whole
         partition.manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=identity.max_timestamp_ms))
         return identity.max_timestamp_ms if identity.max_timestamp_ms >= 0 else identity.created_ms
 

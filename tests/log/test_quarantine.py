@@ -429,6 +429,22 @@ async def test_a_crash_while_a_segment_is_examined_or_rebuilt_leaves_nothing_wor
                 await expect(log, range(12) if kind == "cut off" else range(9))
 
 
+@pytest.mark.parametrize("kind", ["garbage", "cut off"])
+async def test_a_look_up_by_time_goes_past_what_is_damaged(autojump_clock, kind) -> None:
+    store = await written()
+    await damage(store, key_at(3), kind)
+    for first in ("find_timestamp", "find_max_timestamp"):
+        async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+            partition, reader = log.partition(), log.log.reader
+            if first == "find_max_timestamp":
+                found = await reader.find_max_timestamp(partition)
+            else:
+                found = await reader.find_timestamp(partition, 1)
+            assert found is not None
+            assert found.offset == 0
+            await expect(log, range(12) if kind == "cut off" else [0, 1, 2, *range(6, 12)])
+
+
 async def test_what_is_damaged_on_its_way_only_is_an_error_of_this_fetch(autojump_clock, caplog) -> None:
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:

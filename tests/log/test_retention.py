@@ -44,6 +44,7 @@ def retention_of(log: MemoryLog, starts: LogStarts, *, now_ms: int = NOW_MS, set
     return Retention(
         store=log.store,
         deleter=log.log.deleter,
+        examiner=log.log.reader.examiner,
         partitions=lambda: list(log.log.partitions.values()),
         set_log_start_offset=set_log_start_offset or starts.set,
         interval_seconds=300.0,
@@ -432,3 +433,21 @@ async def test_a_broker_drops_old_segments_deletes_their_objects_and_remembers_i
     async with memory_broker(parts, settings) as running:
         partition = running.broker.services.log.partition_named("t", 0)
         assert (partition.log_start_offset, partition.next_offset) == (3, 3)
+
+
+async def test_a_damaged_segment_does_not_hold_up_retention_for_good(autojump_clock, caplog):
+    """It was told at every check, and nothing behind it was deleted."""
+    store, disk = MemoryStore(), MemoryDisk()
+    async with memory_log(store, disk) as log:
+        await flushed(log, 10, 20, NOW_MS)
+        first = log.partition().manifest.segments[0]
+    await store.put(first.kfs_key, [b"garbage"])
+    topics = [topic_spec(retention_ms=1000)]
+    async with memory_log(store, MemoryDisk(), topics=topics, leader_epoch=2) as log:
+        retention = retention_of(log, LogStarts())
+        await retention.enforce()
+        assert log.log.quarantined_count() == 1
+        await retention.enforce()
+        assert bases(log) == [2]
+    assert caplog.text.count("is damaged and quarantined") == 1
+    assert "waits for the next check" not in caplog.text
