@@ -206,6 +206,7 @@ class Broker:
         await log.restore()
         await log.replay(lead.earlier)
         await check_other_logs(log, lead.journal, lead.earlier, disk)
+        await services.producer_ids.begin_behind(log.producer_ids())
 
     def _forget_offsets_of_deleted_topics(self) -> None:
         """A crash may have come between a topic's deletion and that of the offsets that groups had committed to it."""

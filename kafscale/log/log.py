@@ -341,6 +341,10 @@ class Log:
         """Segments in the bucket that are damaged and not read."""
         return sum(len(partition.quarantined) for partition in self.partitions.values())
 
+    def producer_ids(self) -> Iterable[int]:
+        """Of all idempotent producers that any partition remembers."""
+        return (producer_id for partition in self.partitions.values() for producer_id in partition.producers.producers)
+
     def tail_bytes(self) -> int:
         """Bytes that are in no segment yet."""
         return sum(partition.tail.size_bytes for partition in self.partitions.values())

@@ -57,3 +57,21 @@ async def test_an_id_is_not_handed_out_before_its_block_is_durable() -> None:
     assert scope.cancelled_caught
     store.gate = None
     assert await producer_ids.allocate() == 0
+
+
+async def test_ids_that_the_log_remembers_are_not_handed_out() -> None:
+    store = MemoryMetadataStore()
+    await ProducerIds(store).begin_behind([])
+    assert store.commits == []
+    producer_ids = ProducerIds(store)
+    await producer_ids.begin_behind([3, 2500, 7])
+    assert await producer_ids.allocate() == 2501
+    before = len(store.commits)
+    await ProducerIds(store).begin_behind([2500, 2600])  # behind the block that is reserved already
+    assert len(store.commits) == before
+
+
+async def test_ids_that_a_client_made_up_do_not_use_up_all_that_there_are() -> None:
+    producer_ids = ProducerIds(MemoryMetadataStore())
+    await producer_ids.begin_behind([2**63 - 1, 5])
+    assert await producer_ids.allocate() == 6

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
+from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS
 from kafscale.config import Settings
 from kafscale.log.footers import read_footer, read_index
 from kafscale.store.memory import MemoryStore
@@ -17,9 +18,10 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.records import Record, build_batch
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 STEPS_MAX_COUNT = 20_000  # without the fault it takes a few thousand
 
@@ -46,6 +48,10 @@ class Client:
     async def topic(self) -> bytes:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
         return (await self.connection.request(request, MetadataResponse)).topics[0].topic_id
+
+    async def producer_id(self) -> int:
+        request = InitProducerIdRequest(transaction_timeout_ms=1000)
+        return (await self.connection.request(request, InitProducerIdResponse)).producer_id
 
     async def produce(self, data: bytearray) -> int:
         """The batch's offset."""
@@ -104,3 +110,23 @@ async def test_an_index_without_its_segment_outlives_the_flush_that_reuses_its_n
     store.heal()
     async with memory_broker(parts):
         assert await read_index(store, kfs) == await read_footer(store, kfs)
+
+
+async def test_a_producer_gets_an_id_that_segments_remember_after_the_disk_was_lost(autojump_clock: MockClock) -> None:
+    # Its first batch was then taken for a duplicate: acknowledged, and never written.
+    parts = memory_parts()
+    with trio.CancelScope() as crash:
+        async with memory_broker(parts) as broker:
+            client = Client(await broker.connect())
+            await client.topic()
+            await trio.sleep(2 * INTERVAL_SECONDS)  # so that a checkpoint knows the topic, and not the producer
+            for number in range(3):
+                stamp = ProducerStamp(await client.producer_id(), 0, 0)
+                assert await client.produce(build_batch([Record(value=b"a")], producer=stamp)) == number
+            await broker.broker.services.log.flusher.flush_all()
+            crash.cancel()
+            await trio.lowlevel.checkpoint()
+    async with memory_broker(attrs.evolve(memory_parts(), store=parts.store)) as broker:
+        client = Client(await broker.connect())
+        stamp = ProducerStamp(await client.producer_id(), 0, 0)
+        assert await client.produce(build_batch([Record(value=b"b")], producer=stamp)) == 3
