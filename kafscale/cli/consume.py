@@ -1,8 +1,9 @@
-"""`kafscale consume`: records to stdout, from the beginning, an offset, a time or the end on."""
+"""`kafscale consume`: records to stdout, from the beginning, an offset, a time, a group's place or the end on."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,6 +15,10 @@ from kafscale.config import Address
 
 if TYPE_CHECKING:
     from kafscale.client import Client, Consumer
+    from kafscale.client.committing import GroupReader
+    from kafscale.client.consumer import Consumed
+
+LAST_COMMIT_SECONDS = 5.0
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +62,9 @@ class Style:
 @click.option("--offset", type=click.IntRange(0), help="Begin at this offset.")
 @click.option("--last", type=click.IntRange(1), metavar="NUMBER", help="Begin this many before the end.")
 @click.option("--time", "time_ms", type=TIME, help="Begin at the first record not older; 15m means that long ago.")
+@click.option(
+    "--group", metavar="NAME", help="Begin where this consumer group has got to, and commit how far this gets."
+)
 @click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
@@ -69,6 +77,7 @@ def command(
     topic: str,
     bootstrap: Address,
     *,
+    group: str | None,
     partitions: tuple[int, ...],
     max_messages: int | None,
     follow: bool,
@@ -78,23 +87,49 @@ def command(
 
     Without a place to begin at it waits for new records. With one it stops at what is the end now, unless --follow is
     given.
+
+    With --group what was written is committed every 5 seconds and at the end, also after Ctrl-C. It reads all
+    partitions by itself, as no member of the group: that must have none. Where nothing is committed it begins at the
+    end, or with --from-beginning at the first record.
     """
     start, style = take(options, Start), take(options, Style)
     if start.given_count > 1:
         raise click.UsageError(
             "where to begin is not clear; allowed: one of --from-beginning, --offset, --last, --time"
         )
+    if group is not None and start.given_count > start.beginning:
+        raise click.UsageError("--group says where to begin; allowed beside it: --from-beginning")
 
     async def use(client: Client) -> None:
         from kafscale.client import Consumer
 
         ends = await _ends(client, topic, partitions)
         positions = await _positions(client, topic, ends, start)
-        stops = None if follow or not start.given_count else ends
-        consumer = Consumer(client=client, topic=topic, positions=positions)
-        await _write_records(consumer, style.formatter(topic), max_messages, stops)
+        stops = None if follow or not (start.given_count or group) else ends
+        writer = Writer(write=style.formatter(topic), remaining=max_messages, stops=stops)
+        if group is None:
+            await writer.run(Consumer(client=client, topic=topic, positions=positions))
+        else:
+            await _read_as(group, Consumer(client=client, topic=topic, positions=positions), ends, writer)
 
     run_with_client(bootstrap, use)
+
+
+async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer: Writer) -> None:
+    """Read from where the group has got to, and commit how far this gets, also if it is interrupted."""
+    import trio
+
+    from kafscale.client.committing import GroupReader
+
+    client, topic = consumer.client, consumer.topic
+    beginnings = await _positions(client, topic, ends, Start(beginning=True))
+    writer.reader = reader = GroupReader(client=client, group=group, topic=topic)
+    consumer.positions = await reader.positions(consumer.positions, least=beginnings, most=ends)
+    try:
+        await writer.run(consumer)
+    finally:
+        with trio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
+            await reader.commit()
 
 
 async def _ends(client: Client, topic: str, partitions: tuple[int, ...]) -> dict[int, int]:
@@ -119,28 +154,42 @@ async def _positions(client: Client, topic: str, ends: dict[int, int], start: St
     return {each: max(beginnings[each], end - start.last) for each, end in ends.items()}
 
 
-async def _write_records(
-    consumer: Consumer, write: Formatter, max_messages: int | None, stops: dict[int, int] | None
-) -> None:
-    """Poll and write until enough records are written or every partition is where it shall stop."""
-    output = sys.stdout.buffer
-    remaining = max_messages
-    while _drop_finished(consumer, stops):
-        for each in await consumer.poll():
-            if stops is not None and each.record.offset >= stops[each.partition]:
+@attrs.define(kw_only=True)
+class Writer:
+    """Writes records until `remaining` are written, or every partition is where `stops` says."""
+
+    write: Formatter
+    remaining: int | None
+    stops: dict[int, int] | None
+    reader: GroupReader | None = None  # is told what has been written
+
+    async def run(self, consumer: Consumer) -> None:
+        """Poll and write."""
+        output = sys.stdout.buffer
+        while self.remaining != 0 and self._drop_finished(consumer):
+            positions = self._write(await consumer.poll(), consumer)
+            output.flush()
+            if self.reader is not None:
+                await self.reader.used(positions)
+
+    def _write(self, records: Sequence[Consumed], consumer: Consumer) -> dict[int, int]:
+        """Returns the offsets behind what has been used up."""
+        used: dict[int, int] = {}
+        for each in records:
+            if self.stops is not None and each.record.offset >= self.stops[each.partition]:
                 continue
-            output.write(write(each.partition, each.record))
-            if remaining is not None:
-                remaining -= 1
-                if remaining == 0:
-                    output.flush()
-                    return
-        output.flush()
+            sys.stdout.buffer.write(self.write(each.partition, each.record))
+            used[each.partition] = each.record.offset + 1
+            if self.remaining is not None:
+                self.remaining -= 1
+                if self.remaining == 0:
+                    return used
+        stops = self.stops or {}
+        return {each: min(offset, stops.get(each, offset)) for each, offset in consumer.positions.items()}
 
-
-def _drop_finished(consumer: Consumer, stops: dict[int, int] | None) -> bool:
-    """Stop reading partitions that are where they shall stop; whether any is left."""
-    for partition, stop in (stops or {}).items():
-        if consumer.positions.get(partition, stop) >= stop:
-            consumer.positions.pop(partition, None)
-    return bool(consumer.positions)
+    def _drop_finished(self, consumer: Consumer) -> bool:
+        """Stop reading partitions that are where they shall stop; whether any is left."""
+        for partition, stop in (self.stops or {}).items():
+            if consumer.positions.get(partition, stop) >= stop:
+                consumer.positions.pop(partition, None)
+        return bool(consumer.positions)

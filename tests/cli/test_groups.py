@@ -88,6 +88,12 @@ async def test_groups_are_listed_and_deleted(with_records: Any) -> None:
     assert "group 'g': GROUP_ID_NOT_FOUND" in await with_records("groups", "describe", "g", code=1)
 
 
+async def test_nothing_is_consumed_for_a_group_that_has_members(with_records: Any) -> None:
+    with_records.cluster.members["g"] = [member("a", 0)]
+    error = await with_records("consume", "t", "--group", "g", "--from-beginning", code=1)
+    assert "group 'g': NON_EMPTY_GROUP (members: 1)" in error
+
+
 async def test_a_group_with_members_is_left_alone(with_records: Any) -> None:
     with_records.cluster.members["g"] = [member("a", 0)]
     line = await with_records("groups", "reset-offsets", "g", "--topic", "t", "--to-latest", code=1)
