@@ -15,7 +15,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers clean
+.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-smoke clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -72,6 +72,9 @@ bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; need
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)
+
+bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibration loop, to see a slow-down; takes a minute
+	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
