@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
-from kafscale.log.compaction import Compactor
+import pytest
+import trio
+
+from kafscale.errors import KafkaError
+from kafscale.log.compaction import FAILED_PAUSE_SECONDS, Compactor
 from kafscale.log.compaction_plan import first_dirty_offset
 from kafscale.log.partition import Partition
+from kafscale.log.verify_segment import check_segment
+from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
-from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header
+from kafscale.testing.simulated_store import SimulatedStore
+from kafscale.wire import compression
+from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
+from kafscale.wire.records import (
+    BatchHeader,
+    ProducerStamp,
+    Record,
+    batches,
+    build_batch,
+    iterate_records,
+    parse_header,
+)
 
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}
@@ -30,15 +50,15 @@ def compactor(log: MemoryLog, *, now_ms: int = NOW_MS, **changes: Any) -> Compac
     )
 
 
-def pair(text: str) -> Record:
+def pair(text: str, timestamp_ms: int = NOW_MS) -> Record:
     """A record from `key=value`, or the tombstone `key`."""
     key, _, value = text.partition("=")
-    return Record(key=key.encode(), value=value.encode() or None, timestamp_ms=NOW_MS)
+    return Record(key=key.encode(), value=value.encode() or None, timestamp_ms=timestamp_ms)
 
 
-async def append(partition: Partition, *texts: str, **batch: Any) -> int:
+async def append(partition: Partition, *texts: str, timestamp_ms: int = NOW_MS, **batch: Any) -> int:
     """One batch, durable; returns its base offset."""
-    data = memoryview(build_batch([pair(each) for each in texts], **batch))
+    data = memoryview(build_batch([pair(each, timestamp_ms) for each in texts], **batch))
     placed = partition.place_nowait(data)
     assert placed is not None
     appended = partition.append(parse_header(data), placed, NOW_MS)
@@ -77,6 +97,23 @@ def text_of(record: Record) -> str:
     return record.key.decode() if record.value is None else f"{record.key.decode()}={record.value.decode()}"
 
 
+def table_of(records: dict[int, str]) -> dict[str, str]:
+    """What a table built from the topic holds in the end."""
+    table: dict[str, str] = {}
+    for _, text in sorted(records.items()):
+        key, _, value = text.partition("=")
+        table[key] = value
+    return {key: value for key, value in table.items() if value}
+
+
+def header_of(*, sequence: int) -> BatchHeader:
+    return parse_header(memoryview(build_batch([pair("a=1")], producer=ProducerStamp(7, 0, sequence))))
+
+
+async def keys_of(store: ObjectStore) -> list[str]:
+    return [info.key async for page in store.list("") for info in page]
+
+
 async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"])
@@ -85,3 +122,344 @@ async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_cloc
         assert await fetched(log, max_bytes=1) == {2: "a=2", 3: "c=1", 4: "b=2"}
         assert len(log.partition().manifest.segments) == 1
         assert first_dirty_offset(log.partition()) == 5
+
+
+async def test_records_that_are_not_in_the_bucket_yet_are_left_alone(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1", "b=1"])
+        await append(log.partition(), "a=2")
+        await compactor(log).compact_all()
+        assert await fetched(log) == {0: "a=1", 1: "b=1", 2: "a=2"}
+
+
+async def test_a_topic_that_is_not_compacted_is_left_alone_and_nothing_is_read(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        found = compactor(log)
+        await found.compact_all()
+        assert await fetched(log) == {0: "a=1", 1: "a=2"}
+        assert (found.rounds_count.value, found.statistics.read_bytes.value) == (0, 0)
+
+
+async def test_a_restart_reads_what_was_compacted_and_knows_how_far(autojump_clock):
+    store, disk = MemoryStore(), MemoryDisk()
+    topics = [topic_spec(**COMPACT)]
+    async with memory_log(store, disk, topics=topics) as log:
+        await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"])
+        await compactor(log).compact_all()
+        disk = disk.crash()
+    async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+        assert len(log.partition().manifest.segments) == 1
+        assert await fetched(log) == {2: "a=2", 3: "c=1", 4: "b=2"}
+        assert first_dirty_offset(log.partition()) == 5
+        again = compactor(log)
+        await again.compact_all()
+        assert again.statistics.read_bytes.value == 0
+        await append_segments(log, ["a=3"])
+        await again.compact_all()
+        assert await fetched(log) == {3: "c=1", 4: "b=2", 5: "a=3"}
+
+
+async def test_segments_of_one_topic_stay_apart_where_together_they_are_too_large(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, *([f"{number}={'x' * 1000}", "all=1"] for number in range(6)))
+        await compactor(log, target_bytes=2_500).compact_all()
+        assert len(log.partition().manifest.segments) == 3
+        seen = await fetched(log, max_bytes=1)
+        assert sorted(seen) == [0, 2, 4, 6, 8, 10, 11]
+        assert [each.first_dirty_offset for each in log.partition().manifest.segments] == [0, 0, 12]
+
+
+async def test_a_map_that_is_too_small_takes_several_rounds(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, *([f"{number}={round}" for number in range(20)] for round in range(3)))
+        found = compactor(log, map_bytes=24 * 10)
+        await found.compact_all()
+        assert await fetched(log) == {40 + number: f"{number}=2" for number in range(20)}
+        assert found.rounds_count.value == 9
+        assert first_dirty_offset(log.partition()) == 60
+
+
+async def test_a_segment_in_which_nothing_changes_is_not_written_again(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        found = compactor(log, target_bytes=100)
+        await append_segments(log, ["a=1"], ["b=1"])
+        await found.compact_all()
+        first = log.partition().manifest.segments[0]
+        await append_segments(log, ["c=1"], ["b=2"])
+        await found.compact_all()
+        assert log.partition().manifest.segments[0] == first
+        assert await fetched(log) == {0: "a=1", 2: "c=1", 3: "b=2"}
+
+
+async def test_a_tombstone_goes_when_its_time_has_come(autojump_clock):
+    topics = [topic_spec(**COMPACT, delete_retention_ms=HOUR_MS)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+        await append_segments(log, ["a=1", "b=1"], ["a"])
+        await compactor(log).compact_all()
+        assert await fetched(log) == {1: "b=1", 2: "a"}
+        await append_segments(log, ["c=1"])
+        await compactor(log, now_ms=NOW_MS + HOUR_MS - 1).compact_all()
+        assert await fetched(log) == {1: "b=1", 2: "a", 3: "c=1"}
+        await append_segments(log, ["d=1"])
+        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        assert await fetched(log) == {1: "b=1", 3: "c=1", 4: "d=1"}
+
+
+# ---- when -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_partition_waits_until_enough_of_it_is_dirty(autojump_clock):
+    topics = [topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+        found = compactor(log)
+        await append_segments(log, ["a=1", "b=1", "c=1"])
+        await found.compact_all()  # all of it is dirty the first time
+        assert found.rounds_count.value == 1
+        await append_segments(log, ["a=2"])
+        await found.compact_all()
+        assert found.rounds_count.value == 1
+        assert 0 < found.max_dirty_ratio <= 0.5
+        await append_segments(log, ["b=2", "c=2"])
+        await found.compact_all()
+        assert found.rounds_count.value == 2
+        assert await fetched(log) == {3: "a=2", 4: "b=2", 5: "c=2"}
+
+
+async def test_records_younger_than_the_smallest_lag_stay_and_all_that_follows_them(autojump_clock):
+    topics = [topic_spec(**COMPACT, min_compaction_lag_ms=HOUR_MS)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+        partition = log.partition()
+        for text, age_ms in (("a=1", 2 * HOUR_MS), ("a=2", HOUR_MS), ("a=3", HOUR_MS - 1), ("a=4", 2 * HOUR_MS)):
+            await append(partition, text, timestamp_ms=NOW_MS - age_ms)
+            await log.log.flusher.flush_all()
+        await compactor(log).compact_all()
+        assert await fetched(log) == {1: "a=2", 2: "a=3", 3: "a=4"}
+
+
+async def test_timestamps_that_a_restart_has_not_read_are_read_for_the_lag(autojump_clock):
+    store, disk = MemoryStore(), MemoryDisk()
+    topics = [topic_spec(**COMPACT, min_compaction_lag_ms=HOUR_MS)]
+    async with memory_log(store, disk, topics=topics) as log:
+        await append_segments(log, ["a=1"], ["a=2"], ["a=3"])
+        disk = disk.crash()
+    async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+        await compactor(log).compact_all()
+        assert len(await fetched(log)) == 3
+        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        assert await fetched(log) == {2: "a=3"}
+
+
+async def test_a_record_older_than_the_greatest_lag_is_compacted_however_little_is_dirty(autojump_clock):
+    topics = [topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=HOUR_MS)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        assert len(await fetched(log)) == 2
+        await compactor(log, now_ms=NOW_MS + HOUR_MS + 1).compact_all()
+        assert await fetched(log) == {1: "a=2"}
+
+
+async def test_the_dirtiest_partition_goes_first(autojump_clock, caplog):
+    caplog.set_level(logging.INFO, "kafscale.log.compaction")
+    topics = [topic_spec(3, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.4)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+        found = compactor(log)
+        for index in range(3):
+            await append(log.partition(index), *(f"{key}=1" for key in range(10)))
+        await log.log.flusher.flush_all()
+        await found.compact_all()
+        for index, count in enumerate((1, 9, 5)):
+            await append(log.partition(index), *(f"{key}=2" for key in range(count)))
+        await log.log.flusher.flush_all()
+        caplog.clear()
+        await found.compact_all()
+        assert [record.args[0].index for record in caplog.records] == [1, 2]
+
+
+# ---- what survives --------------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_goes_on_after_compaction_and_a_restart(autojump_clock):
+    store, disk = MemoryStore(), MemoryDisk()
+    topics = [topic_spec(**COMPACT, producer_id_expiration_ms=1 << 50)]
+    async with memory_log(store, disk, topics=topics) as log:
+        for sequence in range(3):
+            await append(log.partition(), f"a={sequence}", producer=ProducerStamp(7, 0, sequence))
+            await log.log.flusher.flush_all()
+        await append_segments(log, ["a=9"])
+        await compactor(log).compact_all()
+        assert await fetched(log) == {3: "a=9"}
+        disk = disk.crash()
+    async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+        check = log.partition().producers.check
+        assert check(header_of(sequence=3)) is None
+        duplicate = check(header_of(sequence=2))
+        assert duplicate is not None
+        assert duplicate.base_offset == 2
+        with pytest.raises(KafkaError) as refused:
+            check(header_of(sequence=5))
+        assert refused.value.code == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_a_look_up_by_time_finds_what_is_left(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        partition, reader = log.partition(), log.log.reader
+        for text, timestamp_ms in (("a=1", 10), ("b=1", 20), ("a=2", 30), ("c=1", 25)):
+            await append(partition, text, timestamp_ms=timestamp_ms, producer=ProducerStamp(timestamp_ms, 0, 0))
+            await log.log.flusher.flush_all()
+        await append(partition, "c=2", timestamp_ms=5)
+        await log.log.flusher.flush_all()
+        await compactor(log).compact_all()
+        assert await fetched(log) == {1: "b=1", 2: "a=2", 4: "c=2"}
+        found = [await reader.find_timestamp(partition, ms) for ms in (0, 5, 20, 21, 30, 31)]
+        assert [None if each is None else each.offset for each in found] == [1, 1, 1, 2, 2, None]
+        latest = await reader.find_max_timestamp(partition)
+        assert latest is not None
+        assert (latest.offset, latest.timestamp_ms) == (2, 30)
+
+
+@pytest.mark.parametrize("codec", sorted(compression.NAMES))
+async def test_what_is_left_keeps_its_codec_and_the_bucket_verifies(codec, autojump_clock):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        partition = log.partition()
+        for round in range(3):
+            texts = [f"{key}={'x' * 50}{round}" for key in range(round, 20)]
+            await append(partition, *texts, codec=codec)
+            await log.log.flusher.flush_all()
+        await append_segments(log, ["19"])
+        await compactor(log).compact_all()
+        assert sorted(await fetched(log)) == [0, 20, *range(39, 56), 57]
+        for segment in partition.manifest.segments:
+            checked = await check_segment(store, segment.key)
+            assert checked.findings == []
+        slices = await log.log.reader.read(partition, 0, 1 << 30)
+        codecs = [parse_header(batch).codec for batch in batches(memoryview(slices.buffers[0]))]
+        assert codecs == [codec, codec, codec, 0]
+
+
+# ---- what comes between ---------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_that_reads_while_segments_are_exchanged_sees_the_same_table(autojump_clock):
+    store = SimulatedStore(MemoryStore())
+    topics = [topic_spec(**COMPACT, file_delete_delay_ms=60_000)]
+    async with memory_log(store, MemoryDisk(), topics=topics) as log:
+        expected: dict[str, str] = {}
+        for round in range(6):
+            for key in range(5):
+                await append(log.partition(), f"{key}={round}.{key}")
+                expected[str(key)] = f"{round}.{key}"
+            await log.log.flusher.flush_all()
+        seen: list[dict[int, str]] = []
+
+        async def consume() -> None:
+            for _ in range(10):
+                seen.append(await fetched(log, max_bytes=1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.log.deleter.run)
+            nursery.start_soon(compactor(log, target_bytes=500).compact_all)
+            async with trio.open_nursery() as consumers:
+                for _ in range(3):
+                    consumers.start_soon(consume)
+            nursery.cancel_scope.cancel()
+        for records in seen:
+            assert table_of(records) == expected
+        assert len(seen[0]) > len(seen[-1]) == 5
+
+
+async def test_sources_leave_the_bucket_after_the_delay(autojump_clock):
+    topics = [topic_spec(**COMPACT, file_delete_delay_ms=60_000)]
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=topics) as log, trio.open_nursery() as nursery:
+        nursery.start_soon(log.log.deleter.run)
+        await append_segments(log, ["a=1"], ["a=2"])
+        await compactor(log).compact_all()
+        await trio.sleep(59)
+        assert len(await keys_of(store)) == 6
+        await trio.sleep(2)
+        assert sorted(await keys_of(store)) == sorted(
+            key for each in log.partition().manifest.segments for key in (each.kfs_key, each.index_key)
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_topic_that_is_deleted_meanwhile_ends_its_compaction(autojump_clock):
+    store = SimulatedStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        found = compactor(log)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.compact_all)
+            await trio.sleep(1.5 * store.latency_seconds)
+            log.log.close_topic("t")
+        assert (found.rounds_count.value, found.failed_count.value) == (0, 0)
+
+
+async def test_a_damaged_batch_is_reported_and_its_partition_left_alone_for_a_while(autojump_clock, caplog):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(2, **COMPACT)]) as log:
+        await append_segments(log, ["a=1", "b=1"], ["a=2"])
+        key = log.partition().manifest.segments[0].kfs_key
+        damaged = bytearray((await store.get(key)).data)
+        damaged[100] ^= 1
+        await store.put(key, [damaged])
+        await append(log.partition(1), "a=1")
+        await append(log.partition(1), "a=2")
+        await log.log.flusher.flush_all()
+        found = compactor(log)
+        await found.compact_all()
+        assert found.failed_count.value == 1
+        assert "t-0" in caplog.text
+        assert len(log.partition().manifest.segments) == 2
+        assert found.rounds_count.value == 1  # the other partition
+        await found.compact_all()
+        assert found.failed_count.value == 1
+        await trio.sleep(FAILED_PAUSE_SECONDS)
+        await found.compact_all()
+        assert found.failed_count.value == 2
+
+
+@pytest.mark.parametrize("operation", ["put_if_absent", "put", "get_range"])
+async def test_a_store_that_fails_leaves_all_as_it_was_and_is_tried_again(operation, autojump_clock, caplog):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        found = compactor(log)
+        store.fail(On(operation))
+        await found.compact_all()
+        store.heal()
+        assert found.failed_count.value == 1
+        assert await fetched(log) == {0: "a=1", 1: "a=2"}
+        await trio.sleep(FAILED_PAUSE_SECONDS)
+        await found.compact_all()
+        assert await fetched(log) == {1: "a=2"}
+
+
+@pytest.mark.parametrize("effect", ["before", "after"])
+async def test_a_kill_at_every_operation_leaves_the_table_and_brings_nothing_back(effect, autojump_clock):
+    """From some operation on none is done any more, or one more is whose reply is lost; then comes a restart."""
+    topics = [topic_spec(**COMPACT, delete_retention_ms=0)]
+    for done_count in count():
+        store, disk = FaultyStore(MemoryStore()), MemoryDisk()
+        async with memory_log(store, disk, topics=topics) as log:
+            await append_segments(log, ["a=1", "b=1"], ["a", "c=1"], ["b=2", "d=1"], ["c"])
+            await compactor(log, target_bytes=300).compact_all()
+            await append_segments(log, ["e=1"], ["d"], ["e=2"])
+            rules = [store.lose_reply(On(skip=done_count, times=1))] if effect == "after" else []
+            rules.append(store.fail(On(skip=done_count + len(rules))))
+            await compactor(log, target_bytes=300, now_ms=NOW_MS + 1).compact_all()
+            store.heal()
+            assert table_of(await fetched(log)) == {"b": "2", "e": "2"}
+            disk = disk.crash()
+        async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+            assert table_of(await fetched(log)) == {"b": "2", "e": "2"}
+            for round in range(3):
+                await append_segments(log, [f"f={round}"])
+                await compactor(log, target_bytes=300, now_ms=NOW_MS + 2 + round).compact_all()
+            assert set((await fetched(log)).values()) == {"b=2", "e=2", "f=2"}
+        if not any(rule.met_count for rule in rules):
+            break
+    assert done_count > 10
