@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import attrgetter
 
 import attrs
@@ -65,24 +66,46 @@ class Segment:
 def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
     """What to read, in order of offset: a segment that a newer generation covers is left out.
 
-    Two that overlap without the newer one covering the other are both kept; who reads prefers the larger base
-    offset, then the newer generation.
+    So is one of which a newer generation covers a part, if what is left of it is in older ones: what was made later did
+    not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
+    that overlap are both kept; who reads prefers the larger base offset, then the newer generation.
     """
     kept: list[Segment] = []
     covered = _OffsetRanges()
-    for segment in sorted(segments, key=lambda s: (-s.generation, s.base_offset)):
-        if not covered.hold(segment.base_offset, segment.last_offset):
+    ordered = sorted(segments, key=lambda s: (-s.generation, s.base_offset))
+    for _, same_generation in groupby(ordered, key=attrgetter("generation")):
+        newer = covered.copy()
+        for segment in same_generation:
+            first, last = segment.base_offset, segment.last_offset
+            if covered.hold(first, last) or (newer.meet(first, last) and _is_left_over(segment, newer, ordered)):
+                continue
             kept.append(segment)
-            covered.add(segment.base_offset, segment.last_offset)
+            covered.add(first, last)
     return sorted(kept, key=lambda s: (s.base_offset, s.generation))
+
+
+def _is_left_over(segment: Segment, newer: _OffsetRanges, others: Iterable[Segment]) -> bool:
+    held = newer.copy()
+    for other in others:
+        if other.generation < segment.generation:
+            held.add(other.base_offset, other.last_offset)
+    return held.hold(segment.base_offset, segment.last_offset)
 
 
 @attrs.define(eq=False)
 class _OffsetRanges:
     """A set of offsets, as ranges (both ends inclusive) in order, of which no two overlap or touch."""
 
-    _firsts: list[int] = attrs.field(factory=list, init=False)
-    _lasts: list[int] = attrs.field(factory=list, init=False)
+    _firsts: list[int] = attrs.field(factory=list)
+    _lasts: list[int] = attrs.field(factory=list)
+
+    def copy(self) -> _OffsetRanges:
+        return _OffsetRanges(self._firsts[:], self._lasts[:])
+
+    def meet(self, first: int, last: int) -> bool:
+        """Whether any of these offsets is in the set."""
+        index = bisect_right(self._firsts, last) - 1
+        return index >= 0 and self._lasts[index] >= first
 
     def hold(self, first: int, last: int) -> bool:
         index = bisect_right(self._firsts, first) - 1
