@@ -20,11 +20,10 @@ import trio
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.compaction_plan import CleanablePart, find_cleanable
 from kafscale.log.compaction_round import CompactionRound, CompactionStatistics
-from kafscale.log.deletion import Deleter
 from kafscale.log.footers import Footers
 from kafscale.log.partition import Partition
+from kafscale.log.rewriting import Rewriter
 from kafscale.metrics import Counter
-from kafscale.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +38,13 @@ def _now_ms() -> int:
 
 @attrs.define(eq=False, kw_only=True)
 class Compactor:
-    """Looks for something to compact once in a while. `store` is the background view.
+    """Looks for something to compact once in a while.
 
     map_bytes: memory for the offset map. target_bytes: size of the segments that are written, about.
     """
 
-    store: ObjectStore
+    rewriter: Rewriter
     footers: Footers
-    deleter: Deleter
     partitions: Callable[[], Sequence[Partition]]
     map_bytes: int
     target_bytes: int
@@ -107,9 +105,8 @@ class Compactor:
         size_bytes = partition.manifest.size_bytes
         this_round = CompactionRound(
             part=part,
-            store=self.store,
+            rewriter=self.rewriter,
             footers=self.footers,
-            deleter=self.deleter,
             map_bytes=self.map_bytes,
             target_bytes=self.target_bytes,
             generation=self._next_generation(partition),

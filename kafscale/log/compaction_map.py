@@ -8,9 +8,9 @@ with a billion keys, once in 10^20 rounds.
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from mmap import mmap
 
 import attrs
 
@@ -26,55 +26,55 @@ def capacity_of(size_bytes: int) -> int:
     return int(size_bytes // SLOT_BYTES * LOAD_FACTOR)
 
 
-@attrs.define(eq=False, init=False)
+@attrs.define(eq=False)
 class OffsetMap:
-    """Holds up to `capacity` keys; nothing is ever removed."""
+    """Holds up to `capacity` keys; nothing is ever removed. Memory is mapped as it is used, and given back at the end.
+
+    An offset is kept plus one, so that the zeros of fresh memory are empty slots.
+    """
 
     capacity: int
-    key_count: int
-    _slots_count: int
-    _high_halves: array[int]
-    _low_halves: array[int]
-    _offsets: array[int]
+    key_count: int = attrs.field(default=0, init=False)
+    _slots_count: int = attrs.field(init=False)
+    _high_halves: memoryview[int] = attrs.field(init=False)
+    _low_halves: memoryview[int] = attrs.field(init=False)
+    _ends: memoryview[int] = attrs.field(init=False)
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.key_count = 0
-        self._slots_count = int(capacity / LOAD_FACTOR) + 1
-        self._high_halves = array("Q", [0]) * self._slots_count
-        self._low_halves = array("Q", [0]) * self._slots_count
-        self._offsets = array("q", [EMPTY]) * self._slots_count
+    def __attrs_post_init__(self) -> None:
+        count = self._slots_count = int(self.capacity / LOAD_FACTOR) + 1
+        words = memoryview(mmap(-1, SLOT_BYTES * count)).cast("Q")
+        self._high_halves, self._low_halves, self._ends = words[:count], words[count : 2 * count], words[2 * count :]
 
     def put_all(self, keyed_offsets: Iterable[tuple[bytes, int]]) -> int | None:
         """Remember these offsets, in order; returns the first one that found no room, or None.
 
         Written out without calls, as `get_all` is: these two are a third of what compaction costs.
         """
-        high_halves, low_halves, known = self._high_halves, self._low_halves, self._offsets
+        high_halves, low_halves, ends = self._high_halves, self._low_halves, self._ends
         slots_count = self._slots_count
         for key, offset in keyed_offsets:
             high, low = _digest_halves(blake2b(key, digest_size=16).digest())
             slot = high % slots_count
-            while known[slot] != EMPTY and (high_halves[slot] != high or low_halves[slot] != low):
+            while ends[slot] and (high_halves[slot] != high or low_halves[slot] != low):
                 slot = slot + 1 if slot + 1 < slots_count else 0
-            if known[slot] == EMPTY:
+            if not ends[slot]:
                 if self.key_count == self.capacity:
                     return offset
                 self.key_count += 1
                 high_halves[slot] = high
                 low_halves[slot] = low
-            known[slot] = offset
+            ends[slot] = offset + 1
         return None
 
     def get_all(self, keys: Iterable[bytes]) -> Sequence[int]:
         """The latest offset of each of these keys, EMPTY for one that was never put."""
-        high_halves, low_halves, known = self._high_halves, self._low_halves, self._offsets
+        high_halves, low_halves, ends = self._high_halves, self._low_halves, self._ends
         slots_count = self._slots_count
         found = []
         for key in keys:
             high, low = _digest_halves(blake2b(key, digest_size=16).digest())
             slot = high % slots_count
-            while known[slot] != EMPTY and (high_halves[slot] != high or low_halves[slot] != low):
+            while ends[slot] and (high_halves[slot] != high or low_halves[slot] != low):
                 slot = slot + 1 if slot + 1 < slots_count else 0
-            found.append(known[slot])
+            found.append(ends[slot] - 1)
         return found

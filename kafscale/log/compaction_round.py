@@ -29,21 +29,19 @@ import attrs
 import trio
 from crc32c import crc32c
 
-from kafscale.errors import DamagedObject, Fenced, KafkaError, PreconditionFailed, StoreError
+from kafscale.errors import DamagedObject, KafkaError
 from kafscale.log.body import BatchSplitter, read_pieces
 from kafscale.log.compaction_filter import CompactionFilter, CompactionRules
 from kafscale.log.compaction_map import OffsetMap, capacity_of
 from kafscale.log.compaction_pass import KeyPass, OutcomePass, RewritePass
 from kafscale.log.compaction_plan import CleanablePart, Stretch, groups, stretches
-from kafscale.log.deletion import Deleter
-from kafscale.log.footers import Footers, read_footer
+from kafscale.log.footers import Footers
 from kafscale.log.manifest import Segment
 from kafscale.log.partition import Partition
-from kafscale.log.segment import HEADER, Footer, Identity, build_footer, encode_footer, encode_header
-from kafscale.log.upload import segment_of
+from kafscale.log.rewriting import Rewriter
+from kafscale.log.segment import HEADER, Footer, Identity, build_footer
 from kafscale.metrics import Counter
-from kafscale.store.base import Buffer, ObjectStore
-from kafscale.store.paths import SegmentKey
+from kafscale.store.base import Buffer
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
@@ -74,12 +72,11 @@ class CompactionStatistics:
 
 @attrs.define(eq=False, kw_only=True)
 class CompactionRound:
-    """What one compaction has to do with. `store` is the background view; `generation` has not been used before."""
+    """What one compaction has to do with. No attempt before has used `generation`, or a higher one."""
 
     part: CleanablePart
-    store: ObjectStore
+    rewriter: Rewriter
     footers: Footers
-    deleter: Deleter
     map_bytes: int
     target_bytes: int
     generation: int
@@ -94,7 +91,7 @@ class CompactionRound:
         """Compact. False if it ended early: the partition was closed, or its segments changed, or there is no more to
         clean before a transaction ends.
 
-        Raises NotFound, DamagedObject, StoreError, Fenced.
+        Raises DamagedObject, StoreError, Fenced.
         """
         segments = [each for each in self.partition.manifest.segments if each.base_offset < self.part.end_offset]
         compaction = await self._learn_keys(segments)
@@ -145,12 +142,12 @@ class CompactionRound:
         tells_more = first_dirty_offset > self.part.first_dirty_offset
         if len(group) == 1 and not left.has_changed and not tells_more:
             return True
-        if self._has_changed(group):
+        if self.partition.closed or not all(self.partition.manifest.refers_to(each.key) for each in group):
             return False
         footer = await _off_the_loop(len(left.body), lambda: self._make_footer(group, sources, left))
         footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
-        segment, footer = await self._put(footer, left.body)
-        return self._exchange(group, segment, footer)
+        self.statistics.written_bytes.value += len(left.body)
+        return await self.rewriter.replace(self.partition, group, footer, [left.body])
 
     def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
         if not left.spans:
@@ -172,58 +169,6 @@ class CompactionRound:
         last_offset = max(footer.last_offset, *(each.last_offset for each in group))
         return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)
 
-    async def _put(self, footer: Footer, body: Buffer) -> tuple[Segment, Footer]:
-        """Both objects, the `.kfs` first: alone it is complete. Raises StoreError, Fenced."""
-        while True:
-            footer = attrs.evolve(footer, identity=attrs.evolve(footer.identity, generation=self.generation))
-            segment = segment_of(self._key(footer.identity), footer)
-            try:
-                encoded = encode_footer(footer)
-                await self.store.put_if_absent(segment.kfs_key, [encode_header(footer), body, encoded])
-                await self.store.put(segment.index_key, [encoded])
-            except PreconditionFailed:
-                await self._avoid(segment)
-            except StoreError:
-                self.deleter.drop([segment], 0)  # it may have arrived all the same
-                raise
-            else:
-                self.statistics.written_bytes.value += len(body)
-                return segment, footer
-
-    async def _avoid(self, segment: Segment) -> None:
-        """Something has this key: what a crash has left there, or a broker that has taken over. Raises Fenced."""
-        stored = await read_footer(self.store, segment.key)
-        if stored.identity.leader_epoch > self.partition.leader_epoch:
-            raise Fenced(
-                f"{segment.kfs_key} was written by a broker with epoch {stored.identity.leader_epoch}, "
-                f"this one has {self.partition.leader_epoch}: it has been superseded"
-            )
-        self.generation += 1
-
-    def _key(self, identity: Identity) -> SegmentKey:
-        return SegmentKey(
-            namespace=self.partition.namespace,
-            topic=self.partition.topic,
-            topic_id=identity.topic_id,
-            partition=identity.partition,
-            base_offset=identity.base_offset,
-            generation=identity.generation,
-        )
-
-    def _exchange(self, group: Sequence[Segment], segment: Segment, footer: Footer) -> bool:
-        if self._has_changed(group):
-            self.deleter.drop([segment], 0)
-            return False
-        self.partition.manifest.replace(group, segment)
-        self.footers.put(segment, footer)
-        self.deleter.drop(group, self.partition.config.file_delete_delay_ms)
-        return True
-
-    def _has_changed(self, group: Sequence[Segment]) -> bool:
-        """Whether retention has taken a source, or a merge, or the whole topic is gone."""
-        manifest = self.partition.manifest
-        return self.partition.closed or not all(manifest.refers_to(each.key) for each in group)
-
     # ---- reading ------------------------------------------------------------------------------------------------
 
     async def _read(self, segments: Sequence[Segment], start_offset: int, batch_pass: BatchPass) -> None:
@@ -237,7 +182,7 @@ class CompactionRound:
         key = stretch.segment.kfs_key
         feed = _SegmentFeed(stretch, await self.footers.get(stretch.segment), batch_pass)
         try:
-            async with aclosing(read_pieces(self.store, key, feed.start, feed.end)) as pieces:
+            async with aclosing(read_pieces(self.rewriter.store, key, feed.start, feed.end)) as pieces:
                 async for piece in pieces:
                     self.statistics.read_bytes.value += len(piece)
                     for part in _slices(piece):

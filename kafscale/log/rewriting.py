@@ -57,10 +57,10 @@ class Rewriter:
         """Write a segment that has all that is to be kept of `sources`, and read it instead of them.
 
         False if that is not wanted any more: retention or a rewriting has taken them, or the topic was deleted.
-        `footer` has all but the generation, and tells of all offsets that the sources have. Raises Fenced,
+        `footer` tells of all offsets that the sources have; its generation is the least that will do. Raises Fenced,
         DamagedObject (of the claim), StoreError.
         """
-        generation = max(source.generation for source in sources) + 1
+        generation = max(footer.identity.generation, *(source.generation + 1 for source in sources))
         merged = await self._put(partition, footer, body, generation)
         if partition.closed:
             await self.store.delete([merged.kfs_key])

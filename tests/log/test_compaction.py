@@ -40,9 +40,8 @@ COMPACT = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}
 def compactor(log: MemoryLog, *, now_ms: int = NOW_MS, **changes: Any) -> Compactor:
     settings: dict[str, Any] = {"map_bytes": 1 << 20, "target_bytes": 1 << 20, **changes}
     return Compactor(
-        store=log.store,
+        rewriter=log.log.merger.rewriter,
         footers=log.log.reader.footers,
-        deleter=log.log.deleter,
         partitions=lambda: list(log.log.partitions.values()),
         interval_seconds=15.0,
         now_ms=lambda: now_ms,

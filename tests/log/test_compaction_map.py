@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.log.compaction_map import EMPTY, OffsetMap, capacity_of
+from kafscale.log.compaction_map import EMPTY, SLOT_BYTES, OffsetMap, capacity_of
 
 keys = st.lists(st.binary(max_size=2), max_size=60)
 
@@ -43,7 +42,7 @@ def test_it_takes_as_many_keys_as_it_has_room_for_and_says_where_it_stopped(put,
 def test_it_fits_into_the_bytes_it_was_given():
     size_bytes = 1 << 20
     latest = OffsetMap(capacity_of(size_bytes))
-    columns = (latest._high_halves, latest._low_halves, latest._offsets)
-    assert sum(map(sys.getsizeof, columns)) <= size_bytes + 1000
+    columns = (latest._high_halves, latest._low_halves, latest._ends)
+    assert sum(column.nbytes for column in columns) <= size_bytes + SLOT_BYTES
     assert latest.put_all(numbered(b"%d" % number for number in range(latest.capacity))) is None
     assert latest.put_all([(b"one more", 7)]) == 7
