@@ -4,12 +4,14 @@ Once in a while all such partitions are looked at, and the dirtiest of those tha
 is. One at a time; nothing is done, and nothing read, where no topic is compacted. How far a partition is clean is in
 the footers of what compaction wrote, so a restart knows it.
 
-One that failed is left alone for a while, so that it does not keep others waiting.
+One at which the store failed is left alone for a while, so that it does not keep others waiting; one in which a batch
+is damaged until the next start, as in Kafka.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
@@ -27,7 +29,7 @@ from kafscale.metrics import Counter
 
 logger = logging.getLogger(__name__)
 
-FAILED_PAUSE_SECONDS = 300.0  # Kafka marks such a partition as uncleanable until it is restarted
+FAILED_PAUSE_SECONDS = 300.0  # the store has been retried before; nobody waits for it
 PARTITIONS_PER_STEP_COUNT = 1_000  # then others may run
 GENERATIONS_LEFT_OUT_COUNT = 2  # above those listed: an upload of the process before may still arrive, and a merge's
 
@@ -97,8 +99,12 @@ class Compactor:
 
     def _failed(self, partition: Partition, exc: Exception) -> None:
         self.failed_count.value += 1
-        self._paused_until[partition] = trio.current_time() + FAILED_PAUSE_SECONDS
-        logger.error("compaction of %s failed and is tried again later: %s", partition, exc)
+        if isinstance(exc, DamagedObject):
+            self._paused_until[partition] = math.inf
+            logger.error("%s is not compacted any more until the next start: %s", partition, exc)
+        else:
+            self._paused_until[partition] = trio.current_time() + FAILED_PAUSE_SECONDS
+            logger.error("compaction of %s failed and is tried again later: %s", partition, exc)
 
     async def _compact(self, part: CleanablePart) -> bool:
         partition, started = part.partition, trio.current_time()
@@ -113,10 +119,9 @@ class Compactor:
             now_ms=self.now_ms(),
             statistics=self.statistics,
         )
-        try:
+        self._generations[partition] = this_round.generation
+        async with self.rewriter.reserve(partition):
             is_done = await this_round.run()
-        finally:
-            self._generations[partition] = this_round.generation
         if is_done:
             self.rounds_count.value += 1
             logger.info(

@@ -122,11 +122,16 @@ def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretc
 
 
 def groups(segments: Sequence[Segment], target_bytes: int) -> Iterator[Sequence[Segment]]:
-    """Neighbours that together are at most as large as the target, or one that is larger; overlapping ones together."""
+    """Neighbours that together are at most as large as the target, or one that is larger; overlapping ones together.
+
+    Those beside a hole are no neighbours: what was made of them would pass for what is missing there, and that may only
+    be set aside.
+    """
     group: list[Segment] = []
     size_bytes, last_offset = 0, -1
     for segment in segments:
-        if segment.base_offset > last_offset and group and size_bytes + segment.size_bytes > target_bytes:
+        is_full = segment.base_offset > last_offset and size_bytes + segment.size_bytes > target_bytes
+        if group and (is_full or segment.base_offset > last_offset + 1):
             yield group
             group, size_bytes = [], 0
         group.append(segment)

@@ -136,6 +136,12 @@ class CompactionRound:
 
     async def _rewrite(self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int) -> bool:
         """Put what is left of a group into the bucket and the manifest; False if that has changed meanwhile."""
+        async with self.rewriter.turn:
+            return await self._rewrite_group(group, compaction, first_dirty_offset)
+
+    async def _rewrite_group(
+        self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int
+    ) -> bool:
         sources = [await self.footers.get(each) for each in group]
         left = RewritePass(compaction, max(each.last_offset for each in sources))
         await self._read(group, group[0].base_offset, left)

@@ -107,11 +107,12 @@ class Merger:
 
     async def _merge(self, partition: Partition) -> None:
         del self._worthwhile[partition]
-        sources = await self._sources_of(partition)  # once more: retention may have taken some
-        if partition.closed or not sources:
-            return
         try:
-            await self._merge_segments(partition, sources)
+            async with self.rewriter.turn:
+                sources = await self._sources_of(partition)  # once more: retention may have taken some
+                if partition.closed or not sources or partition in self.rewriter.reserved:
+                    return
+                await self._merge_segments(partition, sources)
         except (StoreError, DamagedObject) as exc:
             if not partition.closed:
                 self.failed_count.value += 1

@@ -26,9 +26,11 @@ sources. A broker that finds itself superseded leaves everything as it is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
+import trio
 
 from kafscale.errors import PreconditionFailed
 from kafscale.log.deletion import Deleter
@@ -45,11 +47,29 @@ GENERATIONS_TRIED_COUNT = 5  # each that is taken was written by an attempt that
 
 @attrs.define(eq=False, kw_only=True)
 class Rewriter:
-    """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced."""
+    """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
+
+    Whoever rewrites holds `turn` while it has a segment in memory, so that there is one at a time. Who is at the same
+    partition for longer reserves it.
+    """
 
     store: ObjectStore
     deleter: Deleter
     check_lead: Callable[[], Awaitable[None]]
+    turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    reserved: set[Partition] = attrs.field(factory=set, init=False)
+
+    @asynccontextmanager
+    async def reserve(self, partition: Partition) -> AsyncIterator[None]:
+        """Keep its segments from being merged meanwhile, once a merge that is under way is over."""
+        async with self.turn:
+            self.reserved.add(partition)
+        try:
+            yield
+        finally:
+            self.reserved.remove(partition)
+            if not partition.closed:
+                partition.on_flushed(partition)  # there may be something to merge now
 
     async def replace(
         self, partition: Partition, sources: Sequence[Segment], footer: Footer, body: Sequence[Buffer]

@@ -397,7 +397,7 @@ async def test_a_topic_that_is_deleted_meanwhile_ends_its_compaction(autojump_cl
         assert (found.rounds_count.value, found.failed_count.value) == (0, 0)
 
 
-async def test_a_damaged_batch_is_reported_and_its_partition_left_alone_for_a_while(autojump_clock, caplog):
+async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(autojump_clock, caplog):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(2, **COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"], ["a=2"])
@@ -415,10 +415,9 @@ async def test_a_damaged_batch_is_reported_and_its_partition_left_alone_for_a_wh
         assert len(log.partition().manifest.segments) == 2
         assert found.rounds_count.value == 1  # the other partition
         await found.compact_all()
-        assert found.failed_count.value == 1
         await trio.sleep(FAILED_PAUSE_SECONDS)
         await found.compact_all()
-        assert found.failed_count.value == 2
+        assert found.failed_count.value == 1
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "put", "get_range"])
