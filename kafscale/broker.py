@@ -3,7 +3,7 @@
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
        └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
-          └─ storage nursery            WAL syncer and file preparer, group timers, retention, merges, deletions
+          └─ storage nursery            WAL syncer and file preparer, group timers, retention, rewriting, deletions
              └─ flusher nursery         a task per partition that is being flushed, the spiller
                 └─ connection nursery   a reader and a writer per connection
                    └─ acceptors
@@ -237,6 +237,7 @@ class Broker:
             storage.start_soon(log.manifest_checkpointer.run)
             storage.start_soon(self._retention(log).run)
             storage.start_soon(log.merger.run, list(log.partitions.values()))
+            storage.start_soon(log.compactor.run, lambda: list(log.partitions.values()))
             storage.start_soon(self._orphan_collector(log).run)
             topic_deleter = self._topic_deleter(log)
             storage.start_soon(topic_deleter.run)

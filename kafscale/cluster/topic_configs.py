@@ -77,7 +77,9 @@ _TABLE = (
         default="86400000",
         least=0,
         broker_name="log.cleaner.delete.retention.ms",
-        documentation="How long a tombstone of a compacted topic is kept for readers that have not seen it.",
+        documentation="How long a tombstone of a compacted topic is kept for readers that have not seen it, from the "
+        "first compaction on that met it.",
+        acts=True,
     ),
     ConfigDefinition(
         name="file.delete.delay.ms",
@@ -149,7 +151,9 @@ _TABLE = (
         default=str(INT64_MAX),
         least=1,
         broker_name="log.cleaner.max.compaction.lag.ms",
-        documentation="Longest time that a record stays uncompacted in a compacted topic.",
+        documentation="Longest time that a record stays uncompacted in a compacted topic: past it the dirty ratio does "
+        "not count.",
+        acts=True,
     ),
     ConfigDefinition(
         name="max.message.bytes",
@@ -197,6 +201,7 @@ _TABLE = (
         most=1,
         broker_name="log.cleaner.min.cleanable.ratio",
         documentation="Share of a compacted log that must be uncompacted before it is compacted again.",
+        acts=True,
     ),
     ConfigDefinition(
         name="min.compaction.lag.ms",
@@ -205,6 +210,7 @@ _TABLE = (
         least=0,
         broker_name="log.cleaner.min.compaction.lag.ms",
         documentation="Shortest time that a record stays uncompacted in a compacted topic.",
+        acts=True,
     ),
     ConfigDefinition(
         name="min.insync.replicas",

@@ -184,6 +184,20 @@ class Settings:
         least=4,
         most=100_000_000,
     )
+    compaction_check_interval_seconds: Seconds = option(
+        15.0,
+        "How often to look for partitions of compacted topics that are dirty enough to be compacted.",
+        why="Kafka: log.cleaner.backoff.ms, 15 s.",
+        least=0.001,
+    )
+    log_cleaner_dedupe_buffer_bytes: Size = option(
+        32 * MIB,
+        "Memory for the keys of the records that one compaction looks at, 32 bytes each, while it runs.",
+        why="Kafka: log.cleaner.dedupe.buffer.size, 128 MiB. What does not fit is done by the next compaction.",
+        name="log-cleaner-dedupe-buffer-size",
+        least=1 * MIB,
+        most=4 * GIB,
+    )
     retention_check_interval_seconds: Seconds = option(
         300.0,
         "How often to look for segments that retention.ms, retention.bytes or DeleteRecords let go.",

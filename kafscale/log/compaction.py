@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -47,7 +47,6 @@ class Compactor:
 
     rewriter: Rewriter
     footers: Footers
-    partitions: Callable[[], Sequence[Partition]]
     map_bytes: int
     target_bytes: int
     interval_seconds: float
@@ -59,15 +58,15 @@ class Compactor:
     _paused_until: WeakKeyDictionary[Partition, float] = attrs.field(factory=WeakKeyDictionary, init=False)
     _generations: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
 
-    async def run(self) -> None:
-        """Compact what is worth it, at every interval, until cancelled. Raises Fenced."""
+    async def run(self, partitions: Callable[[], Iterable[Partition]]) -> None:
+        """Compact what is worth it of these partitions, at every interval, until cancelled. Raises Fenced."""
         while True:
             await trio.sleep(self.interval_seconds)
-            await self.compact_all()
+            await self.compact_all(partitions)
 
-    async def compact_all(self) -> None:
+    async def compact_all(self, partitions: Callable[[], Iterable[Partition]]) -> None:
         """Compact the dirtiest partition until none is worth it. Raises Fenced."""
-        while (part := await self._dirtiest()) is not None:
+        while (part := await self._dirtiest(partitions())) is not None:
             partition = part.partition
             self._paused_until[partition] = trio.current_time() + self.interval_seconds
             try:
@@ -76,10 +75,10 @@ class Compactor:
             except (DamagedObject, StoreError) as exc:
                 self._failed(partition, exc)
 
-    async def _dirtiest(self) -> CleanablePart | None:
+    async def _dirtiest(self, partitions: Iterable[Partition]) -> CleanablePart | None:
         worth_it: list[CleanablePart] = []
-        self.max_dirty_ratio = 0.0
-        for count, partition in enumerate(self.partitions(), start=1):
+        max_dirty_ratio = 0.0
+        for count, partition in enumerate(partitions, start=1):
             if not count % PARTITIONS_PER_STEP_COUNT:
                 await trio.lowlevel.checkpoint()
             if not partition.config.compact or partition.closed or self._is_paused(partition):
@@ -89,9 +88,10 @@ class Compactor:
             except (DamagedObject, StoreError) as exc:
                 self._failed(partition, exc)
                 continue
-            self.max_dirty_ratio = max(self.max_dirty_ratio, part.dirty_ratio)
+            max_dirty_ratio = max(max_dirty_ratio, part.dirty_ratio)
             if part.is_worth_it:
                 worth_it.append(part)
+        self.max_dirty_ratio = max_dirty_ratio
         return max(worth_it, key=lambda part: part.dirty_ratio, default=None)
 
     def _is_paused(self, partition: Partition) -> bool:

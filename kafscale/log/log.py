@@ -8,6 +8,7 @@
     deleter       objects of segments that have left the log
     merger        makes large segments of small ones in the background
     checkpointer  manifests in the bucket, which only make the next start shorter
+    compactor     keeps the latest record of each key, of topics that want it
 
 `restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
 WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
@@ -26,6 +27,7 @@ import trio
 
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.chunks import ChunkPool
+from kafscale.log.compaction import Compactor
 from kafscale.log.deletion import Deleter
 from kafscale.log.flusher import Flusher
 from kafscale.log.listing import ListedSegment, PartitionId, list_segments
@@ -106,6 +108,7 @@ class Log:
     reader: LogReader
     deleter: Deleter
     merger: Merger
+    compactor: Compactor
     traffic: TrafficMetrics
     manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
     restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)

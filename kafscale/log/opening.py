@@ -9,6 +9,8 @@ import trio
 
 from kafscale.config import Durability, Settings
 from kafscale.log.chunks import ChunkPool
+from kafscale.log.compaction import Compactor
+from kafscale.log.compaction_round import CompactionStatistics
 from kafscale.log.deletion import Deleter
 from kafscale.log.disk import Disk
 from kafscale.log.flusher import Flusher
@@ -81,8 +83,9 @@ def open_log(
             "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
         ).of(),
     )
+    rewriter = Rewriter(store=views.background, deleter=deleter, check_lead=check_lead or trio.lowlevel.checkpoint)
     merger = Merger(
-        rewriter=Rewriter(store=views.background, deleter=deleter, check_lead=check_lead or trio.lowlevel.checkpoint),
+        rewriter=rewriter,
         target_bytes=settings.segment_merge_bytes,
         merges_count=metrics.counter("kafscale_merges_total", "Merges of small segments into a larger one.").of(),
         sources_count=metrics.counter("kafscale_merged_segments_total", "Segments that they were made of.").of(),
@@ -103,6 +106,7 @@ def open_log(
         reader=reader,
         deleter=deleter,
         merger=merger,
+        compactor=_make_compactor(settings, rewriter, footers, metrics),
         traffic=TrafficMetrics.register(metrics),
     )
     _register_start(metrics, log)
@@ -151,6 +155,32 @@ def _register_damage(metrics: Metrics, examiner: Examiner) -> None:
     )
     examiner.rebuilt_segment_count = rebuilt.of("kfs")
     examiner.rebuilt_index_count = rebuilt.of("index")
+
+
+def _make_compactor(settings: Settings, rewriter: Rewriter, footers: Footers, metrics: Metrics) -> Compactor:
+    def counter(name: str, help: str) -> Counter:
+        return metrics.counter(f"kafscale_compaction{name}_total", help).of()
+
+    compactor = Compactor(
+        rewriter=rewriter,
+        footers=footers,
+        map_bytes=settings.log_cleaner_dedupe_buffer_bytes,
+        target_bytes=settings.segment_merge_bytes or settings.segment_bytes,
+        interval_seconds=settings.compaction_check_interval_seconds,
+        statistics=CompactionStatistics(
+            read_bytes=counter("_read_bytes", "Record batches that compactions read."),
+            written_bytes=counter("_written_bytes", "Record batches that compactions wrote."),
+            removed_records=counter("_removed_records", "Records that compactions removed."),
+        ),
+        rounds_count=counter("s", "Compactions of a partition."),
+        failed_count=counter("_failures", "Compactions that failed; see the log."),
+    )
+    metrics.gauge(
+        "kafscale_compaction_max_dirty_ratio",
+        "Of the dirtiest partition, how much of what could be compacted is dirty.",
+        lambda: compactor.max_dirty_ratio,
+    )
+    return compactor
 
 
 def _make_spiller(log: Log, metrics: Metrics) -> Spiller:

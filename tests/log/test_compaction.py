@@ -42,11 +42,14 @@ def compactor(log: MemoryLog, *, now_ms: int = NOW_MS, **changes: Any) -> Compac
     return Compactor(
         rewriter=log.log.merger.rewriter,
         footers=log.log.reader.footers,
-        partitions=lambda: list(log.log.partitions.values()),
         interval_seconds=15.0,
         now_ms=lambda: now_ms,
         **settings,
     )
+
+
+async def compact(log: MemoryLog, found: Compactor) -> None:
+    await found.compact_all(lambda: list(log.log.partitions.values()))
 
 
 def pair(text: str, timestamp_ms: int = NOW_MS) -> Record:
@@ -116,7 +119,7 @@ async def keys_of(store: ObjectStore) -> list[str]:
 async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {2: "a=2", 3: "c=1", 4: "b=2"}
         assert await fetched(log, max_bytes=1) == {2: "a=2", 3: "c=1", 4: "b=2"}
         assert len(log.partition().manifest.segments) == 1
@@ -127,7 +130,7 @@ async def test_records_that_are_not_in_the_bucket_yet_are_left_alone(autojump_cl
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"])
         await append(log.partition(), "a=2")
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {0: "a=1", 1: "b=1", 2: "a=2"}
 
 
@@ -135,7 +138,7 @@ async def test_a_topic_that_is_not_compacted_is_left_alone_and_nothing_is_read(a
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await append_segments(log, ["a=1"], ["a=2"])
         found = compactor(log)
-        await found.compact_all()
+        await compact(log, found)
         assert await fetched(log) == {0: "a=1", 1: "a=2"}
         assert (found.rounds_count.value, found.statistics.read_bytes.value) == (0, 0)
 
@@ -145,24 +148,24 @@ async def test_a_restart_reads_what_was_compacted_and_knows_how_far(autojump_clo
     topics = [topic_spec(**COMPACT)]
     async with memory_log(store, disk, topics=topics) as log:
         await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         disk = disk.crash()
     async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
         assert len(log.partition().manifest.segments) == 1
         assert await fetched(log) == {2: "a=2", 3: "c=1", 4: "b=2"}
         assert first_dirty_offset(log.partition()) == 5
         again = compactor(log)
-        await again.compact_all()
+        await compact(log, again)
         assert again.statistics.read_bytes.value == 0
         await append_segments(log, ["a=3"])
-        await again.compact_all()
+        await compact(log, again)
         assert await fetched(log) == {3: "c=1", 4: "b=2", 5: "a=3"}
 
 
 async def test_segments_of_one_topic_stay_apart_where_together_they_are_too_large(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, *([f"{number}={'x' * 1000}", "all=1"] for number in range(6)))
-        await compactor(log, target_bytes=2_500).compact_all()
+        await compact(log, compactor(log, target_bytes=2_500))
         assert len(log.partition().manifest.segments) == 3
         seen = await fetched(log, max_bytes=1)
         assert sorted(seen) == [0, 2, 4, 6, 8, 10, 11]
@@ -173,7 +176,7 @@ async def test_a_map_that_is_too_small_takes_several_rounds(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, *([f"{number}={round}" for number in range(20)] for round in range(3)))
         found = compactor(log, map_bytes=24 * 10)
-        await found.compact_all()
+        await compact(log, found)
         assert await fetched(log) == {40 + number: f"{number}=2" for number in range(20)}
         assert found.rounds_count.value == 9
         assert first_dirty_offset(log.partition()) == 60
@@ -183,10 +186,10 @@ async def test_a_segment_in_which_nothing_changes_is_not_written_again(autojump_
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         found = compactor(log, target_bytes=100)
         await append_segments(log, ["a=1"], ["b=1"])
-        await found.compact_all()
+        await compact(log, found)
         first = log.partition().manifest.segments[0]
         await append_segments(log, ["c=1"], ["b=2"])
-        await found.compact_all()
+        await compact(log, found)
         assert log.partition().manifest.segments[0] == first
         assert await fetched(log) == {0: "a=1", 2: "c=1", 3: "b=2"}
 
@@ -195,13 +198,13 @@ async def test_a_tombstone_goes_when_its_time_has_come(autojump_clock):
     topics = [topic_spec(**COMPACT, delete_retention_ms=HOUR_MS)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         await append_segments(log, ["a=1", "b=1"], ["a"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {1: "b=1", 2: "a"}
         await append_segments(log, ["c=1"])
-        await compactor(log, now_ms=NOW_MS + HOUR_MS - 1).compact_all()
+        await compact(log, compactor(log, now_ms=NOW_MS + HOUR_MS - 1))
         assert await fetched(log) == {1: "b=1", 2: "a", 3: "c=1"}
         await append_segments(log, ["d=1"])
-        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        await compact(log, compactor(log, now_ms=NOW_MS + HOUR_MS))
         assert await fetched(log) == {1: "b=1", 3: "c=1", 4: "d=1"}
 
 
@@ -213,14 +216,14 @@ async def test_a_partition_waits_until_enough_of_it_is_dirty(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         found = compactor(log)
         await append_segments(log, ["a=1", "b=1", "c=1"])
-        await found.compact_all()  # all of it is dirty the first time
+        await compact(log, found)  # all of it is dirty the first time
         assert found.rounds_count.value == 1
         await append_segments(log, ["a=2"])
-        await found.compact_all()
+        await compact(log, found)
         assert found.rounds_count.value == 1
         assert 0 < found.max_dirty_ratio <= 0.5
         await append_segments(log, ["b=2", "c=2"])
-        await found.compact_all()
+        await compact(log, found)
         assert found.rounds_count.value == 2
         assert await fetched(log) == {3: "a=2", 4: "b=2", 5: "c=2"}
 
@@ -232,7 +235,7 @@ async def test_records_younger_than_the_smallest_lag_stay_and_all_that_follows_t
         for text, age_ms in (("a=1", 2 * HOUR_MS), ("a=2", HOUR_MS), ("a=3", HOUR_MS - 1), ("a=4", 2 * HOUR_MS)):
             await append(partition, text, timestamp_ms=NOW_MS - age_ms)
             await log.log.flusher.flush_all()
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {1: "a=2", 2: "a=3", 3: "a=4"}
 
 
@@ -243,9 +246,9 @@ async def test_timestamps_that_a_restart_has_not_read_are_read_for_the_lag(autoj
         await append_segments(log, ["a=1"], ["a=2"], ["a=3"])
         disk = disk.crash()
     async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert len(await fetched(log)) == 3
-        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        await compact(log, compactor(log, now_ms=NOW_MS + HOUR_MS))
         assert await fetched(log) == {2: "a=3"}
 
 
@@ -253,9 +256,9 @@ async def test_a_record_older_than_the_greatest_lag_is_compacted_however_little_
     topics = [topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=HOUR_MS)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         await append_segments(log, ["a=1"], ["a=2"])
-        await compactor(log, now_ms=NOW_MS + HOUR_MS).compact_all()
+        await compact(log, compactor(log, now_ms=NOW_MS + HOUR_MS))
         assert len(await fetched(log)) == 2
-        await compactor(log, now_ms=NOW_MS + HOUR_MS + 1).compact_all()
+        await compact(log, compactor(log, now_ms=NOW_MS + HOUR_MS + 1))
         assert await fetched(log) == {1: "a=2"}
 
 
@@ -267,12 +270,12 @@ async def test_the_dirtiest_partition_goes_first(autojump_clock, caplog):
         for index in range(3):
             await append(log.partition(index), *(f"{key}=1" for key in range(10)))
         await log.log.flusher.flush_all()
-        await found.compact_all()
+        await compact(log, found)
         for index, count in enumerate((1, 9, 5)):
             await append(log.partition(index), *(f"{key}=2" for key in range(count)))
         await log.log.flusher.flush_all()
         caplog.clear()
-        await found.compact_all()
+        await compact(log, found)
         assert [record.args[0].index for record in caplog.records] == [1, 2]
 
 
@@ -287,7 +290,7 @@ async def test_a_producer_goes_on_after_compaction_and_a_restart(autojump_clock)
             await append(log.partition(), f"a={sequence}", producer=ProducerStamp(7, 0, sequence))
             await log.log.flusher.flush_all()
         await append_segments(log, ["a=9"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {3: "a=9"}
         disk = disk.crash()
     async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
@@ -309,7 +312,7 @@ async def test_a_look_up_by_time_finds_what_is_left(autojump_clock):
             await log.log.flusher.flush_all()
         await append(partition, "c=2", timestamp_ms=5)
         await log.log.flusher.flush_all()
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert await fetched(log) == {1: "b=1", 2: "a=2", 4: "c=2"}
         found = [await reader.find_timestamp(partition, ms) for ms in (0, 5, 20, 21, 30, 31)]
         assert [None if each is None else each.offset for each in found] == [1, 1, 1, 2, 2, None]
@@ -328,7 +331,7 @@ async def test_what_is_left_keeps_its_codec_and_the_bucket_verifies(codec, autoj
             await append(partition, *texts, codec=codec)
             await log.log.flusher.flush_all()
         await append_segments(log, ["19"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         assert sorted(await fetched(log)) == [0, 20, *range(39, 56), 57]
         for segment in partition.manifest.segments:
             checked = await check_segment(store, segment.key)
@@ -359,7 +362,7 @@ async def test_a_fetch_that_reads_while_segments_are_exchanged_sees_the_same_tab
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.log.deleter.run)
-            nursery.start_soon(compactor(log, target_bytes=500).compact_all)
+            nursery.start_soon(compact, log, compactor(log, target_bytes=500))
             async with trio.open_nursery() as consumers:
                 for _ in range(3):
                     consumers.start_soon(consume)
@@ -375,7 +378,7 @@ async def test_sources_leave_the_bucket_after_the_delay(autojump_clock):
     async with memory_log(store, MemoryDisk(), topics=topics) as log, trio.open_nursery() as nursery:
         nursery.start_soon(log.log.deleter.run)
         await append_segments(log, ["a=1"], ["a=2"])
-        await compactor(log).compact_all()
+        await compact(log, compactor(log))
         await trio.sleep(59)
         assert len(await keys_of(store)) == 6
         await trio.sleep(2)
@@ -391,7 +394,7 @@ async def test_a_topic_that_is_deleted_meanwhile_ends_its_compaction(autojump_cl
         await append_segments(log, ["a=1"], ["a=2"])
         found = compactor(log)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(found.compact_all)
+            nursery.start_soon(compact, log, found)
             await trio.sleep(1.5 * store.latency_seconds)
             log.log.close_topic("t")
         assert (found.rounds_count.value, found.failed_count.value) == (0, 0)
@@ -409,14 +412,14 @@ async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(aut
         await append(log.partition(1), "a=2")
         await log.log.flusher.flush_all()
         found = compactor(log)
-        await found.compact_all()
+        await compact(log, found)
         assert found.failed_count.value == 1
         assert "t-0" in caplog.text
         assert len(log.partition().manifest.segments) == 2
         assert found.rounds_count.value == 1  # the other partition
-        await found.compact_all()
+        await compact(log, found)
         await trio.sleep(FAILED_PAUSE_SECONDS)
-        await found.compact_all()
+        await compact(log, found)
         assert found.failed_count.value == 1
 
 
@@ -427,12 +430,12 @@ async def test_a_store_that_fails_leaves_all_as_it_was_and_is_tried_again(operat
         await append_segments(log, ["a=1"], ["a=2"])
         found = compactor(log)
         store.fail(On(operation))
-        await found.compact_all()
+        await compact(log, found)
         store.heal()
         assert found.failed_count.value == 1
         assert await fetched(log) == {0: "a=1", 1: "a=2"}
         await trio.sleep(FAILED_PAUSE_SECONDS)
-        await found.compact_all()
+        await compact(log, found)
         assert await fetched(log) == {1: "a=2"}
 
 
@@ -444,11 +447,11 @@ async def test_a_kill_at_every_operation_leaves_the_table_and_brings_nothing_bac
         store, disk = FaultyStore(MemoryStore()), MemoryDisk()
         async with memory_log(store, disk, topics=topics) as log:
             await append_segments(log, ["a=1", "b=1"], ["a", "c=1"], ["b=2", "d=1"], ["c"])
-            await compactor(log, target_bytes=300).compact_all()
+            await compact(log, compactor(log, target_bytes=300))
             await append_segments(log, ["e=1"], ["d"], ["e=2"])
             rules = [store.lose_reply(On(skip=done_count, times=1))] if effect == "after" else []
             rules.append(store.fail(On(skip=done_count + len(rules))))
-            await compactor(log, target_bytes=300, now_ms=NOW_MS + 1).compact_all()
+            await compact(log, compactor(log, target_bytes=300, now_ms=NOW_MS + 1))
             store.heal()
             assert table_of(await fetched(log)) == {"b": "2", "e": "2"}
             disk = disk.crash()
@@ -456,7 +459,7 @@ async def test_a_kill_at_every_operation_leaves_the_table_and_brings_nothing_bac
             assert table_of(await fetched(log)) == {"b": "2", "e": "2"}
             for round in range(3):
                 await append_segments(log, [f"f={round}"])
-                await compactor(log, target_bytes=300, now_ms=NOW_MS + 2 + round).compact_all()
+                await compact(log, compactor(log, target_bytes=300, now_ms=NOW_MS + 2 + round))
             assert set((await fetched(log)).values()) == {"b=2", "e=2", "f=2"}
         if not any(rule.met_count for rule in rules):
             break
