@@ -15,7 +15,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-smoke clean
+.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -59,6 +59,9 @@ has-docker:
 	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
 	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || \
 	  { echo "make test-compose needs \`docker compose\` or \`docker-compose\`." >&2; exit 1; }
+
+bench-restore: $(VENV)/installed-dev ## Start a broker on a bucket of 100,000 segments, from a directory and from S3
+	$(BIN)/python -m bench.restore
 
 bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce

@@ -108,8 +108,8 @@ def main(
                 with stand_in(bucket, latency_ms / 1000) as endpoint:
                     options = [f"--store=s3://{BUCKET}", f"--s3-endpoint={endpoint}", *broker_options]
                     starts += run_starts(store, data_dir, options)
-    show(starts, shape)
-    click.echo(save(starts))
+        show(starts, shape)
+        click.echo(save(starts))
 
 
 # ---- the bucket -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 
 import attrs
@@ -70,10 +70,13 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
     not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
     that overlap are both kept; who reads prefers the larger base offset, then the newer generation.
     """
+    ordered = sorted(segments, key=_base_offset_and_generation)
+    if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):
+        return ordered  # as nearly always; it takes a third of the time
     kept: list[Segment] = []
     covered = _OffsetRanges()
-    ordered = sorted(segments, key=lambda s: (-s.generation, s.base_offset))
-    for _, same_generation in groupby(ordered, key=attrgetter("generation")):
+    newest_first = sorted(ordered, key=lambda s: -s.generation)
+    for _, same_generation in groupby(newest_first, key=attrgetter("generation")):
         newer = covered.copy()
         for segment in same_generation:
             first, last = segment.base_offset, segment.last_offset
@@ -81,7 +84,7 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
                 continue
             kept.append(segment)
             covered.add(first, last)
-    return sorted(kept, key=lambda s: (s.base_offset, s.generation))
+    return sorted(kept, key=_base_offset_and_generation)
 
 
 def _is_left_over(segment: Segment, newer: _OffsetRanges, others: Iterable[Segment]) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 import attrs
 import trio
@@ -35,6 +36,8 @@ FOOTER_READS_MAX_COUNT = 256  # tasks; how many really run at once is the store'
 PARTITIONS_PER_STEP_COUNT = 100  # restored without a look at the store; then others may run
 
 logger = logging.getLogger(__name__)
+
+_last_offset = attrgetter("last_offset")
 
 
 @attrs.frozen(kw_only=True)
@@ -132,9 +135,7 @@ class _PartitionRestore:
         for key in self._keys_to_open():
             await self._open(key)
         self._assume_ends()
-        segments = resolve(self.segments.values())
-        end = await self._find_end(segments)
-        segments = resolve(self.segments.values())
+        segments, end = await self._find_end()
         for each in self.quarantined:
             each.report(self._what_is_read_instead(each, segments))
         missing = [each for each in missing if self._is_lost(each)]
@@ -247,18 +248,17 @@ class _PartitionRestore:
                     fingerprint=listed.fingerprint,
                 )
 
-    async def _find_end(self, segments: Sequence[Segment]) -> LogEnd | None:
-        """The state after the last segment that is good."""
-        while segments:
-            last = max(segments, key=lambda segment: segment.last_offset)
+    async def _find_end(self) -> tuple[Sequence[Segment], LogEnd | None]:
+        """What is to be read, and the state after the last segment."""
+        while segments := resolve(self.segments.values()):
+            last = max(segments, key=_last_offset)
             if last.key in self.footers:
-                return LogEnd.of(self.footers[last.key])
+                return segments, LogEnd.of(self.footers[last.key])
             end = self.known.end() if self.known is not None else None
             if end is not None and end.last_offset == last.last_offset:
-                return end
+                return segments, end
             await self._open(last.key)
-            segments = resolve(self.segments.values())
-        return None
+        return segments, None
 
     # ---- what is lost -------------------------------------------------------------------------------------------
 
