@@ -273,4 +273,7 @@ class _PartitionRestore:
         first, end_offset = damaged.key.base_offset, self._end_offset(damaged)
         if any(each.base_offset <= first <= each.last_offset for each in segments):
             return "the segments that it was made of are read instead, as far as they are there"
-        return f"offsets {first} to {end_offset - 1} are lost, but for what the write-ahead log may have of them"
+        which = f"offsets {first} to {end_offset - 1}"
+        if not damaged.end_is_known and end_offset == damaged.end_offset:
+            which = f"offsets from {first} on, nobody knows how far, but below {end_offset},"
+        return f"{which} are lost, but for what the write-ahead log may have of them"

@@ -267,6 +267,18 @@ async def test_the_write_ahead_log_goes_on_behind_a_damaged_segment(autojump_clo
         assert await log.append(log.partition(), b"next") == 15
 
 
+@pytest.mark.parametrize("kind", [*KFS_LOST, "foreign"])
+async def test_what_the_log_in_the_bucket_has_of_a_damaged_segment_is_served(autojump_clock, kind) -> None:
+    store = await written(durability=Durability.S3_WAL)
+    await damage(store, key_at(9), kind)
+    await damage(store, key_at(9, kind="index"), "missing")
+    for epoch in (2, 3):
+        async with memory_log(store, MemoryDisk(), leader_epoch=epoch, durability=Durability.S3_WAL) as log:
+            assert log.partition().high_watermark == 12
+            await expect(log, range(12))
+            await log.log.flusher.flush_all()
+
+
 async def test_a_damaged_object_that_a_flush_meets_stays_where_it_is(autojump_clock, caplog) -> None:
     """Half of an upload of the process before, that arrived late on a store that shows halves."""
     store = MemoryStore()
