@@ -79,9 +79,15 @@ class Connection:
     _broken: str = attrs.field(default="", init=False)
 
     @classmethod
-    async def over(cls, stream: trio.abc.Stream, address: Address, client_id: str = "kafscale") -> Connection:
+    async def over(
+        cls,
+        stream: trio.abc.Stream,
+        address: Address,
+        client_id: str = "kafscale",
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Connection:
         """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
-        connection = cls(stream=stream, address=address, client_id=client_id)
+        connection = cls(stream=stream, address=address, client_id=client_id, timeout_seconds=timeout_seconds)
         await connection._negotiate()
         return connection
 
@@ -235,15 +241,15 @@ async def open_connection(address: Address, client_id: str = "kafscale") -> Asyn
         await connection.aclose()
 
 
-async def connect_to(address: Address, client_id: str) -> Connection:
+async def connect_to(address: Address, client_id: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Connection:
     """Connect to a broker; the caller closes the connection. Raises BrokerUnavailable, KafkaError."""
     try:
-        with trio.fail_after(DEFAULT_TIMEOUT_SECONDS):
+        with trio.fail_after(timeout_seconds):
             stream = await trio.open_tcp_stream(address.host, address.port)
     except (OSError, trio.TooSlowError) as exc:
         raise BrokerUnavailable(f"can't connect to {address}; is a broker listening there?") from exc
     try:
-        return await Connection.over(stream, address, client_id)
+        return await Connection.over(stream, address, client_id, timeout_seconds)
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise

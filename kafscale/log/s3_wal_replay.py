@@ -10,6 +10,9 @@ part of the log:
                             anything behind it, which is deleted here
     the object is first     the fence is refused; the object is part of the log, and the fence goes behind it
 
+A fence can also come late: sent by a start that was killed, and held up until the objects at and around its number have
+been deleted. The object behind it says then that its number had been acknowledged, so it is no fence but a leftover.
+
 A gap that comes before an object which was made when the missing one had been acknowledged is damage. What is missing
 at the beginning of the log is none where a checkpoint has it.
 
@@ -23,7 +26,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from itertools import count
+from itertools import count, pairwise
 
 import attrs
 import trio
@@ -180,7 +183,7 @@ async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
 class LogRun:
     """What counts of an epoch: its objects from `first` to `end` (exclusive). At `end` there is a fence, or nothing.
 
-    `leftover` are the numbers behind.
+    `leftover` are the numbers behind, and of fences that came too late.
     """
 
     first: int
@@ -223,7 +226,8 @@ class _Epoch:
 
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
         """Where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
-        run = find_run(self.epoch, listed, kept_until)
+        late = await self._late_fences(listed)
+        run = find_run(self.epoch, {number: size for number, size in listed.items() if number not in late}, kept_until)
         if not listed and run.first > 1:
             raise DamagedObject(
                 f"{self._key(run.first).key} is missing: of an epoch that wrote objects at least one stays"
@@ -231,7 +235,22 @@ class _Epoch:
         await self._check_unacknowledged(run)
         if run.has_fence and self.epoch >= kept_until.epoch:
             await self._check_fence(run.end)
-        return run
+        return attrs.evolve(run, leftover=[*late, *run.leftover])
+
+    async def _late_fences(self, listed: Listed) -> Sequence[int]:
+        """Those at the beginning whose number an object had before, and was deleted."""
+        late: list[int] = []
+        for number, following in pairwise(sorted(listed)):
+            if listed[number] != HEADER_BYTES or not (await self._header(number)).is_fence:
+                break
+            if (await self._header(following)).durable_number < number:
+                break
+            late.append(number)
+        return late
+
+    async def _header(self, number: int) -> ObjectHeader:
+        key = self._key(number).key
+        return decode_header(key, (await self.store.get_range(key, 0, HEADER_BYTES)).data)
 
     def keys(self, run: LogRun) -> Sequence[NumberedKey]:
         return [self._key(number) for number in range(run.first, run.end)]
@@ -249,11 +268,11 @@ class _Epoch:
             raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
 
     async def _check_unacknowledged(self, run: LogRun) -> None:
-        for key in map(self._key, run.leftover):
-            part = await self.store.get_range(key.key, 0, HEADER_BYTES)
-            if decode_header(key.key, part.data).durable_number >= run.end:
+        for number in run.leftover:
+            if (await self._header(number)).durable_number >= run.end:
                 raise DamagedObject(
-                    f"{self._key(run.end).key} is missing: it had been acknowledged when {key.key} was written"
+                    f"{self._key(run.end).key} is missing: it had been acknowledged when {self._key(number).key} "
+                    "was written"
                 )
 
     async def _fence(self, number: int) -> bool:

@@ -1,19 +1,18 @@
-"""A broker process under load from several clients, while somebody makes it crash; and what must be true afterwards.
-
-The broker's store must be the default one, a directory.
-"""
+"""A broker process under load from several clients, while somebody makes it crash; and what must be true afterwards."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random, SystemRandom
 
 import attrs
 import trio
 
-from kafscale.client.connection import Connection, connect_to
-from kafscale.config import Settings
+from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection, connect_to
+from kafscale.config import Address, Settings
+from kafscale.store.base import ObjectStore
 from kafscale.store.file import FileStore
 from kafscale.testing.bucket import read_bucket
 from kafscale.testing.history import History
@@ -42,10 +41,19 @@ def chosen_seed() -> int:
 
 @attrs.define(eq=False)
 class Ordeal:
-    """One topic, its clients and one broker, from an empty data directory to the last look at the bucket."""
+    """One topic, its clients and one broker, from an empty data directory to the last look at the bucket.
+
+    broker: another one may be put here, when it has taken over.
+    open_bucket: gives the broker's store; without it, that is the default one, a directory.
+    address: where clients go, if not to the broker itself.
+    timeout_seconds: how long clients wait for an answer while there is trouble.
+    """
 
     broker: BrokerProcess
     seed: int
+    open_bucket: Callable[[], AbstractAsyncContextManager[ObjectStore]] | None = None
+    address: Address | None = None
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     history: History = attrs.field(factory=History, init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
     random: Random = attrs.field(init=False)
@@ -77,6 +85,7 @@ class Ordeal:
             if writers.cancel_scope.cancelled_caught:
                 self.faults.append(f"some sends had no answer in {SETTLE_SECONDS:g} s: {self.broker.log[-2000:]}")
             readers.cancel_scope.cancel()
+        self.timeout_seconds = DEFAULT_TIMEOUT_SECONDS  # from here on an answer that takes long is no reason to go on
         await self._reader("after the last crash", topic).read_to_end()
         await committer.check()
         await trio.to_thread.run_sync(self.broker.stop)
@@ -87,18 +96,23 @@ class Ordeal:
 
     async def connect(self) -> Connection:
         """Raises BrokerUnavailable while the broker is down."""
-        return await connect_to(self.broker.kafka, "ordeal")
+        return await connect_to(self.address or self.broker.kafka, "ordeal", self.timeout_seconds)
 
     async def look_at_bucket(self, *, after_crash: bool = True) -> None:
         """While the broker is down, read what its bucket holds as one more consumer.
 
         After a crash a `.kfs` may have the `.index` of an earlier attempt until the next start.
         """
-        store = await FileStore.open(self.broker.data_dir / "bucket")
-        for partition, found in (await read_bucket(store, Settings().namespace)).items():
+        async with (self.open_bucket or self._open_directory)() as store:
+            partitions = await read_bucket(store, Settings().namespace)
+        for partition, found in partitions.items():
             self.history.sought("bucket", partition)
             self.history.polled("bucket", partition, found.reads)
             self.faults += [] if after_crash else found.faults
+
+    @asynccontextmanager
+    async def _open_directory(self) -> AsyncIterator[ObjectStore]:
+        yield await FileStore.open(self.broker.data_dir / "bucket")
 
     def problems(self) -> list[str]:
         """What must not be; empty if all is well."""

@@ -146,6 +146,14 @@ class BrokerProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
+    def suspend(self) -> None:
+        """Let it do nothing from now on, until `resume` or `kill` (SIGSTOP); the kernel keeps its connections open."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+
     def restart(self, *, kill: bool = False) -> None:
         """Stop or kill it, then start it on the same ports and data."""
         if kill:

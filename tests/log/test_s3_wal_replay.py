@@ -8,7 +8,7 @@ from kafscale.errors import DamagedObject, Fenced, StorageFailed
 from kafscale.log import s3_wal_replay
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_format import START, WalPosition, decode_header
-from kafscale.log.s3_wal_replay import take_over
+from kafscale.log.s3_wal_replay import _Epoch, take_over
 from kafscale.log.wal_format import METADATA, WalEntry
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
@@ -116,6 +116,28 @@ async def test_a_gap_at_the_beginning_is_none_if_a_checkpoint_has_it():
         await taken_over(store, 1, kept_until=WalPosition(0, 1))
     assert await taken_over(store, 1, kept_until=WalPosition(0, 2)) == [2, 3, 4]
     assert await taken_over(store, 2, kept_until=WalPosition(1, 0)) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("deleted", [[1, 2, 3], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("late", [[2], [1, 3], [2, 3]])
+async def test_a_fence_that_comes_when_what_was_at_its_number_has_been_deleted_is_a_leftover(deleted, late):
+    store = MemoryStore()
+    await written(store, range(5))
+    fences = FaultyStore(store)
+    gate = fences.hold(On(PUT))
+    async with trio.open_nursery() as nursery:
+        for number in late:
+            epoch = _Epoch(fences, "default", 0, taken_by=1)
+            nursery.start_soon(epoch._fence, number)
+        await gate.wait_arrived(len(late))
+        await taken_over(store, 2)
+        await store.delete([key(number) for number in deleted])
+        gate.open()
+    kept = WalPosition(2, 0)
+    assert await taken_over(store, 3, kept_until=kept) == list(range(len(deleted), 5))
+    assert [each for each in await keys(store) if each in map(key, range(1, 7))] == [
+        key(number) for number in range(1, 7) if number not in deleted
+    ]
 
 
 async def test_an_epoch_that_had_objects_has_one_left():
