@@ -29,6 +29,9 @@ CONTAINER_HOSTS = frozenset({"169.254.170.2", "169.254.170.23", "fd00:ec2::23"})
 INSTANCE_ORIGIN = "http://169.254.169.254"
 INSTANCE_TOKEN_SECONDS = 21_600  # the longest that the service gives, and what the SDKs ask for
 
+# Before expiry: as the AWS SDKs do, early enough for a service that is down for some minutes.
+REFRESH_AHEAD_SECONDS = 600
+
 # Outside AWS nobody answers at the addresses above, and start-up waits for that.
 LOCAL_TIMEOUT_SECONDS = 1.0
 STS_TIMEOUT_SECONDS = 10.0
@@ -70,6 +73,15 @@ class Provider(Protocol):
     def lookup(self) -> Lookup:
         """Find credentials. Raises NotConfigured, AccessDenied, StoreUnavailable (configured, but of no use now)."""
         ...
+
+
+def refresh_at_seconds(found: Credentials, now_seconds: float) -> float:
+    """When to look for newer ones; infinite for those that do not expire."""
+    if found.expires_at_seconds is None:
+        return float("inf")
+    # Short-lived ones are refreshed at half of their life, rather than with every request.
+    ahead_seconds = min(REFRESH_AHEAD_SECONDS, max(0, found.expires_at_seconds - now_seconds) / 2)
+    return found.expires_at_seconds - ahead_seconds
 
 
 def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:

@@ -1,12 +1,11 @@
-"""Signing as an `httpx.Auth`, with credentials that are refreshed before they expire and a clock that learns.
+"""Signing as an `httpx.Auth`, with credentials that are refreshed before they expire.
 
-The signature itself is `kafscale.store.sigv4`'s, the places to look for credentials are `kafscale.store.credentials`'s;
+Signing itself is `kafscale.store.signing`'s, the places to look for credentials are `kafscale.store.credentials`'s;
 here is what has to wait and to remember.
 """
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,22 +15,15 @@ import httpx
 import trio
 
 from kafscale.errors import StoreError
-from kafscale.store.credentials import HttpAnswer, HttpCall, Provider, search
+from kafscale.store.credentials import HttpAnswer, HttpCall, Provider, refresh_at_seconds, search
 from kafscale.store.s3_replies import ErrorBody
-from kafscale.store.sigv4 import EMPTY_SHA256, Credentials, Scope, Signable, amz_stamp, authorization
+from kafscale.store.signing import RequestSigner
+from kafscale.store.sigv4 import Credentials
 
 log = logging.getLogger(__name__)
 
-# Before expiry: as the AWS SDKs do, early enough for a service that is down for some minutes.
-REFRESH_AHEAD_SECONDS = 600
 # A refresh that failed while the old credentials are good is tried again this much later.
 REFRESH_RETRY_SECONDS = 30
-
-# S3 allows a clock to be off by 15 minutes. A 403 from a server whose clock is further from ours than this is worth a
-# second try with its time, whatever the reason for the first (a HEAD's reply has no body that would tell).
-SKEW_SECONDS = 240
-
-EXPIRED_CODES = frozenset({"ExpiredToken", "TokenRefreshRequired"})
 
 
 @attrs.define(eq=False)
@@ -80,12 +72,7 @@ class CredentialSource:
         refresh = self._refresh = _Refresh()
         try:
             found = self._held = await self._look_up()
-            self._refresh_at_seconds = float("inf")
-            if found.expires_at_seconds is not None:
-                # Short-lived ones are refreshed at half of their life, rather than with every request.
-                life_seconds = found.expires_at_seconds - self.clock()
-                ahead_seconds = min(REFRESH_AHEAD_SECONDS, max(0, life_seconds) / 2)
-                self._refresh_at_seconds = found.expires_at_seconds - ahead_seconds
+            self._refresh_at_seconds = refresh_at_seconds(found, self.clock())
             return found
         except StoreError as exc:
             held = self._held
@@ -128,64 +115,27 @@ class CredentialSource:
 
 @attrs.define(eq=False)
 class SigV4Auth(httpx.Auth):
-    """Signs requests; once more where the clocks or the credentials' age were the reason for a refusal.
-
-    The payload's hash is taken from the request's `x-amz-content-sha256`.
-    """
+    """Signs requests; once more where the clocks or the credentials' age were the reason for a refusal."""
 
     source: CredentialSource
     region: str
     clock: Callable[[], float] = time.time
-    _skew_seconds: float = 0.0
+    _signer: RequestSigner = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._signer = RequestSigner(region=self.region, clock=self.clock)
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         """httpx's protocol: yields the signed request, and is sent the response."""
         credentials = await self.source.get()
-        signed_at_seconds = self._sign(request, credentials)
+        signed_at_seconds = self._signer.sign(request, credentials)
         response = yield request
         if response.status_code not in (400, 403):
             return
-        if self._adjusts_clock(response, signed_at_seconds):
-            self._sign(request, credentials)
+        if self._signer.learns_clock(response, signed_at_seconds):
+            self._signer.sign(request, credentials)
             response = yield request
-        elif credentials.session_token is not None and ErrorBody.of(await response.aread()).code in EXPIRED_CODES:
+        elif credentials.session_token is not None and ErrorBody.of(await response.aread()).is_expired:
             self.source.discard(credentials)
-            self._sign(request, await self.source.get())
+            self._signer.sign(request, await self.source.get())
             response = yield request
-
-    def _sign(self, request: httpx.Request, credentials: Credentials) -> float:
-        """Add the headers. Returns the time, in seconds since the epoch, that the signature claims."""
-        headers = request.headers
-        now_seconds = self.clock() + self._skew_seconds
-        stamp = amz_stamp(now_seconds)
-        headers["x-amz-date"] = stamp
-        if credentials.session_token is not None:
-            headers["x-amz-security-token"] = credentials.session_token
-        signed = {name: value for name, value in headers.items() if _is_signed(name)}
-        signable = Signable(
-            method=request.method,
-            target=request.url.raw_path.decode("ascii"),
-            headers=signed,
-            payload_hash=headers.get("x-amz-content-sha256", EMPTY_SHA256),
-        )
-        headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
-        return now_seconds
-
-    def _adjusts_clock(self, response: httpx.Response, signed_at_seconds: float) -> bool:
-        """Take over the time of a server that refused us, if it is far from the one that we signed with."""
-        try:
-            server_seconds = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
-        except (KeyError, ValueError):
-            return False
-        if abs(server_seconds - signed_at_seconds) < SKEW_SECONDS:
-            return False
-        skew_seconds = server_seconds - self.clock()
-        if abs(skew_seconds - self._skew_seconds) >= SKEW_SECONDS:  # else another request has found out meanwhile
-            log.warning("this machine's clock is %.0f s off the object store's, whose time now signs", -skew_seconds)
-            self._skew_seconds = skew_seconds
-        return True
-
-
-def _is_signed(name: str) -> bool:
-    # What S3 demands, and what changes the meaning of a request; not what a proxy may rewrite.
-    return name.startswith("x-amz-") or name in ("host", "range", "if-match", "if-none-match", "content-md5")

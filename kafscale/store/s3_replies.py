@@ -86,6 +86,9 @@ class Listing:
     continuation_token: str | None
 
 
+EXPIRED_CODES = frozenset({"ExpiredToken", "TokenRefreshRequired"})
+
+
 @attrs.frozen(kw_only=True)
 class ErrorBody:
     """What S3 says of an error. All empty where the reply had no body (HEAD) or a foreign one (a proxy's)."""
@@ -94,6 +97,11 @@ class ErrorBody:
     message: str = ""
     region: str = ""
     endpoint: str = ""
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the credentials were too old."""
+        return self.code in EXPIRED_CODES
 
     @classmethod
     def of(cls, body: Buffer) -> ErrorBody:
