@@ -21,7 +21,7 @@ from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producers import NEXT_BLOCK_KEY
 from kafscale.cluster.topics import NewTopic, Topic, TopicRegistry
 from kafscale.errors import DamagedObject
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.listing import ListedSegment, PartitionId, list_segments
 from kafscale.log.nurseries import for_each
 from kafscale.log.restore import FOOTER_READS_MAX_COUNT

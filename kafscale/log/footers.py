@@ -1,7 +1,4 @@
-"""Footers of segments: read by one GET of the object's last 64 KiB, kept in a bounded LRU, one GET for many who ask.
-
-Which version a segment has is seen by its end, and matters to nobody who has its footer.
-"""
+"""Footers of segments, kept in a bounded LRU; one GET for many who ask."""
 
 from __future__ import annotations
 
@@ -10,15 +7,12 @@ from collections import OrderedDict
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, NotFound
-from kafscale.log import segment_v1
-from kafscale.log.footers_v1 import read_exact_footer_v1, read_footer_v1
+from kafscale.log.footer_reading import read_footer
+from kafscale.log.footers_v1 import read_exact_footer_v1
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
-from kafscale.log.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.log.segment import Footer
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
-
-FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 KiB
 
 
 @attrs.define(eq=False)
@@ -90,72 +84,3 @@ class Footers:
 def _memory_bytes(footer: Footer) -> int:
     batch_count = sum(len(producer.batches) for producer in footer.producers)
     return 2048 + 24 * len(footer.index.positions) + 400 * len(footer.producers) + 160 * batch_count
-
-
-async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
-    """The footer at the end of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
-    key = segment_key.key
-    part = await store.get_tail(key, FOOTER_READ_BYTES)
-    if segment_v1.is_version_1(part.data):
-        return await read_footer_v1(store, segment_key, part)
-    needed = footer_bytes_needed(part.data, key)
-    if needed > len(part.data):
-        part = await store.get_tail(key, needed)
-    return decode_end(part.data, part.object_size_bytes, segment_key)
-
-
-def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) -> Footer:
-    """The footer of a `.kfs` of version 2, from the end of the object. Raises DamagedObject."""
-    key = segment_key.key
-    footer = decode_footer(tail, key)
-    check_index_order(footer, key)
-    check_identity(footer, segment_key)
-    if footer.end_position + footer_bytes_needed(tail, key) != object_size_bytes:
-        raise DamagedObject(f"{key}: has {object_size_bytes} bytes, its footer tells of another size")
-    return footer
-
-
-async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKey) -> Footer:
-    """As `read_footer`; where version 1 tells no timestamps, the whole object is read. Raises as `read_footer` does."""
-    footer = await read_footer(store, segment_key)
-    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
-        footer = await read_exact_footer_v1(store, segment_key)
-    return footer
-
-
-def encode_index(footer: Footer) -> bytes:
-    """The `.index` that goes with the `.kfs` of this footer."""
-    return segment_v1.encode_index(footer.index) if footer.version == segment_v1.VERSION else encode_footer(footer)
-
-
-async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:
-    """Whether the `.index` is there and is that of the `.kfs` with this footer."""
-    if footer.version != segment_v1.VERSION:
-        return await read_index(store, segment_key) == footer
-    key = segment_key.of_kind("index").key
-    try:
-        entries = segment_v1.decode_index((await store.get(key)).data, key)
-    except (NotFound, DamagedObject):
-        return False
-    rows = set(zip(footer.index.base_offsets, footer.index.positions, strict=True))
-    return all((entry.base_offset, entry.position) in rows for entry in entries)
-
-
-async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | None:
-    """The footer as its own object, the `.index`; None if it is missing or damaged: the `.kfs` has it too."""
-    key = segment_key.of_kind("index").key
-    try:
-        footer = decode_footer((await store.get(key)).data, key)
-        check_index_order(footer, key)
-        check_identity(footer, segment_key)
-    except (NotFound, DamagedObject):
-        return None
-    return footer
-
-
-def check_identity(footer: Footer, key: SegmentKey) -> None:
-    """A footer of another segment, copied or renamed, is as good as a damaged one."""
-    identity = footer.identity
-    told = (identity.topic_id, identity.partition, identity.base_offset, identity.generation)
-    if told != (key.topic_id, key.partition, key.base_offset, key.generation):
-        raise DamagedObject(f"{key.key}: the footer is that of another segment")

@@ -14,7 +14,7 @@ import trio
 
 from kafscale.errors import DamagedObject
 from kafscale.log import segment_v1
-from kafscale.log.footers import decode_end
+from kafscale.log.footer_reading import decode_end
 from kafscale.log.manifest import Segment
 from kafscale.log.partition import Partition
 from kafscale.log.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index

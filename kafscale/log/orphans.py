@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, NotFound, StoreError
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.partition import Partition
 from kafscale.log.segment import Footer
 from kafscale.metrics import Counter

@@ -25,7 +25,7 @@ import trio
 from kafscale.errors import DamagedObject, NewerVersion, NotFound
 from kafscale.log import segment_v1
 from kafscale.log.findings import Kind
-from kafscale.log.footers import encode_index, read_footer, read_index
+from kafscale.log.footer_reading import encode_index, read_footer, read_index
 from kafscale.log.manifest import Segment
 from kafscale.log.partition import Partition
 from kafscale.log.repair import Repairer

@@ -17,7 +17,7 @@ import trio
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.log import segment, segment_v1
 from kafscale.log.findings import Kind
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.footers_v1 import read_exact_footer_v1
 from kafscale.log.producers import ProducerStates
 from kafscale.log.segment import HEADER, EpochStart, Footer, Identity, build_footer

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, NewerVersion, StartupError
-from kafscale.log.footers import index_goes_with, read_footer
+from kafscale.log.footer_reading import index_goes_with, read_footer
 from kafscale.log.listing import ListedSegment, PartitionId
 from kafscale.log.log_end import LogEnd
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, resolve

@@ -23,7 +23,7 @@ import trio
 
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.deletion import Deleter
-from kafscale.log.footers import read_footer_with_timestamps
+from kafscale.log.footer_reading import read_footer_with_timestamps
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.nurseries import for_each
 from kafscale.log.partition import Partition

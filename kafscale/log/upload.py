@@ -27,7 +27,8 @@ import trio
 
 from kafscale.errors import DamagedObject, Fenced, NewerVersion, PreconditionFailed, StoreUnavailable
 from kafscale.log.byte_budget import ByteBudget
-from kafscale.log.footers import Footers, read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
+from kafscale.log.footers import Footers
 from kafscale.log.manifest import FINGERPRINT_UNKNOWN, Segment, fingerprint
 from kafscale.log.nurseries import ungrouped
 from kafscale.log.partition import FlushPlan, Partition

@@ -14,7 +14,7 @@ import attrs
 
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.log.disk import Disk
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.listing import PartitionId
 from kafscale.log.manifest import Segment, resolve
 from kafscale.log.nurseries import for_each

@@ -20,7 +20,7 @@ from kafscale.errors import DamagedObject, NotFound
 from kafscale.log import segment, segment_v1
 from kafscale.log.body import read_pieces
 from kafscale.log.findings import Finding, Kind
-from kafscale.log.footers import FOOTER_READ_BYTES, check_identity
+from kafscale.log.footer_reading import FOOTER_READ_BYTES, check_identity
 from kafscale.log.logged_batches import BatchMark
 from kafscale.log.segment import HEADER, Footer
 from kafscale.log.segment_check import BodyCheck

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.listing import list_segments
 from kafscale.log.manifest import resolve
 from kafscale.log.segment import HEADER, Footer, body_crc

@@ -21,7 +21,7 @@ import trio
 
 from kafscale.config import Durability
 from kafscale.log.disk import Disk
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.log_config import LogConfig
 from kafscale.log.manifest import Segment

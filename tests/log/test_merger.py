@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.merger import FAILED_MERGE_PAUSE_SECONDS
 from kafscale.log.verify_segment import check_segment
 from kafscale.store.memory import MemoryStore

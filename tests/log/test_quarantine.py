@@ -14,7 +14,7 @@ import trio
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, NewerVersion, StartupError, StoreUnavailable
 from kafscale.log import segment
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.orphans import OrphanCollector
 from kafscale.log.quarantine import UNKNOWN_END_GAP
 from kafscale.log.segment import HEADER

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import DamagedObject, NotFound
-from kafscale.log.footers import read_footer
+from kafscale.log.footer_reading import read_footer
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
 from kafscale.log.reader import GAP_MAX_BYTES
 from kafscale.log.segment import HEADER

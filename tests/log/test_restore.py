@@ -9,7 +9,7 @@ import trio.testing
 
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, KafkaError, StoreUnavailable
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.log.segment import encode_footer
 from kafscale.store.memory import MemoryStore

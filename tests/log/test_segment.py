@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafscale.errors import DamagedObject
 from kafscale.log import segment
-from kafscale.log.footers import FOOTER_READ_BYTES
+from kafscale.log.footer_reading import FOOTER_READ_BYTES
 from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.log.segment import (
     EpochStart,

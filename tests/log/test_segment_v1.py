@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject
 from kafscale.log import segment_v1
 from kafscale.log.body import BatchSplitter
-from kafscale.log.footers import Footers, encode_index, index_goes_with, read_footer
+from kafscale.log.footer_reading import encode_index, index_goes_with, read_footer
+from kafscale.log.footers import Footers
 from kafscale.log.listing import list_segments
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.log.quarantine import Examiner

@@ -6,7 +6,7 @@ import trio.testing
 
 from kafscale.config import Durability, Limits
 from kafscale.errors import Fenced, StorageFailed, StoreUnavailable
-from kafscale.log.footers import read_footer, read_index
+from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.segment import body_crc, encode_footer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
