@@ -46,10 +46,13 @@ SMALL = {
     "k5": SUITE,
     "k6": {"RUN_SECONDS": 0.05},
     "k7": SUITE,
+    "k9": SUITE,
+    "k10": SUITE,
     "k8": {"ROUNDS_COUNT": 1, "PRODUCES_COUNT": 1},
     "l1": {"APPENDS_COUNT": 20, "PARTITION_COUNTS": (1, 2)},
     "l2": {"ROUNDS_COUNT": 1, "RUN_SECONDS": 0.02, "PRODUCERS_COUNT": 2},
     "l3": {"APPENDS_COUNT": 10},
+    "l6": {"BATCHES_COUNT": 2},
     "l5": {"measure": lambda setup: OUTCOME},
     "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.05, "RUN_SECONDS": 0.1, **HERE},
 }
