@@ -13,7 +13,7 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Settings
-from kafscale.errors import Fenced, PreconditionFailed, StartupError, StorageFailed
+from kafscale.errors import DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
 from kafscale.store.base import Buffer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import StoreMetrics
@@ -79,7 +79,7 @@ class _Ready:
 class SimulatedBroker:
     """One life: from a start on what an earlier one left to a crash, a stop, or an end of its own.
 
-    `failure` is what it ended by, None for a crash or a stop.
+    `failure` is what it ended by, None for a crash or a stop. `is_damaged` is whether its disk or the bucket is.
     """
 
     name: str
@@ -89,6 +89,7 @@ class SimulatedBroker:
     bucket: RemoteBucket
     disk: MemoryDisk
     metadata: MemoryMetadataStore
+    is_damaged: bool = False
     broker: Broker = attrs.field(init=False)
     store: FaultyStore = attrs.field(init=False)  # its own way to the bucket
     network: MemoryNetwork = attrs.field(factory=MemoryNetwork, init=False)
@@ -187,7 +188,9 @@ class SimulatedBroker:
             stream.cut()
 
     def _explained(self) -> tuple[type[BaseException], ...]:
-        return (Fenced, StorageFailed) if self.is_ready else (Fenced, StorageFailed, StartupError)
+        if self.is_ready:
+            return (Fenced, StorageFailed)
+        return (Fenced, StorageFailed, StartupError, *([DamagedObject] if self.is_damaged else []))
 
     def _reason(self) -> str:
         return "no failure" if self.failure is None else "; ".join(map(repr, _leaves(self.failure)))

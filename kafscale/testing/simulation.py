@@ -7,6 +7,7 @@ Disk, store, metadata and network are in memory. In each turn the broker lives f
     loses its disk      `s3-wal` and `segment`: the next one starts from the bucket alone
     is taken over from  `s3-wal` and `segment`: the next one starts, with an empty disk, while this one lives on
     breaks              its disk refuses a write or a sync, and it ends by itself
+    finds damage        `wal`: a bit of its log flips while it is down; it must not start, until the bit is put right
     stops               in order; in `wal` too the next one may then have an empty disk
 
 Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
@@ -40,7 +41,7 @@ from kafscale.testing.memory_broker import memory_settings
 from kafscale.testing.memory_network import MemoryConnection
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.testing.simulated_broker import RemoteBucket, SimulatedBroker
-from kafscale.testing.troubles import trouble_disk, trouble_network, trouble_store
+from kafscale.testing.troubles import Damage, damage_log, trouble_disk, trouble_network, trouble_store
 from kafscale.testing.workload import Committer, IdempotentProducer, Reader, Topic, create_topic
 
 TURN_COUNT = 5
@@ -70,6 +71,7 @@ class Simulation:
     _lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _newest: SimulatedBroker | None = attrs.field(default=None, init=False)
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _damage: Damage | None = attrs.field(default=None, init=False)
     _following: list[MemoryConnection] = attrs.field(factory=list, init=False)  # of clients that need the newest
 
     def __attrs_post_init__(self) -> None:
@@ -152,6 +154,8 @@ class Simulation:
 
     def _endings(self) -> list[Callable[[], Awaitable[None]]]:
         endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self._stop, self._stop_and_move]
+        if self.settings.durability is Durability.WAL:
+            endings += [self._crash_and_damage]
         if self.settings.durability is not Durability.WAL:
             endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_alive]
         return endings
@@ -168,6 +172,10 @@ class Simulation:
     async def _crash_and_lose_disk(self) -> None:
         await self._crash()
         self._lose_disk()
+
+    async def _crash_and_damage(self) -> None:
+        await self._crash()
+        self._damage = damage_log(self._disk, self._random)
 
     async def _stop(self) -> None:
         life = self._newest
@@ -226,6 +234,10 @@ class Simulation:
             if life.is_ready:
                 break
             self._disk, self._metadata = life.disk, life.metadata
+            if self._damage is not None and life.failure is not None:
+                self._damage.undo(self._disk)
+                self._damage = None
+        self._damage = None
         self._follow(life)
 
     def _next_life(self, *, calm: bool) -> SimulatedBroker:
@@ -238,6 +250,7 @@ class Simulation:
             bucket=self._bucket,
             disk=self._disk,
             metadata=self._metadata,
+            is_damaged=self._damage is not None,
         )
         self._bucket.network_seconds = rng.choice([0.0, 0.05])
         if not calm and rng.random() < 0.3:

@@ -6,9 +6,11 @@ import errno
 import math
 from random import Random
 
+import attrs
 import trio
 
 from kafscale.errors import SlowDown, StoreUnavailable
+from kafscale.log.wal_format import FILE_HEADER_BYTES
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On, Rule
 from kafscale.testing.memory_network import MemoryNetwork
@@ -70,6 +72,32 @@ async def trouble_network(network: MemoryNetwork, random: Random) -> None:
             network.delay_seconds = random.choice([0.0, 0.005, 0.1])
         else:
             network.set_bandwidth(random.choice([math.inf, 20_000.0, 200_000.0]))
+
+
+@attrs.frozen
+class Damage:
+    """A bit of a file that has flipped. `undo` flips it back, as a backup would."""
+
+    name: str
+    position: int
+    bit: int
+
+    def undo(self, disk: MemoryDisk) -> None:
+        disk.flip_bit(self.name, self.position, self.bit)
+
+
+def damage_log(disk: MemoryDisk, random: Random) -> Damage | None:
+    """Flip a bit of what was written into a file of the log that has a successor; None if there is no such file.
+
+    In the last file it could not be told from the end of a write that a crash cut off.
+    """
+    names = sorted(name for name, content in disk.files.items() if any(content[FILE_HEADER_BYTES:]))
+    if len(names) < 2:
+        return None
+    name = random.choice(names[:-1])
+    damage = Damage(name, random.randrange(len(disk.files[name].rstrip(b"\0"))), random.randrange(8))
+    disk.flip_bit(damage.name, damage.position, damage.bit)
+    return damage
 
 
 def trouble_disk(disk: MemoryDisk, random: Random, file_bytes: int) -> None:

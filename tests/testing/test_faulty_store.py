@@ -131,3 +131,34 @@ async def test_a_seed_repeats_its_faults(autojump_clock):
         runs.append([(round(at - started, 6), event) for at, event in await events_of(seed)])
     assert runs[0] == runs[1] != runs[2]
     assert {event for _, event in runs[0]} == {"done", "StoreUnavailable", "SlowDown", "Conflict", "PreconditionFailed"}
+
+
+async def test_a_body_that_is_cut_short_says_how_long_the_object_is(store):
+    await store.put("key", [bytes(100)])
+    store.truncate(On("get*", times=3))
+    parts = [await store.get("key"), await store.get_range("key", 10, 50), await store.get_tail("key", 20)]
+    assert all(len(part.data) < full for part, full in zip(parts, (100, 50, 20), strict=True))
+    assert {part.object_size_bytes for part in parts} == {100}
+    assert len((await store.get("key")).data) == 100
+
+
+async def test_later_pages_of_a_listing_are_as_of_the_first(store, memory):
+    store.page_max_count = 2
+    for number in range(5):
+        await store.put(f"{number}", [b""])
+    pages = []
+    async with aclosing(store.list("")) as listing:
+        async for page in listing:
+            pages.append([info.key for info in page])
+            await memory.delete(["4"])
+    assert pages == [["0", "1"], ["2", "3"], ["4"]]
+    assert store.count("list") == 4  # the last one says that there are no more
+
+
+async def test_one_rule_can_end_before_the_others(store):
+    rules = [store.fail(On("put"), SlowDown), store.fail(On("get"), StoreUnavailable)]
+    store.end(rules[0])
+    store.end(rules[0])
+    await store.put("key", [b""])
+    with pytest.raises(StoreUnavailable):
+        await store.get("key")

@@ -128,31 +128,35 @@ def commit_that_nobody_made(history: History) -> None:
     history.fetched_commit("g", ORDERS, 2)
 
 
-@pytest.mark.parametrize(
-    ("plant", "kinds"),
-    [
-        (lost_write, {Kind.LOST_WRITE}),
-        (lost_write_whose_offset_another_value_has, {Kind.LOST_WRITE, Kind.TWO_VALUES}),
-        (unseen, {Kind.UNSEEN}),
-        (duplicate, {Kind.DUPLICATE}),
-        (reordering, {Kind.REORDERING}),
-        (two_values, {Kind.TWO_VALUES}),
-        (acknowledged_at_another_offset, {Kind.TWO_VALUES, Kind.DUPLICATE}),
-        (unknown_value, {Kind.UNKNOWN_VALUE}),
-        (gap, {Kind.GAP}),
-        (non_monotonic_poll, {Kind.NON_MONOTONIC_POLL}),
-        (high_watermark_moved_back, {Kind.MOVED_BACK}),
-        (high_watermark_behind_what_was_acknowledged, {Kind.MOVED_BACK}),
-        (log_start_moved_back, {Kind.MOVED_BACK}),
-        (lost_commit, {Kind.LOST_COMMIT}),
-        (commit_lost_after_it_was_seen, {Kind.LOST_COMMIT}),
-        (commit_that_nobody_made, {Kind.LOST_COMMIT}),
-    ],
-)
+PLANTS: list[tuple[Callable[[History], None], set[Kind]]] = [
+    (lost_write, {Kind.LOST_WRITE}),
+    (lost_write_whose_offset_another_value_has, {Kind.LOST_WRITE, Kind.TWO_VALUES}),
+    (unseen, {Kind.UNSEEN}),
+    (duplicate, {Kind.DUPLICATE}),
+    (reordering, {Kind.REORDERING}),
+    (two_values, {Kind.TWO_VALUES}),
+    (acknowledged_at_another_offset, {Kind.TWO_VALUES, Kind.DUPLICATE}),
+    (unknown_value, {Kind.UNKNOWN_VALUE}),
+    (gap, {Kind.GAP}),
+    (non_monotonic_poll, {Kind.NON_MONOTONIC_POLL}),
+    (high_watermark_moved_back, {Kind.MOVED_BACK}),
+    (high_watermark_behind_what_was_acknowledged, {Kind.MOVED_BACK}),
+    (log_start_moved_back, {Kind.MOVED_BACK}),
+    (lost_commit, {Kind.LOST_COMMIT}),
+    (commit_lost_after_it_was_seen, {Kind.LOST_COMMIT}),
+    (commit_that_nobody_made, {Kind.LOST_COMMIT}),
+]
+
+
+@pytest.mark.parametrize(("plant", "kinds"), PLANTS)
 def test_a_planted_anomaly_is_found(plant: Callable[[History], None], kinds: set[Kind]) -> None:
     history = sound_history()
     plant(history)
     assert {anomaly.kind for anomaly in history.anomalies()} == kinds
+
+
+def test_each_kind_of_anomaly_is_planted() -> None:
+    assert set().union(*(kinds for _, kinds in PLANTS)) == set(Kind)
 
 
 def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
