@@ -25,8 +25,10 @@ OPTIONS = (
     *("--flush-objects-per-minute", "1000000"),
     *("--segment-bytes", "16KiB"),
     *("--wal-segment-bytes", "64KiB"),
+    *("--segment-merge-bytes", "64KiB"),
+    *("--segment-delete-delay", "100ms"),
 )
-"""With these a broker under load flushes, rotates and deletes all the time."""
+"""With these a broker under load flushes, rotates, merges and deletes all the time."""
 
 PRODUCERS_COUNT = 3
 SETTLE_SECONDS = 60.0  # within this all producers get their answers, once the broker stays up
