@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from kafscale.config import Durability
-from kafscale.errors import PreconditionFailed, StorageFailed, StoreError
+from kafscale.errors import NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.log.partition import Partition
 from kafscale.log.segment import decode_footer
 from kafscale.store.memory import MemoryStore
@@ -30,8 +30,10 @@ from kafscale.wire.records import ProducerStamp, parse_header
 PARTITION_COUNT = 3
 SEEDS = range(25)
 NOW_MS = 1 << 50  # producers do not expire
+DELETE_DELAY_MS = 200
 SETTINGS = {
     "segment_bytes": 1024,
+    "segment_merge_bytes": 4096,
     "wal_segment_bytes": 64 << 10,
     "flush_interval_seconds": 0.5,
     "chunk_pool_bytes": 32 << 20,
@@ -133,7 +135,9 @@ class World:
 
     def start(self, store):
         self.epoch += 1
-        topics = [topic_spec(PARTITION_COUNT, log_start_offsets=dict(self.log_starts))]
+        topics = [
+            topic_spec(PARTITION_COUNT, file_delete_delay_ms=DELETE_DELAY_MS, log_start_offsets=dict(self.log_starts))
+        ]
         return memory_log(
             store, self.disk, topics=topics, leader_epoch=self.epoch, durability=self.durability, **SETTINGS
         )
@@ -192,7 +196,7 @@ class World:
                 await trio.sleep(self.random.expovariate(5))
 
     async def disturb(self, log: MemoryLog) -> None:
-        """Reads, spills, flushes and deletions at random moments."""
+        """Reads, spills, flushes and deletions at random moments, while segments are merged."""
         while True:
             await trio.sleep(self.random.expovariate(10))
             index = self.random.randrange(PARTITION_COUNT)
@@ -202,6 +206,8 @@ class World:
                 offset = self.random.randint(partition.log_start_offset, partition.high_watermark)
                 try:
                     await self.read(log, index, offset)
+                except NotFound:
+                    raise
                 except StoreError:
                     continue
             elif what < 0.8:
@@ -212,6 +218,7 @@ class World:
             else:
                 self.log_starts[index] = self.random.randint(partition.log_start_offset, partition.high_watermark)
                 partition.delete_records(self.log_starts[index])
+                log.log.deleter.drop(partition.drop_deleted(), DELETE_DELAY_MS)
 
     async def live(self) -> None:
         """One life of a broker, ended by a kill."""
@@ -225,6 +232,8 @@ class World:
             with trio.move_on_after(self.random.uniform(0, 3)):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.disturb, log)
+                    nursery.start_soon(log.log.merger.run, list(log.log.partitions.values()))
+                    nursery.start_soon(log.log.deleter.run)
                     for producer in self.producers:
                         nursery.start_soon(self.produce, producer, log)
             self.disk = self.disk.crash(rng=self.random)
