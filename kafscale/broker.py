@@ -4,7 +4,7 @@
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
        └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
           └─ storage nursery            WAL syncer and file preparer, group timers, retention, rewriting, deletions
-             └─ flusher nursery         a task per partition that is being flushed, the spiller
+             └─ flusher nursery         a task per partition that is being flushed, the spiller, reads ahead
                 └─ connection nursery   a reader and a writer per connection
                    └─ acceptors
 
@@ -296,6 +296,7 @@ class Broker:
             await flusher.start(log.flusher.run)
             if log.spiller is not None:
                 flusher.start_soon(log.spiller.run)
+            flusher.start_soon(log.reader.read_ahead.run)
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 if isinstance(log.wal, S3Wal):

@@ -1,12 +1,13 @@
-"""The metrics that are read off the components when somebody scrapes: pool, WAL, flusher, connections, lag."""
+"""The metrics that are read off the components when somebody scrapes: pool, WAL, log, reads, connections, lag."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from kafscale.api.services import Services
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.log import Log
+from kafscale.log.reader import LogReader
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.wal import Wal
 from kafscale.metrics import Counter, Metrics, Sample
@@ -20,6 +21,7 @@ def register_broker_metrics(services: Services, acceptor: Acceptor) -> None:
     if isinstance(log.wal, Wal):
         _register_wal(metrics, log.wal)
     _register_log(metrics, log)
+    _register_reader(metrics, log.reader)
     _register_connections(metrics, acceptor)
     metrics.callback(
         "kafscale_group_lag",
@@ -92,15 +94,49 @@ def _register_log(metrics: Metrics, log: Log) -> None:
     )
     metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", log.tail_bytes)
     metrics.gauge("kafscale_flush_age_seconds", "How long the oldest of them has waited.", log.flusher.oldest_seconds)
-    footers = log.reader.footers
+
+
+def _register_reader(metrics: Metrics, reader: LogReader) -> None:
+    footers, cache, budget = reader.footers, reader.ranges.cache, reader.ranges.budget
+    looks, ahead = cache.statistics, reader.read_ahead.statistics
+
+    def counter(name: str, help: str, read: Callable[[], float]) -> None:
+        metrics.callback(name, help, samples=lambda: [((), read())], kind="counter")
+
+    def counters(name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        metrics.callback(
+            name, help, label, samples=lambda: [((event,), count) for event, count in read().items()], kind="counter"
+        )
+
     metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: footers.size_bytes)
-    metrics.callback(
+    counters(
         "kafscale_footer_lookups_total",
         "Footers wanted, by whether they were in memory.",
         "result",
-        samples=lambda: [(("hit",), footers.statistics.hit_count), (("miss",), footers.statistics.miss_count)],
-        kind="counter",
+        lambda: {"hit": footers.statistics.hit_count, "miss": footers.statistics.miss_count},
     )
+    metrics.gauge("kafscale_cache_bytes", "Ranges of segments kept in memory.", lambda: cache.size_bytes)
+    metrics.gauge("kafscale_cache_pinned_bytes", "Of these, being sent or read ahead.", lambda: cache.pinned_bytes)
+    counters(
+        "kafscale_cache_lookups_total",
+        "Ranges wanted by fetches: in memory, being read for somebody else, or neither.",
+        "result",
+        lambda: {"hit": looks.hit_count, "shared": looks.shared_count, "miss": looks.miss_count},
+    )
+    counter("kafscale_cache_hit_bytes_total", "Bytes that fetches found in memory.", lambda: looks.hit_bytes)
+    counter("kafscale_cache_evictions_total", "Ranges that made room for others.", lambda: looks.evicted_count)
+    counter("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
+    counters(
+        "kafscale_readahead_bytes_total",
+        "Bytes read ahead of consumers, and of these what was used, and what was not and never will be.",
+        "event",
+        lambda: {"read": ahead.read_bytes, "used": ahead.used_bytes, "wasted": ahead.wasted_bytes},
+    )
+    counter("kafscale_readahead_no_room_total", "Times that the cache had no room.", lambda: ahead.no_room_count)
+    counter("kafscale_readahead_failures_total", "Reads ahead that failed.", lambda: ahead.failed_count)
+    metrics.gauge("kafscale_fetch_buffer_bytes", "Used of the fetch budget.", lambda: budget.used_bytes)
+    metrics.gauge("kafscale_fetch_buffer_waiting", "Fetches that wait for it.", lambda: budget.waiting_count)
+    counter("kafscale_fetch_buffer_waits_total", "Fetches that had to wait for it.", lambda: budget.wait_count)
 
 
 def _register_connections(metrics: Metrics, acceptor: Acceptor) -> None:

@@ -21,9 +21,16 @@ from kafscale.api.leader_epochs import check_leader_epoch
 from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition import FetchWaiter, Partition
+from kafscale.log.reader import LogReader
 from kafscale.log.tail import Slices
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from kafscale.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,33 +40,32 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 @attrs.define(eq=False)
 class FetchReply:
-    """A response whose records are still in the chunk pool, and what must be released once it has been sent."""
+    """A response, and the memory that its records are in, which must be released once they have been sent."""
 
     response: FetchResponse
-    slices: list[Slices] = attrs.field(factory=list)
-
-    def release(self) -> None:
-        for each in self.slices:
-            each.release()
-        self.slices.clear()
+    held: Slices = attrs.field(factory=Slices)
 
 
 @attrs.define(eq=False)
 class _Pass:
-    """One look at all partitions of a fetch."""
+    """One look at all partitions of a fetch, of which at most `left_bytes` more are to be returned."""
 
+    left_bytes: int
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
-    slices: list[Slices] = attrs.field(factory=list)
+    held: Slices = attrs.field(factory=Slices)
     size_bytes: int = 0
     complete: bool = False  # something is worth telling at once, however little it is
 
-    def release(self) -> None:
-        for each in self.slices:
-            each.release()
+    def add(self, slices: Slices, data: PartitionData) -> None:
+        """Return these records for a partition."""
+        data.records = slices.buffers
+        self.held.add(slices)
+        self.size_bytes += slices.size_bytes
+        self.left_bytes -= slices.size_bytes
 
 
 async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
-    """Read, and wait if there is too little. The caller owes `FetchReply.release()`."""
+    """Read, and wait if there is too little. The caller owes a release of what the reply holds."""
     try:
         context = services.fetch_sessions.resolve(request, uses_topic_ids=call.version >= FIRST_VERSION_WITH_TOPIC_IDS)
     except KafkaError as exc:
@@ -69,7 +75,7 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         request.max_bytes = min(request.max_bytes, quota.burst_bytes)
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, request, context)
-    reply = FetchReply(_response(context, look), look.slices)
+    reply = FetchReply(_response(context, look), look.held)
     if quota is not None:
         reply.response.throttle_time_ms = quota.throttle_ms(call.client_id, look.size_bytes)
     return reply
@@ -84,11 +90,15 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
             if look.complete or look.size_bytes >= request.min_bytes or services.draining.is_set():
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
-            with trio.move_on_at(deadline) as timeout:
-                await watch.waiter.event.wait()
+            try:
+                with trio.move_on_at(deadline) as timeout:
+                    await watch.waiter.event.wait()
+            except trio.Cancelled:
+                look.held.release()
+                raise
             if timeout.cancelled_caught:
                 return look
-            look.release()
+            look.held.release()
 
 
 @attrs.define(eq=False)
@@ -127,8 +137,7 @@ def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
 
 
 async def _read_all(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
-    look = _Pass()
-    left_bytes = min(request.max_bytes, services.settings.limits.fetch_max_bytes)
+    look = _Pass(left_bytes=min(request.max_bytes, services.settings.limits.fetch_max_bytes))
     try:
         for fetched in context.partitions:
             data = PartitionData(partition_index=fetched.wanted.partition)
@@ -137,27 +146,12 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
             look.results.append((fetched, data))
             try:
                 partition = _check(services, fetched, data)
-                max_bytes = min(fetched.wanted.partition_max_bytes, left_bytes)
-                if look.size_bytes == 0 or max_bytes > 0:
-                    slices = await _read(services, partition, fetched.wanted.fetch_offset, max_bytes)
-                    size = sum(map(len, slices.buffers))
-                    if look.size_bytes and size > max_bytes:
-                        slices.release()  # only the first batch of a response may be larger than asked for
-                        continue
-                    look.slices.append(slices)
-                    data.records = slices.buffers
-                    look.size_bytes += size
-                    left_bytes -= size
-                    if size:
-                        partition.traffic.bytes_out.value += size
-                        partition.traffic.records_out.value += slices.end_offset - fetched.wanted.fetch_offset
-                    # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
-                    look.complete |= bool(size) and fetched.wanted.fetch_offset < partition.flushed_offset
+                await _read_into(look, services.log.reader, partition, fetched.wanted, data)
             except KafkaError as exc:
                 data.error_code = exc.code
                 look.complete = True
     except BaseException:
-        look.release()
+        look.held.release()
         raise
     return look
 
@@ -178,17 +172,31 @@ def _check(services: Services, fetched: FetchedPartition, data: PartitionData) -
     return partition
 
 
-async def _read(services: Services, partition: Partition, offset: int, max_bytes: int) -> Slices:
-    if offset >= partition.high_watermark:
-        return Slices()
-    slices = services.log.reader.read_nowait(partition, offset, max_bytes)
-    if slices is not None:
-        return slices
-    try:
-        return await services.log.reader.read(partition, offset, max_bytes)
-    except (NotFound, DamagedObject, StoreError) as exc:
-        logger.error("fetch of %s at offset %d failed: %s", partition, offset, exc)
-        raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
+async def _read_into(
+    look: _Pass, reader: LogReader, partition: Partition, wanted: FetchPartition, data: PartitionData
+) -> None:
+    """Put what there is of a partition, and what the response has room for, into the response."""
+    offset, max_bytes = wanted.fetch_offset, min(wanted.partition_max_bytes, look.left_bytes)
+    if offset >= partition.high_watermark or (look.size_bytes and max_bytes <= 0):
+        return
+    slices = reader.read_nowait(partition, offset, max_bytes)
+    if slices is None:
+        try:
+            # Who may hold some of the fetch budget does not wait for more: those who do could wait for each other.
+            slices = await reader.read(partition, offset, max_bytes, may_wait=not look.size_bytes)
+        except (NotFound, DamagedObject, StoreError) as exc:
+            logger.error("fetch of %s at offset %d failed: %s", partition, offset, exc)
+            raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
+    if slices is None:
+        look.complete = True  # there is more, for which there was no room: for the next fetch
+    elif look.size_bytes and slices.size_bytes > max_bytes:
+        slices.release()  # only the first batch of a response may be larger than asked for
+    elif slices.buffers:
+        look.add(slices, data)
+        partition.traffic.bytes_out.value += slices.size_bytes
+        partition.traffic.records_out.value += slices.end_offset - offset
+        # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
+        look.complete |= offset < partition.flushed_offset
 
 
 def _response(context: FetchContext, look: _Pass) -> FetchResponse:

@@ -43,7 +43,7 @@ class Limits:
     )
     connection_idle_timeout_seconds: Seconds = option(
         600.0,
-        "A connection that sends nothing for this long, and waits for nothing, is closed.",
+        "A connection that sends nothing and waits for nothing, or does not take a reply, for this long is closed.",
         why="Kafka: connections.max.idle.ms, 10 minutes.",
         least=1,
     )

@@ -156,6 +156,27 @@ class Settings:
         why="Throughput times flush interval is what it must hold: 50 MiB/s for 10 s.",
         least=1 * MIB,
     )
+    cache_bytes: Size = option(
+        64 * MIB,
+        "Memory for ranges of segments that were fetched, or are read ahead of consumers; 0 keeps none.",
+        why="It holds what was read for one consumer for those that follow it, and half of it what is read ahead: "
+        "32 MiB, the full --readahead-bytes of four consumers, or a MiB each of 32.",
+        least=0,
+    )
+    readahead_bytes: Size = option(
+        8 * MIB,
+        "How far to read ahead of a consumer that goes through a partition in order, at most; 0 for not at all.",
+        why="In quarters, each a GET. At 20 ms and 80 MB/s a connection, fetches of 1 MiB get 30 MiB/s without it, and "
+        "with four GETs of 2 MiB under way 170. It lives in --cache-bytes, of which it may take half.",
+        least=0,
+    )
+    fetch_buffer_bytes: Size = option(
+        128 * MIB,
+        "Bytes read from the store or the write-ahead log for fetches and not sent yet; past it fetches wait.",
+        why="All of --s3-concurrency with a fetch of 1 MiB each, and as much on its way to consumers. What is in the "
+        "chunk pool or in --cache-bytes is counted there instead.",
+        least=1 * MIB,
+    )
     segment_bytes: Size = option(
         64 * MIB,
         "A partition is flushed to the bucket when it has this much.",

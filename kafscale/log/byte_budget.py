@@ -19,12 +19,24 @@ class _Waiter:
     granted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
 
+@attrs.frozen(eq=False)
+class Share:
+    """What was granted to somebody, as a thing to pass on; whoever has it last owes `release`, once."""
+
+    budget: ByteBudget
+    size_bytes: int
+
+    def release(self) -> None:
+        self.budget.release(self.size_bytes)
+
+
 @attrs.define(eq=False)
 class ByteBudget:
     """At most `size_bytes` are held at once, or more by one alone who wants more than that."""
 
     size_bytes: int
     used_bytes: int = attrs.field(default=0, init=False)
+    wait_count: int = attrs.field(default=0, init=False)  # since the start
     _waiters: deque[_Waiter] = attrs.field(factory=deque, init=False)
 
     @property
@@ -42,6 +54,7 @@ class ByteBudget:
         """Wait until it is granted, in the order of the calls. The caller owes `release`."""
         if self.acquire_nowait(size_bytes):
             return
+        self.wait_count += 1
         waiter = _Waiter(size_bytes)
         self._waiters.append(waiter)
         try:
@@ -53,6 +66,14 @@ class ByteBudget:
                 self._waiters.remove(waiter)
                 self._serve_waiters()  # it may have been the one that held back the others
             raise
+
+    async def share(self, size_bytes: int, *, may_wait: bool = True) -> Share | None:
+        """As `acquire`; None if it is not granted at once and the caller may not wait."""
+        if may_wait:
+            await self.acquire(size_bytes)
+        elif not self.acquire_nowait(size_bytes):
+            return None
+        return Share(self, size_bytes)
 
     def release(self, size_bytes: int) -> None:
         """Give it back."""

@@ -11,7 +11,7 @@ from kafscale.log import segment_v1
 from kafscale.log.footers_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.log.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import Buffer, ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
 
 FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 KiB
@@ -19,13 +19,25 @@ FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 
 
 async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
     """The footer at the end of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
-    key = segment_key.key
-    part = await store.get_tail(key, FOOTER_READ_BYTES)
+    return (await read_footer_and_tail(store, segment_key))[0]
+
+
+async def read_footer_and_tail(store: ObjectStore, segment_key: SegmentKey) -> tuple[Footer, ObjectPart]:
+    """As `read_footer`, with the end of the object that it was in, and some of the batches with it."""
+    part = await store.get_tail(segment_key.key, FOOTER_READ_BYTES)
     if segment_v1.is_version_1(part.data):
-        return await read_footer_v1(store, segment_key, part)
-    needed = footer_bytes_needed(part.data, key)
-    if needed > len(part.data):
-        part = await store.get_tail(key, needed)
+        return await read_footer_v1(store, segment_key, part), part
+    footer = footer_in_tail(part, segment_key)
+    if footer is None:
+        part = await store.get_tail(segment_key.key, footer_bytes_needed(part.data, segment_key.key))
+        footer = decode_end(part.data, part.object_size_bytes, segment_key)
+    return footer, part
+
+
+def footer_in_tail(part: ObjectPart, segment_key: SegmentKey) -> Footer | None:
+    """The footer that this end of an object holds; None if it takes more than that to know it. Raises DamagedObject."""
+    if segment_v1.is_version_1(part.data) or footer_bytes_needed(part.data, segment_key.key) > len(part.data):
+        return None
     return decode_end(part.data, part.object_size_bytes, segment_key)
 
 

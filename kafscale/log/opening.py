@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from kafscale.config import Durability, Settings
+from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.chunks import ChunkPool
 from kafscale.log.compaction import Compactor
 from kafscale.log.compaction_round import CompactionStatistics
@@ -19,9 +20,12 @@ from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.merger import Merger
 from kafscale.log.pacing import FlushPacer
 from kafscale.log.quarantine import Examiner
+from kafscale.log.ranges import RangeReader
+from kafscale.log.read_ahead import ReadAhead
 from kafscale.log.reader import LogReader
 from kafscale.log.rewriting import Rewriter
 from kafscale.log.s3_wal import S3Wal
+from kafscale.log.segment_cache import SegmentCache
 from kafscale.log.spilling import Spiller
 from kafscale.log.upload import Uploader
 from kafscale.log.wal import Wal
@@ -58,8 +62,14 @@ def open_log(
         assert journal is not None
         journal.on_durable = lambda entries: log.on_durable(entries)  # noqa: PLW0108
         wal = journal
-    footers = Footers(views.fetch, settings.limits.footer_cache_bytes)
-    reader = LogReader(views.fetch, footers, wal)
+    cache = SegmentCache(settings.cache_bytes)
+    footers = Footers(views.fetch, settings.limits.footer_cache_bytes, cache)
+    reader = LogReader(
+        footers=footers,
+        ranges=RangeReader(store=views.fetch, cache=cache, budget=ByteBudget(settings.fetch_buffer_bytes)),
+        read_ahead=ReadAhead(store=views.prefetch, footers=footers, cache=cache, max_bytes=settings.readahead_bytes),
+        wal=wal,
+    )
     flusher = Flusher(
         uploader=Uploader(
             store=views.acknowledge,

@@ -1,4 +1,4 @@
-"""Reading a partition: the memory tail, else a segment by its footer and one ranged GET.
+"""Reading a partition: the memory tail, else a segment by its footer and at most one ranged GET.
 
 What is returned are whole record batches, as Kafka does: the first one may begin before the offset that was asked for,
 and is returned even if it is larger than `max_bytes`.
@@ -16,9 +16,10 @@ from kafscale.log.footers import Footers
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition import Partition, WriteAheadLog
 from kafscale.log.quarantine import Examiner
-from kafscale.log.segment import Footer
+from kafscale.log.ranges import RangeReader
+from kafscale.log.read_ahead import ReadAhead
 from kafscale.log.tail import Slices, TailBatch, coalesce
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import Buffer
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 from kafscale.wire.records import batches, iterate_records, parse_header
 
@@ -36,25 +37,18 @@ class FoundOffset:
     leader_epoch: int
 
 
-@attrs.frozen(eq=False)
-class _Part:
-    """What one look at a segment gave: whole batches, and the offset up to which that is all there is."""
-
-    data: memoryview
-    end_offset: int
-
-
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class LogReader:
     """Reads batches of any partition. `wal` is None under `segment` durability, and then no batch is ever spilled."""
 
-    store: ObjectStore
     footers: Footers
+    ranges: RangeReader
+    read_ahead: ReadAhead
     wal: WriteAheadLog | None
     examiner: Examiner = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.examiner = Examiner(store=self.store)
+        self.examiner = Examiner(store=self.ranges.store)
 
     def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | None:
         """Batches from the memory tail, without a copy; None if they are elsewhere. The caller owes `release()`."""
@@ -63,39 +57,59 @@ class LogReader:
             return None
         return coalesce(selected)
 
-    async def read(self, partition: Partition, offset: int, max_bytes: int) -> Slices:
+    async def read(self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True) -> Slices | None:
         """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
 
+        What is not in the chunk pool counts in the fetch budget; None if that is used up and the caller may not wait.
         Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
         NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
         """
+        wanted_offset = offset
         while offset < partition.high_watermark:
             selected = partition.select_tail(offset, max_bytes)
+            segment = None if selected else partition.manifest.find(offset)
             if selected:
-                return await self.read_batches(selected)
-            segment = partition.manifest.find(offset)
-            if segment is None:  # a hole behind the last segment
+                slices = await self._read_tail(partition, selected, may_wait)
+            elif segment is None:  # a hole behind the last segment
                 offset = partition.flushed_offset
                 continue
-            try:
-                part = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes)
-            except NotFound:
-                self.footers.forget(segment)
-                found = partition.manifest.find(offset)
-                if found is not None and found.key == segment.key:
-                    raise
-                if offset < partition.log_start_offset:
-                    raise KafkaError(
-                        OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile"
-                    ) from None
-                continue  # it was merged into another one meanwhile
-            except DamagedObject as exc:
-                await self._settle_damage(partition, segment, exc)
-                continue
-            if part.data:
-                return Slices([part.data], end_offset=part.end_offset)
-            offset = part.end_offset
+            else:
+                try:
+                    slices = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes, may_wait)
+                except NotFound:
+                    self.footers.forget(segment)
+                    if not _has_moved(partition, segment, offset):
+                        raise
+                    continue
+                except DamagedObject as exc:
+                    await self._settle_damage(partition, segment, exc)
+                    continue
+            if slices is None:
+                return None
+            if slices.buffers:
+                if segment is not None:
+                    self.read_ahead.consumed(partition, wanted_offset, slices)
+                return slices
+            slices.release()
+            offset = max(offset, slices.end_offset)
         return Slices()
+
+    async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
+        """These batches, or as many; none, if they were flushed while this one waited."""
+        if all(batch.lease is not None for batch in selected):
+            return coalesce(selected)
+        size_bytes = sum(batch.size_bytes for batch in selected)
+        share = await self.ranges.budget.share(size_bytes, may_wait=may_wait)
+        if share is None:
+            return None
+        try:
+            selected = partition.select_tail(selected[0].base_offset, size_bytes)
+            slices = await self.read_batches(selected) if selected else Slices()
+        except BaseException:
+            share.release()
+            raise
+        slices.leases.append(share)
+        return slices
 
     async def read_batches(self, selected: Sequence[TailBatch]) -> Slices:
         """Batches of the tail, some of which may have given up their chunks; those are read from the WAL.
@@ -141,30 +155,29 @@ class LogReader:
             assert batch.file is not None
             self.wal.release(batch.file)
 
-    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int) -> _Part:
-        """At most one ranged GET. The data is empty if there is no record from `offset` up to `end_offset`."""
+    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int, may_wait: bool) -> Slices | None:
+        """At most one ranged GET. Empty if there is no record from `offset` up to the slices' `end_offset`."""
         footer = await self.footers.get(segment)
         if footer.last_offset < offset:  # the listing told where the next one begins, not where this one ends
-            return _Part(memoryview(b""), max(segment.last_offset, footer.last_offset) + 1)
+            return Slices(end_offset=max(segment.last_offset, footer.last_offset) + 1)
         row = footer.row_of(offset)
-        end_row = footer.rows_within(row, max_bytes)
-        data = await self._get_rows(segment, footer, row, end_row)
-        base_offsets = footer.index.base_offsets
-        end_offset = base_offsets[end_row] if end_row < len(base_offsets) else footer.last_offset + 1
-        return _cut(_Part(data, end_offset), offset, max_bytes, segment.kfs_key)
-
-    async def _get_rows(self, segment: Segment, footer: Footer, row: int, end_row: int) -> memoryview:
-        """One ranged GET of exactly these rows."""
-        start, end = footer.row_start(row), footer.row_start(end_row)
-        part = await self.store.get_range(segment.kfs_key, start, end - start)
-        if len(part.data) != end - start:
-            raise DamagedObject(f"{segment.kfs_key}: cut off, {len(part.data)} of {end - start} bytes at {start}")
-        return memoryview(part.data)
+        start, end = footer.row_start(row), footer.row_start(footer.rows_within(row, max_bytes))
+        slices = await self.ranges.read(segment.key, start, end, may_wait=may_wait)
+        if slices is not None:
+            slices.end_offset = footer.offset_at(start + slices.size_bytes)
+            try:
+                _cut(slices, offset, max_bytes, segment.kfs_key)
+            except DamagedObject:
+                slices.release()
+                raise
+        return slices
 
     async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
         """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does."""
-        await self.examiner.settle(partition, segment, damage)
-        self.footers.forget(segment)
+        try:
+            await self.examiner.settle(partition, segment, damage)
+        finally:
+            self.footers.forget(segment)  # and what is cached of it
 
     # ---- look-up by time --------------------------------------------------------------------------------------
 
@@ -198,8 +211,12 @@ class LogReader:
         footer = await self.footers.get(segment)
         for row in range(footer.row_of(min_offset), len(footer.index.positions)):
             if footer.index.max_timestamps_ms[row] >= timestamp_ms:
-                data = await self._get_rows(segment, footer, row, row + 1)
-                found = _find_in_batches(data, min_offset, timestamp_ms)
+                slices = await self.ranges.read(segment.key, footer.row_start(row), footer.row_start(row + 1))
+                assert slices is not None
+                try:
+                    found = _find_in_batches(slices.buffers[0], min_offset, timestamp_ms)
+                finally:
+                    slices.release()
                 if found is not None:
                     return found
         return None
@@ -239,6 +256,16 @@ class LogReader:
         return footer.identity.max_timestamp_ms
 
 
+def _has_moved(partition: Partition, segment: Segment, offset: int) -> bool:
+    """Whether another segment has taken the place of one that is gone. Raises KafkaError if it was deleted."""
+    found = partition.manifest.find(offset)
+    if found is not None and found.key == segment.key:
+        return False
+    if offset < partition.log_start_offset:
+        raise KafkaError(OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile") from None
+    return True
+
+
 def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:
     """Neighbours in one file of the WAL, each run for one read: a thread hop costs as much as reading 64 KiB."""
     run: list[TailBatch] = []
@@ -260,20 +287,42 @@ def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> 
     return next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
 
 
-def _cut(part: _Part, offset: int, max_bytes: int, name: str) -> _Part:
-    """The batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one."""
-    data = part.data
-    start: int | None = None
+def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:
+    """Leave the batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one.
+
+    Several rows are within `max_bytes` already, so only the first buffer can be too large.
+    """
+    while slices.buffers:
+        first = memoryview(slices.buffers[0])
+        start = _start_of(first, offset, name)
+        if start < len(first):
+            end = len(first) if len(first) - start <= max_bytes else _end_of(first, start, max_bytes, name)
+            if end < len(first):
+                slices.end_offset = parse_header(first[end:]).base_offset
+            slices.buffers[0] = first[start:end]
+            return
+        del slices.buffers[0]
+        slices.leases.pop(0).release()
+
+
+def _start_of(data: memoryview, offset: int, name: str) -> int:
+    """Where the first batch begins that ends at `offset` or later; the length of the data if none does."""
     position = 0
     for batch in _batches(data, name):
-        if start is None and parse_header(batch).last_offset >= offset:
-            start = position
-            if len(data) - start <= max_bytes:
-                return _Part(data[start:], part.end_offset)
-        elif start is not None and position + len(batch) - start > max_bytes:
-            return _Part(data[start:position], parse_header(batch).base_offset)
+        if parse_header(batch).last_offset >= offset:
+            break
         position += len(batch)
-    return _Part(data[position if start is None else start :], part.end_offset)
+    return position
+
+
+def _end_of(data: memoryview, start: int, max_bytes: int, name: str) -> int:
+    """Where the last of the batches from `start` on ends that are within `max_bytes`, or the first one if none is."""
+    position = start
+    for batch in _batches(data[start:], name):
+        if position > start and position + len(batch) - start > max_bytes:
+            break
+        position += len(batch)
+    return position
 
 
 def _batches(data: memoryview, name: str) -> Iterator[memoryview]:

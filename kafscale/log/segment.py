@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -135,6 +135,11 @@ class Footer:
         """Position of a row's first byte; of the end of the batches for the row after the last."""
         positions = self.index.positions
         return positions[row] if row < len(positions) else self.end_position
+
+    def offset_at(self, position: int) -> int:
+        """The base offset of the row that begins at `position`; behind the last record at the end of the batches."""
+        row = bisect_left(self.index.positions, position)
+        return self.index.base_offsets[row] if row < len(self.index.positions) else self.last_offset + 1
 
     def rows_within(self, row: int, max_bytes: int) -> int:
         """The row after the last one that a read of about `max_bytes` from `row` on should take; at least one row."""

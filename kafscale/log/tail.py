@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -125,16 +125,26 @@ class Tail:
         return spilled_bytes
 
 
+class Releasable(Protocol):
+    """A share in some memory, given back by one call."""
+
+    def release(self) -> None: ...
+
+
 @attrs.define(eq=False)
 class Slices:
-    """Buffers on their way to a socket, and the chunks that must not be reused before they have left.
+    """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
 
     `end_offset` is the one behind the last record in them.
     """
 
     buffers: list[Buffer] = attrs.field(factory=list)
-    leases: list[Lease] = attrs.field(factory=list)
+    leases: list[Releasable] = attrs.field(factory=list)
     end_offset: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.buffers))
 
     def add(self, other: Slices) -> None:
         """Take over what `other` has."""

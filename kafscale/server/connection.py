@@ -12,6 +12,7 @@ A connection that breaks the protocol, or whose peer goes away, ends by itself; 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from time import perf_counter
 
@@ -70,11 +71,13 @@ class Connection:
     metrics: ConnectionMetrics
     pauses: Pauses = attrs.field(init=False)
     last_active: float = attrs.field(factory=trio.current_time, init=False)
+    sending_since: float = attrs.field(default=math.inf, init=False)  # how long the peer has not taken what is sent
     _frames: FrameReader = attrs.field(init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _serving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: bool = attrs.field(default=False, init=False)
     _was_refused: bool = attrs.field(default=False, init=False)  # for want of room, and nothing was taken since
 
@@ -91,16 +94,22 @@ class Connection:
         """Read no more; answer what has been read, then end."""
         self._reading.cancel()
 
+    def abort(self) -> None:
+        """End at once."""
+        self._serving.cancel()
+
     async def run(self) -> None:
         """Serve the connection, and close it."""
+        refused: ProtocolError | None = None
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                refused = await self._read_until_end()
-                self._ended = True
-                self._work.set()
-                if not self._reading.cancel_called:  # a drain has the broker's own deadline
-                    nursery.cancel_scope.deadline = trio.current_time() + EOF_GRACE_SECONDS
+            with self._serving:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    refused = await self._read_until_end()
+                    self._ended = True
+                    self._work.set()
+                    if not self._reading.cancel_called:  # a drain has the broker's own deadline
+                        nursery.cancel_scope.deadline = trio.current_time() + EOF_GRACE_SECONDS
             if refused is not None:
                 raise refused
         except* ProtocolError as group:
@@ -289,7 +298,9 @@ class Connection:
         """Send the replies, in order and in one go, and release what they hold."""
         buffers: list[Buffer] = [buffer for _, reply in outgoing for buffer in reply.buffers]
         if buffers:
+            self.sending_since = trio.current_time()
             await self.transport.send(buffers)
+            self.sending_since = math.inf
             self.metrics.bytes_out.value += sum(map(len, buffers))
         now = perf_counter()
         for request, reply in outgoing:

@@ -19,6 +19,7 @@ from kafscale.api.produce import PendingProduce
 from kafscale.api.services import Services
 from kafscale.errors import ProtocolError
 from kafscale.log.chunks import Lease
+from kafscale.log.tail import Slices
 from kafscale.metrics import Counter, Histogram
 from kafscale.server.error_counts import ErrorCounter
 from kafscale.store.base import Buffer
@@ -53,15 +54,18 @@ class Request:
 
 @attrs.define(eq=False)
 class Reply:
-    """The buffers to send, none for `acks=0`; `release` once they are sent. `throttle_ms` as for a request."""
+    """The buffers to send, none for `acks=0`, and the memory of some of them: `release` once they are sent.
+
+    `throttle_ms` is as for a request.
+    """
 
     buffers: list[Buffer]
-    fetch: FetchReply | None = None
+    held: Slices | None = None
     throttle_ms: int = 0
 
     def release(self) -> None:
-        if self.fetch is not None:
-            self.fetch.release()
+        if self.held is not None:
+            self.held.release()
 
 
 @attrs.frozen(eq=False)
@@ -144,7 +148,7 @@ class Dispatcher:
                 response = await response
         reply = Reply([])
         if isinstance(response, FetchReply):
-            reply.fetch, response = response, response.response
+            reply.held, response = response.held, response.response
             reply.throttle_ms = response.throttle_time_ms
         row.errors.count(response)
         if request.pending is None or request.pending.acks != produce.ACKS_NONE:

@@ -112,7 +112,9 @@ class Acceptor:
             await trio.sleep(timeout / IDLE_CHECKS_PER_TIMEOUT)
             before = trio.current_time() - timeout
             for connection in list(self.connections):
-                if connection.idle and connection.last_active < before:
+                if connection.sending_since < before:
+                    connection.abort()  # what it does not take is memory that others wait for
+                elif connection.idle and connection.last_active < before:
                     connection.drain()
 
     def drain(self) -> None:

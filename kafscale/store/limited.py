@@ -5,7 +5,7 @@ Each operation holds exactly one while it is at the store, and none while it wai
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -81,11 +81,18 @@ class PrefetchStore:
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
         """As `ObjectStore.get_range`; None, without a wait, if it was skipped."""
+        return await self._read(lambda: self._store.get_range(key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart | None:
+        """As `ObjectStore.get_tail`; None, without a wait, if it was skipped."""
+        return await self._read(lambda: self._store.get_tail(key, length_bytes))
+
+    async def _read(self, read: Callable[[], Awaitable[ObjectPart]]) -> ObjectPart | None:
         if self._limiter is None:
-            return await self._store.get_range(key, start, length_bytes)
+            return await read()
         token = self._limiter.try_acquire(WorkClass.PREFETCH)
         if token is None:
             self.skipped_count.value += 1
             return None
         with token:
-            return await self._store.get_range(key, start, length_bytes)
+            return await read()

@@ -203,6 +203,7 @@ class BackgroundBroker:
             offset = partition.log_start_offset
             while offset < partition.high_watermark:
                 slices = await services.log.reader.read(partition, offset, READ_BYTES)
+                assert slices is not None
                 data = memoryview(b"".join(slices.buffers))
                 slices.release()
                 for batch in batches(data):

@@ -102,6 +102,7 @@ class MemoryLog:
         """The records that one fetch returns, those before `offset` in its first batch too."""
         reader = self.log.reader
         slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
+        assert slices is not None
         try:
             return [
                 record
@@ -162,6 +163,7 @@ async def memory_log(
         await nursery.start(log.flusher.run)
         if log.spiller is not None:
             nursery.start_soon(log.spiller.run)
+        nursery.start_soon(log.reader.read_ahead.run)
         yield MemoryLog(log, store, disk)
         nursery.cancel_scope.cancel()
 

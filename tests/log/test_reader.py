@@ -81,7 +81,7 @@ def forget_footers(log: MemoryLog) -> None:
 
 async def test_a_cold_read_is_one_tail_get_and_one_ranged_get_of_exactly_the_batches(autojump_clock):
     store, reads = recording(MemoryStore())
-    async with memory_log(store, MemoryDisk()) as log:
+    async with memory_log(store, MemoryDisk(), cache_bytes=0) as log:
         await flushed_batches(log, 10)
         forget_footers(log)
         reads.clear()
