@@ -1,0 +1,123 @@
+"""What a task does: ranges of objects by few large GETs, whole batches out of each, decoded into Arrow.
+
+A segment that was planned may be gone when it is read: merged, compacted or retired. The broker leaves such objects for
+a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import attrs
+import pyarrow as pa
+
+from kafscale.errors import CorruptBatch, DamagedObject, NotFound
+from kafscale.spark.bucket import Bucket
+from kafscale.spark.catalog import Catalog
+from kafscale.spark.decode import Wanted, decode
+from kafscale.spark.splits import Extent, Range, Split, plan
+from kafscale.wire.batch_header import HEADER_BYTES, parse_header
+
+GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
+
+logger = logging.getLogger(__name__)
+
+
+class DataLoss(Exception):
+    """Offsets that were wanted are not there; the message says which, and why."""
+
+
+@attrs.frozen(kw_only=True)
+class SplitReader:
+    """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on."""
+
+    bucket: Bucket
+    namespace: str
+    columns: Sequence[str]
+    fail_on_data_loss: bool
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """All records of a split, in order. Raises DataLoss, StoreError."""
+        following = [each.start_offset for each in split.ranges[1:]]
+        next_offset = split.start_offset
+        for each, end_offset in zip(split.ranges, [*following, split.end_offset], strict=True):
+            wanted = Wanted(
+                topic=split.topic,
+                partition=split.partition,
+                start_offset=next_offset,
+                end_offset=end_offset,
+                columns=self.columns,
+            )
+            yield from self._read_or_find(each, wanted)
+            next_offset = end_offset
+
+    def _read_or_find(self, range: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        next_offset = wanted.start_offset
+        try:
+            for records, behind in self._read_range(range, wanted):
+                yield records
+                next_offset = max(next_offset, behind)
+        except NotFound:
+            yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=next_offset))
+        except DamagedObject as exc:
+            self._lose(f"{exc}; {_named(attrs.evolve(wanted, start_offset=next_offset))} can't be read")
+
+    def _read_range(self, range: Range, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Records, and the offset behind them. Nothing is passed on before the batches that it is in were checked."""
+        name, position, left = range.key.key, range.start, b""
+        while position < range.end:
+            part = self.bucket.get_range(name, position, min(GET_BYTES, range.end - position))
+            position += len(part.data)
+            data = memoryview(left + bytes(part.data) if left else part.data)
+            whole_bytes, next_offset = _whole_batches(data, name)
+            left = bytes(data[whole_bytes:])
+            if not part.data or (position >= range.end and left):
+                raise DamagedObject(f"{name}: cut off at byte {position}")
+            try:
+                records = decode(data[:whole_bytes], wanted)
+            except CorruptBatch as exc:
+                raise DamagedObject(f"{name}: {exc}") from exc
+            yield records, next_offset
+
+    def _read_elsewhere(self, gone: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The offsets of a segment that has gone, from what has them now."""
+        catalog = Catalog(self.bucket, self.namespace)
+        log = catalog.partitions(wanted.topic).get(wanted.partition)
+        if log is None or log.start_offset >= wanted.end_offset:
+            self._lose(f"{gone.key.key} has gone, and nothing has {_named(wanted)}")
+            return
+        if log.start_offset > wanted.start_offset:
+            self._lose(f"{_named(wanted)} were planned, and the log begins at {log.start_offset} now")
+        if any(segment.key == gone.key for segment in log.segments):
+            self._lose(f"{gone.key.key} is listed and can't be found, so {_named(wanted)} can't be read")
+            return
+        logger.info("%s has gone; its offsets are read from what has them now", gone.key.key)
+        start_offset = max(wanted.start_offset, log.start_offset)
+        for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset)]):
+            yield from self.read(split)
+
+    def _lose(self, message: str) -> None:
+        if self.fail_on_data_loss:
+            raise DataLoss(
+                f"{message}. Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
+            )
+        logger.error("data loss, and failOnDataLoss is off: %s", message)
+
+
+def _named(wanted: Wanted) -> str:
+    return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
+
+
+def _whole_batches(data: memoryview, name: str) -> tuple[int, int]:
+    """How many of the bytes are whole batches, and the offset behind them; 0 if there is none."""
+    position = next_offset = 0
+    while position + HEADER_BYTES <= len(data):
+        header = parse_header(data[position:])
+        if header.size_bytes < HEADER_BYTES:
+            raise DamagedObject(f"{name}: a batch of {header.size_bytes} bytes")
+        if position + header.size_bytes > len(data):
+            break
+        position += header.size_bytes
+        next_offset = header.next_offset
+    return position, next_offset

@@ -1,0 +1,147 @@
+"""From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
+
+A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
+every offset is read once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from kafscale.log.manifest import Segment
+from kafscale.log.segment import Footer
+from kafscale.spark.catalog import Catalog, PartitionLog
+from kafscale.store.paths import SegmentKey
+
+SPLIT_BYTES = (
+    64 << 20
+)  # as Spark's own files: spark.sql.files.maxPartitionBytes is 128 MiB, of which half is one segment
+
+
+@attrs.frozen
+class Range:
+    """Whole batches of one segment: bytes `start` to `end`, which hold the offsets from `start_offset` on."""
+
+    key: SegmentKey
+    start: int
+    end: int
+    start_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@attrs.frozen(kw_only=True)
+class Split:
+    """What one task reads: the records of these offsets (the end is exclusive), which are in these ranges."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    ranges: Sequence[Range]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.ranges)
+
+
+@attrs.frozen(kw_only=True)
+class Extent:
+    """Offsets of a partition that are wanted; the end is exclusive."""
+
+    log: PartitionLog
+    start_offset: int
+    end_offset: int
+
+
+def plan(
+    catalog: Catalog, extents: Iterable[Extent], *, min_splits: int = 0, max_records: int | None = None
+) -> Sequence[Split]:
+    """Splits of all extents. At least `min_splits` if there are as many batches; at most `max_records` offsets each."""
+    wanted = [extent for extent in extents if extent.start_offset < extent.end_offset]
+    footers = catalog.footers(segment.key for extent in wanted for segment in _within(extent))
+    pieces = [list(_pieces(extent, footers)) for extent in wanted]
+    total_bytes = sum(piece.size_bytes for found in pieces for piece in found)
+    size_bytes = SPLIT_BYTES if min_splits <= 1 else min(SPLIT_BYTES, math.ceil(total_bytes / min_splits))
+    return [
+        split
+        for extent, found in zip(wanted, pieces, strict=True)
+        for split in _group(extent, found, size_bytes, max_records)
+    ]
+
+
+def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
+    """Offsets of the extent that no intact segment has. Those that compaction has taken are no holes."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    found: list[range] = []
+    next_offset = extent.start_offset
+    for segment in _within(extent):
+        footer = footers.get(segment.key)
+        if footer is None:
+            continue
+        if segment.base_offset > next_offset:
+            found.append(range(next_offset, segment.base_offset))
+        next_offset = max(next_offset, footer.last_offset + 1)
+    if next_offset < extent.end_offset:
+        found.append(range(next_offset, extent.end_offset))
+    return found
+
+
+def _within(extent: Extent) -> Iterator[Segment]:
+    for segment in extent.log.segments:
+        if segment.last_offset >= extent.start_offset and segment.base_offset < extent.end_offset:
+            yield segment
+
+
+def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
+    """A range for each row of the indexes: as small as ranges get.
+
+    Of two segments that overlap, the one with the larger base offset has what both have, as for the broker's readers.
+    """
+    segments = list(_within(extent))
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        footer = footers.get(segment.key)
+        if footer is None:
+            continue
+        end_offset = extent.end_offset if following is None else min(extent.end_offset, following.base_offset)
+        for row, start_offset in enumerate(footer.index.base_offsets):
+            next_offset = footer.last_offset + 1
+            if row + 1 < len(footer.index.base_offsets):
+                next_offset = footer.index.base_offsets[row + 1]
+            if next_offset > extent.start_offset and start_offset < end_offset:
+                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset)
+
+
+def _group(extent: Extent, pieces: Sequence[Range], size_bytes: int, max_records: int | None) -> Iterator[Split]:
+    """Neighbouring pieces become one split, and within it one range, until that is large enough."""
+    cuts = [0]
+    taken_bytes, start_offset = 0, extent.start_offset
+    for index, piece in enumerate(pieces):
+        too_many = max_records is not None and piece.start_offset - start_offset >= max_records
+        if index > cuts[-1] and (taken_bytes + piece.size_bytes > size_bytes or too_many):
+            cuts.append(index)
+            taken_bytes, start_offset = 0, piece.start_offset
+        taken_bytes += piece.size_bytes
+    for first, behind in zip(cuts, [*cuts[1:], len(pieces)], strict=True):
+        yield Split(
+            topic=extent.log.topic,
+            partition=extent.log.partition,
+            start_offset=extent.start_offset if not first else pieces[first].start_offset,
+            end_offset=extent.end_offset if behind == len(pieces) else pieces[behind].start_offset,
+            ranges=_joined(pieces[first:behind]),
+        )
+
+
+def _joined(pieces: Sequence[Range]) -> Sequence[Range]:
+    joined: list[Range] = []
+    for piece in pieces:
+        if joined and joined[-1].key == piece.key and joined[-1].end == piece.start:
+            joined[-1] = attrs.evolve(joined[-1], end=piece.end)
+        else:
+            joined.append(piece)
+    return joined
