@@ -324,6 +324,7 @@ class Log:
         """These entries are synced to disk, in this order: high watermarks move."""
         for batch in entries:
             assert isinstance(batch, TailBatch)
+            batch.became_durable()
             partition = batch.owner
             if partition.closed:
                 partition.release(batch)

@@ -36,7 +36,8 @@ ALONE = -1  # `start` of a batch that was received into a lease of its frame
 class TailBatch(WalEntry):
     """One record batch: its WAL entry, and where its bytes are.
 
-    `lease` and `start` locate the bytes in the pool, `start` being ALONE if no other batch follows in the same lease.
+    `lease` and `start` locate the bytes in the pool, `start` being ALONE if no other batch follows in the same lease:
+    then `data` is what has them. Otherwise `data` is empty once the log has them: it is a third of what a batch takes.
     After a spill `lease` is None and `data` empty, and `file` and `position` (of WalEntry) locate them in the WAL.
     """
 
@@ -46,6 +47,11 @@ class TailBatch(WalEntry):
     size_bytes: int
     lease: Lease | None
     start: int
+
+    def became_durable(self) -> None:
+        """The log has been given `data`."""
+        if self.start != ALONE:
+            self.data = b""
 
     def spill(self) -> None:
         """Give up the chunk; the WAL has the bytes."""
@@ -177,6 +183,6 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
             end = start + batch.size_bytes
             lease.retain()
             slices.leases.append(lease)
-            slices.buffers.append(batch.data)
+            slices.buffers.append(batch.data if start == ALONE else lease.view[start:end])
         slices.end_offset = batch.last_offset + 1
     return slices

@@ -2,7 +2,7 @@
 
 A frame is a 4-byte size and that many bytes. The reader is given what a socket delivered, cut anywhere, and gives whole
 frames back as slices of it: one read that holds sixty frames costs sixty slices and no copy. A frame that takes several
-reads is gathered in one buffer.
+reads is gathered in a buffer of its own.
 
 Above a threshold a frame need not pass through the reader at all: once its size is known, the caller may take it over
 (`take_large_frame`), receive the rest straight into a buffer of its own, and come back with the next frame's bytes.
@@ -56,6 +56,7 @@ class FrameReader:
     """An incomplete frame above this size may be taken over; None: there are none."""
     _buffer: memoryview | bytearray = attrs.field(default=_NOTHING, init=False)  # a bytearray is our own
     _wanted_bytes: int = attrs.field(default=SIZE_BYTES, init=False)  # nothing can be cut off before these are here
+    _gathered: list[memoryview] = attrs.field(factory=list, init=False)  # frames whose ends came in a later read
 
     def receive_data(self, data: Buffer) -> None:
         """Take what a read delivered. The buffer must not change afterwards: frames are slices of it."""
@@ -64,7 +65,15 @@ class FrameReader:
             return
         if not isinstance(self._buffer, bytearray):
             self._buffer = bytearray(self._buffer)
-        self._buffer += data
+        missing_bytes = self._wanted_bytes - len(self._buffer)
+        if self._wanted_bytes == SIZE_BYTES or len(data) < missing_bytes:
+            self._buffer += data
+            return
+        view = memoryview(data)
+        self._buffer += view[:missing_bytes]
+        self._gathered.append(memoryview(self._buffer)[SIZE_BYTES:])
+        self._buffer = view[missing_bytes:] if missing_bytes < len(view) else _NOTHING
+        self._wanted_bytes = SIZE_BYTES
 
     def next_frames(self) -> list[memoryview]:
         """Every frame that is complete, without its size prefix; empty when more bytes are needed.
@@ -72,7 +81,7 @@ class FrameReader:
         Raises:
             FrameTooLarge: the next size is not acceptable; the frames before it have been returned by an earlier call.
         """
-        frames: list[memoryview] = []
+        frames, self._gathered = self._gathered, []
         if len(self._buffer) < self._wanted_bytes:
             return frames
         view = memoryview(self._buffer)
@@ -111,7 +120,7 @@ class FrameReader:
     @property
     def buffered_bytes(self) -> int:
         """What has been received and not yet returned; not zero at the end of a stream that was cut off."""
-        return len(self._buffer)
+        return len(self._buffer) + sum(SIZE_BYTES + len(frame) for frame in self._gathered)
 
 
 @attrs.define

@@ -58,6 +58,21 @@ def test_frames_of_one_read_are_slices_of_it() -> None:
     assert bytes(frames[-1]) == b"xxxxxxxxxy"
 
 
+def test_only_the_frame_that_is_cut_is_copied() -> None:
+    """All that came with the rest of it used to be copied too."""
+    stream = b"".join(struct.pack(">i", 10) + bytes([number]) * 10 for number in range(10))
+    reader = FrameReader(100)
+    reader.receive_data(stream[:20])
+    first = reader.next_frames()
+    rest = stream[20:]
+    reader.receive_data(rest)
+    assert reader.buffered_bytes == 14 * 9
+    frames = reader.next_frames()
+    assert [bytes(frame) for frame in [*first, *frames]] == [bytes([number]) * 10 for number in range(10)]
+    assert [frame.obj is rest for frame in frames] == [False] + [True] * 8
+    assert reader.buffered_bytes == 0
+
+
 @pytest.mark.parametrize("size", [-1, -(2**31), 101, 2**31 - 1])
 def test_a_size_past_the_limit_is_refused_before_the_frame_arrives(size: int) -> None:
     reader = FrameReader(100)
