@@ -246,6 +246,14 @@ async def test_a_refused_session_is_told_in_the_response(
         assert (refused.error_code, refused.session_id, refused.responses) == (error_code, NO_SESSION, [])
 
 
+async def test_the_version_says_whether_a_session_names_topics_or_their_ids(client: Connection) -> None:
+    opened = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0}))
+    call = client.call(FetchRequest, FetchResponse, version=FETCH_VERSION + 1)
+    reply = await client.send_encoded(call, encode(_request(opened.session_id, 1), FETCH_VERSION + 1))
+    assert (await reply.wait()).error_code == error_codes.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (await _ask(client, _request(opened.session_id, 1))).error_code == error_codes.NONE
+
+
 async def test_a_new_high_watermark_or_log_start_is_news_without_records(
     running: MemoryBroker, client: Connection, autojump_clock: trio.testing.MockClock
 ) -> None:
