@@ -75,7 +75,7 @@ class Setup:
 def bounded_bytes(pool_size: str) -> int:
     """Pool, cache and fetch budget, these two by default."""
     settings = Settings()
-    return parse_size(pool_size) + sum(getattr(settings, name, 0) for name in ("cache_bytes", "fetch_buffer_bytes"))
+    return parse_size(pool_size) + settings.cache_bytes + settings.fetch_buffer_bytes
 
 
 @attrs.frozen(kw_only=True)

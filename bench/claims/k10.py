@@ -1,8 +1,8 @@
 """K10: every reader of the pair tolerates orphans.
 
-One suite, reader by kind of damage, in simulated time: fetch, look-up by time, restore, merge, retention, collection of
-orphans and verify over a segment of which one half is missing, cut off, damaged or another segment's, at a start and
-while the broker runs. Spark's reader of the same pairs has a suite of its own.
+One suite, reader by kind of damage, in simulated time: fetch, read-ahead, look-up by time, restore, merge, retention,
+collection of orphans and verify over a segment of which one half is missing, cut off, damaged or another segment's, at
+a start and while the broker runs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.claims.claim import Claim, Figure, Finding, Variant
-from bench.memory import Outcome, Setup, bounded_bytes, measure
+from bench.memory import Outcome, Setup, measure
+from kafscale.config.units import parse_size
 
 SECONDS = 40.0
 STALL_FROM, STALL_TO = 0.2, 0.7
@@ -44,8 +45,8 @@ def _setup(*options: str) -> Setup:
         producers_count=PRODUCERS_COUNT,
         tail_count=TAIL_COUNT,
         backlog_count=0,
-        options=options,
-        bounded_bytes=bounded_bytes(POOL_SIZE),
+        options=(*options, "--cache-bytes", "0"),
+        bounded_bytes=parse_size(POOL_SIZE),
     )
 
 

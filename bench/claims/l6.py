@@ -14,7 +14,6 @@ import attrs
 import trio
 
 from bench.claims.claim import Claim, Figure, Finding, Variant
-from kafscale.config import Settings
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3 import S3Settings, S3Store
@@ -84,7 +83,7 @@ async def read(
 ) -> Mapping[str, Mapping[str, Figure]]:
     """Figures of the first fetch, of those behind it in the first pass, of all of that, and of a second pass."""
     store = _store(server)
-    async with memory_log(wrap(store), MemoryDisk(), leader_epoch=2, **_known(settings)) as log:
+    async with memory_log(wrap(store), MemoryDisk(), leader_epoch=2, **settings) as log:
         first = await _fetch(log, server, 0, 1)
         warm = await _fetch(log, server, 1, BATCHES_COUNT)
         again = await _fetch(log, server, 0, BATCHES_COUNT)
@@ -132,10 +131,6 @@ async def _fetch(log: MemoryLog, server: S3Server, first: int, end: int) -> _Fet
         counters.requests.total() - requests_before,
         counters.bytes_sent - sent_before,
     )
-
-
-def _known(settings: Mapping[str, int]) -> Mapping[str, int]:
-    return {name: value for name, value in settings.items() if name in attrs.fields_dict(Settings)}
 
 
 def _store(server: S3Server) -> S3Store:

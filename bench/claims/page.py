@@ -12,7 +12,8 @@ _HEAD = """# Benchmarks: what the sources claim, and what is so here
 
 Each row is a behaviour that one of the projects which KafScale learns from claims, with its own figure, and an
 experiment that shows it: the feature on against off, in one run on one machine. `make bench-claims` runs them all and
-writes this page; `python -m bench.claims k1 l2` runs some. The figures are in the JSON files beside the page.
+writes this page; `python -m bench.claims k1 l2` runs some. `make bench-memory` is the last section. The figures are in
+the JSON files beside the page.
 
 Rows that depend on the machine alternate their variants in rounds, and tell medians. Where the text says that time is
 simulated, the figures are the same everywhere.

@@ -98,6 +98,12 @@ async def fetch_from_the_damaged_segment(log: MemoryLog, good: list[int]) -> Non
     await expect(log, [offset for offset in good if offset >= DAMAGED], first=DAMAGED)
 
 
+async def read_ahead(log: MemoryLog, good: list[int]) -> None:
+    """A consumer that goes through the log in order, a batch at a time: what comes next is read ahead of it."""
+    records = await log.records(log.partition(), max_bytes=1)
+    assert [record.offset for record in records] == good
+
+
 async def look_up_by_time(log: MemoryLog, good: list[int]) -> None:
     for wanted in (0, DAMAGED, DAMAGED + 1, SEGMENTS_COUNT - 1):
         found = await log.log.reader.find_timestamp(log.partition(), NOW_MS + wanted)
@@ -175,6 +181,7 @@ async def checkpoint_and_restore(log: MemoryLog, good: list[int]) -> None:
 READERS = [
     fetch,
     fetch_from_the_damaged_segment,
+    read_ahead,
     look_up_by_time,
     look_up_of_the_newest_time,
     merge,
