@@ -1,6 +1,6 @@
 """Every key in the bucket is made, checked and taken apart here.
 
-    {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 digits}.kfs and .index
+    {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 to 9}.kfs and .index
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
@@ -9,8 +9,9 @@
 
 The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
 everywhere in the program; in a key it is Kafka's text for it (22 characters of URL-safe base64, as `kafka-topics
---describe` prints it). Digits are padded, so that the order of keys is the order of offsets. Kafka's topic names
-([a-zA-Z0-9._-], never "." or "..") need no escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
+--describe` prints it). Digits are padded, so that the order of keys is the order of offsets; generations of one offset
+are in order up to 99,999, and nothing depends on that. Kafka's topic names ([a-zA-Z0-9._-], never "." or "..") need no
+escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
 
 KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name, so
 whoever finds its segments knows which topic they belong to, and nothing has to remember it.
@@ -30,7 +31,7 @@ NAMESPACE_DEFAULT = "default"
 KEY_MAX_BYTES = 1024  # S3's
 OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
-GENERATION_MAX = 99_999
+GENERATION_MAX = 999_999_999  # a small partition that is compacted every 15 s takes 6 million a year
 EPOCH_MAX = 2**31 - 1
 SYSTEM = "_kafscale"
 
@@ -40,7 +41,7 @@ NumberedKind = Literal["wal", "checkpoint", "manifests"]
 _NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
 _TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
 _DIRECTORY = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(?:([a-zA-Z0-9_-]{{22}})/)?(0|[1-9][0-9]{{0,9}})")
-_SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{5}))?\.(kfs|index)")
+_SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{5}|[1-9][0-9]{5,8}))?\.(kfs|index)")
 _NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint|manifests)/([0-9]{{10}})/([0-9]{{20}})\.(\w+)")
 _VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
