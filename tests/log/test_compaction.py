@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -13,12 +12,12 @@ import trio
 from kafscale.errors import KafkaError
 from kafscale.log.compaction import FAILED_PAUSE_SECONDS, Compactor
 from kafscale.log.compaction_plan import first_dirty_offset
-from kafscale.log.partition import Partition
 from kafscale.log.verify_segment import check_segment
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.keyed_log import append_pairs, append_segments, fetched, pair, table_of
 from kafscale.testing.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
 from kafscale.testing.simulated_store import SimulatedStore
 from kafscale.wire import compression
@@ -26,10 +25,8 @@ from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import (
     BatchHeader,
     ProducerStamp,
-    Record,
     batches,
     build_batch,
-    iterate_records,
     parse_header,
 )
 
@@ -50,62 +47,6 @@ def compactor(log: MemoryLog, *, now_ms: int = NOW_MS, **changes: Any) -> Compac
 
 async def compact(log: MemoryLog, found: Compactor) -> None:
     await found.compact_all(lambda: list(log.log.partitions.values()))
-
-
-def pair(text: str, timestamp_ms: int = NOW_MS) -> Record:
-    """A record from `key=value`, or the tombstone `key`."""
-    key, _, value = text.partition("=")
-    return Record(key=key.encode(), value=value.encode() or None, timestamp_ms=timestamp_ms)
-
-
-async def append(partition: Partition, *texts: str, timestamp_ms: int = NOW_MS, **batch: Any) -> int:
-    """One batch, durable; returns its base offset."""
-    data = memoryview(build_batch([pair(each, timestamp_ms) for each in texts], **batch))
-    placed = partition.place_nowait(data)
-    assert placed is not None
-    appended = partition.append(parse_header(data), placed, NOW_MS)
-    assert partition.latest_round is not None
-    await partition.latest_round.wait()
-    return appended.base_offset
-
-
-async def append_segments(log: MemoryLog, *segments: Iterable[str]) -> None:
-    """A segment of one batch for each."""
-    for texts in segments:
-        await append(log.partition(), *texts)
-        await log.log.flusher.flush_all()
-
-
-async def fetched(log: MemoryLog, *, max_bytes: int = 1 << 30) -> dict[int, str]:
-    """What a consumer sees that begins at the log start, by offset, as `key=value` or `key`."""
-    partition, reader = log.partition(), log.log.reader
-    seen: dict[int, str] = {}
-    offset = partition.log_start_offset
-    while offset < partition.high_watermark:
-        slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
-        for buffer in slices.buffers:
-            for batch in batches(memoryview(buffer)):
-                for record in iterate_records(batch):
-                    assert record.offset not in seen, "a record came twice"
-                    seen[record.offset] = text_of(record)
-        assert slices.end_offset > offset, "a consumer would ask for the same offset for ever"
-        offset = slices.end_offset
-        slices.release()
-    return seen
-
-
-def text_of(record: Record) -> str:
-    assert record.key is not None
-    return record.key.decode() if record.value is None else f"{record.key.decode()}={record.value.decode()}"
-
-
-def table_of(records: dict[int, str]) -> dict[str, str]:
-    """What a table built from the topic holds in the end."""
-    table: dict[str, str] = {}
-    for _, text in sorted(records.items()):
-        key, _, value = text.partition("=")
-        table[key] = value
-    return {key: value for key, value in table.items() if value}
 
 
 def header_of(*, sequence: int) -> BatchHeader:
@@ -129,7 +70,7 @@ async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_cloc
 async def test_records_that_are_not_in_the_bucket_yet_are_left_alone(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"])
-        await append(log.partition(), "a=2")
+        await append_pairs(log.partition(), "a=2")
         await compact(log, compactor(log))
         assert await fetched(log) == {0: "a=1", 1: "b=1", 2: "a=2"}
 
@@ -233,7 +174,7 @@ async def test_records_younger_than_the_smallest_lag_stay_and_all_that_follows_t
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         partition = log.partition()
         for text, age_ms in (("a=1", 2 * HOUR_MS), ("a=2", HOUR_MS), ("a=3", HOUR_MS - 1), ("a=4", 2 * HOUR_MS)):
-            await append(partition, text, timestamp_ms=NOW_MS - age_ms)
+            await append_pairs(partition, text, timestamp_ms=NOW_MS - age_ms)
             await log.log.flusher.flush_all()
         await compact(log, compactor(log))
         assert await fetched(log) == {1: "a=2", 2: "a=3", 3: "a=4"}
@@ -268,11 +209,11 @@ async def test_the_dirtiest_partition_goes_first(autojump_clock, caplog):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         found = compactor(log)
         for index in range(3):
-            await append(log.partition(index), *(f"{key}=1" for key in range(10)))
+            await append_pairs(log.partition(index), *(f"{key}=1" for key in range(10)))
         await log.log.flusher.flush_all()
         await compact(log, found)
         for index, count in enumerate((1, 9, 5)):
-            await append(log.partition(index), *(f"{key}=2" for key in range(count)))
+            await append_pairs(log.partition(index), *(f"{key}=2" for key in range(count)))
         await log.log.flusher.flush_all()
         caplog.clear()
         await compact(log, found)
@@ -287,7 +228,7 @@ async def test_a_producer_goes_on_after_compaction_and_a_restart(autojump_clock)
     topics = [topic_spec(**COMPACT, producer_id_expiration_ms=1 << 50)]
     async with memory_log(store, disk, topics=topics) as log:
         for sequence in range(3):
-            await append(log.partition(), f"a={sequence}", producer=ProducerStamp(7, 0, sequence))
+            await append_pairs(log.partition(), f"a={sequence}", producer=ProducerStamp(7, 0, sequence))
             await log.log.flusher.flush_all()
         await append_segments(log, ["a=9"])
         await compact(log, compactor(log))
@@ -308,9 +249,9 @@ async def test_a_look_up_by_time_finds_what_is_left(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         partition, reader = log.partition(), log.log.reader
         for text, timestamp_ms in (("a=1", 10), ("b=1", 20), ("a=2", 30), ("c=1", 25)):
-            await append(partition, text, timestamp_ms=timestamp_ms, producer=ProducerStamp(timestamp_ms, 0, 0))
+            await append_pairs(partition, text, timestamp_ms=timestamp_ms, producer=ProducerStamp(timestamp_ms, 0, 0))
             await log.log.flusher.flush_all()
-        await append(partition, "c=2", timestamp_ms=5)
+        await append_pairs(partition, "c=2", timestamp_ms=5)
         await log.log.flusher.flush_all()
         await compact(log, compactor(log))
         assert await fetched(log) == {1: "b=1", 2: "a=2", 4: "c=2"}
@@ -328,7 +269,7 @@ async def test_what_is_left_keeps_its_codec_and_the_bucket_verifies(codec, autoj
         partition = log.partition()
         for round in range(3):
             texts = [f"{key}={'x' * 50}{round}" for key in range(round, 20)]
-            await append(partition, *texts, codec=codec)
+            await append_pairs(partition, *texts, codec=codec)
             await log.log.flusher.flush_all()
         await append_segments(log, ["19"])
         await compact(log, compactor(log))
@@ -351,7 +292,7 @@ async def test_a_fetch_that_reads_while_segments_are_exchanged_sees_the_same_tab
         expected: dict[str, str] = {}
         for round in range(6):
             for key in range(5):
-                await append(log.partition(), f"{key}={round}.{key}")
+                await append_pairs(log.partition(), f"{key}={round}.{key}")
                 expected[str(key)] = f"{round}.{key}"
             await log.log.flusher.flush_all()
         seen: list[dict[int, str]] = []
@@ -408,8 +349,8 @@ async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(aut
         damaged = bytearray((await store.get(key)).data)
         damaged[100] ^= 1
         await store.put(key, [damaged])
-        await append(log.partition(1), "a=1")
-        await append(log.partition(1), "a=2")
+        await append_pairs(log.partition(1), "a=1")
+        await append_pairs(log.partition(1), "a=2")
         await log.log.flusher.flush_all()
         found = compactor(log)
         await compact(log, found)
