@@ -12,6 +12,7 @@ import trio
 from kafscale.errors import KafkaError
 from kafscale.log.compaction import FAILED_PAUSE_SECONDS, Compactor
 from kafscale.log.compaction_plan import first_dirty_offset
+from kafscale.log.retention import Retention
 from kafscale.log.verify_segment import check_segment
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
@@ -405,3 +406,78 @@ async def test_a_kill_at_every_operation_leaves_the_table_and_brings_nothing_bac
         if not any(rule.met_count for rule in rules):
             break
     assert done_count > 10
+
+
+async def test_what_a_failed_attempt_left_in_the_bucket_brings_no_deleted_key_back(autojump_clock):
+    store, disk = FaultyStore(MemoryStore()), MemoryDisk()
+    topics = [topic_spec(**COMPACT, delete_retention_ms=0)]
+    async with memory_log(store, disk, topics=topics) as log:
+        await append_segments(log, ["a=1"], ["b=1"], ["c=1"], ["d=1"])
+        found = compactor(log)
+        store.lose_reply(On("put_if_absent", "*.kfs", times=1))
+        await compact(log, found)  # all four are in the bucket as one segment, and nobody knows
+        found.target_bytes = 100
+        for text in ("d", "e=1", "f=1"):
+            await trio.sleep(FAILED_PAUSE_SECONDS)
+            await append_segments(log, [text])
+            await compact(log, found)
+        expected = {0: "a=1", 1: "b=1", 2: "c=1", 5: "e=1", 6: "f=1"}
+        assert await fetched(log) == expected
+        disk = disk.crash()
+    async with memory_log(store, disk, topics=topics, leader_epoch=2) as log:
+        assert await fetched(log) == expected
+
+
+async def test_a_merged_segment_is_compacted_and_a_compacted_one_merged(autojump_clock):
+    topics = [topic_spec(**COMPACT)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics, segment_merge_bytes=10_000) as log:
+        found = compactor(log, target_bytes=300)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.log.merger.run, [log.partition()])
+            for round in range(4):
+                await append_segments(log, *([f"{key}={round}"] for key in range(15)))
+                await trio.sleep(1)
+                await compact(log, found)
+                await trio.sleep(1)
+                assert await fetched(log) == {15 * round + key: f"{key}={round}" for key in range(15)}
+                assert first_dirty_offset(log.partition()) == 15 * (round + 1)
+            nursery.cancel_scope.cancel()
+        assert log.log.merger.merges_count.value > 0
+        assert found.rounds_count.value == 4
+
+
+async def test_time_and_size_delete_nothing_unless_the_policy_says_so_too(autojump_clock):
+    for policy, left in ((("compact",), ["a=1", "b=1", "c=2"]), (("compact", "delete"), [])):
+        topics = [topic_spec(**{**COMPACT, "cleanup_policy": policy}, retention_ms=1, retention_bytes=0)]
+        async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
+            await append_segments(log, ["a=1", "c=1"], ["b=1"], ["c=2"])
+            await compact(log, compactor(log))
+            await retention(log).enforce()
+            assert list((await fetched(log)).values()) == left
+
+
+async def test_segments_that_retention_takes_meanwhile_do_not_come_back(autojump_clock):
+    store = SimulatedStore(MemoryStore())
+    topics = [topic_spec(**{**COMPACT, "cleanup_policy": ("compact", "delete")}, retention_ms=-1, retention_bytes=140)]
+    async with memory_log(store, MemoryDisk(), topics=topics) as log:
+        await append_segments(log, ["a=1"], ["b=1"], ["c=1"], ["d=1"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(compact, log, compactor(log))
+            await trio.sleep(3.5 * store.latency_seconds)
+            await retention(log).enforce()
+        assert log.partition().log_start_offset == 2
+        assert list((await fetched(log)).values()) == ["c=1", "d=1"]
+
+
+def retention(log: MemoryLog) -> Retention:
+    async def set_log_start_offset(topic_id: bytes, partition: int, offset: int) -> None:
+        pass
+
+    return Retention(
+        store=log.store,
+        deleter=log.log.deleter,
+        examiner=log.log.reader.examiner,
+        partitions=lambda: list(log.log.partitions.values()),
+        set_log_start_offset=set_log_start_offset,
+        interval_seconds=1.0,
+    )

@@ -26,12 +26,12 @@ from kafscale.wire.records import ProducerStamp
 SEEDS = range(30)
 LIVES_COUNT = 5
 STEPS_COUNT = 25
-KEYS = "abcdefgh"
-TARGET_BYTES = 700
+KEYS = "abcdefghijklmnop"
+TARGET_BYTES = 300
 CONFIG = {
     "cleanup_policy": ("compact",),
     "min_cleanable_dirty_ratio": 0.0,
-    "delete_retention_ms": 3_000,
+    "delete_retention_ms": 500,
     "file_delete_delay_ms": 2_000,
     "producer_id_expiration_ms": 1 << 50,
 }
@@ -104,7 +104,7 @@ class World:
                 with trio.move_on_after(1):
                     await log.log.flusher.flush_all()
             case 5:
-                await trio.sleep(self.random.uniform(0, 2))
+                await trio.sleep(self.random.uniform(0, 3))
             case 6:
                 await self.check(log, faulty)
             case _:
