@@ -23,7 +23,7 @@ from kafscale.testing.keyed_log import append_pairs, fetched, table_of
 from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
 from kafscale.wire.records import ProducerStamp
 
-SEEDS = range(30)
+SEEDS = range(12)
 LIVES_COUNT = 5
 STEPS_COUNT = 25
 KEYS = "abcdefghijklmnop"
