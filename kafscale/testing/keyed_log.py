@@ -44,6 +44,7 @@ async def fetched(log: MemoryLog, *, max_bytes: int = 1 << 30) -> dict[int, str]
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
+        assert slices is not None
         for buffer in slices.buffers:
             for batch in batches(memoryview(buffer)):
                 for record in iterate_records(batch):
