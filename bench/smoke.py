@@ -119,7 +119,7 @@ def table_of(measured: Sequence[Measured], committed: Mapping[str, float]) -> Ta
     return table
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seconds", default=4.0, show_default=True, help="Per load.")
 @click.option("--commit", is_flag=True, help="Write the ratios to bench/smoke.json.")
 def main(seconds: float, commit: bool) -> None:

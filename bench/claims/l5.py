@@ -17,7 +17,7 @@ SECONDS = 40.0
 STALL_FROM, STALL_TO = 0.2, 0.7
 PRODUCERS_COUNT, TAIL_COUNT = 60, 30
 POOL_SIZE, WAL_SIZE = "64MiB", "128MiB"
-UNBOUNDED = ("--chunk-pool-bytes", "16GiB", "--wal-max-bytes", "64GiB")
+UNBOUNDED = ("--chunk-pool-bytes", "4GiB", "--wal-max-bytes", "16GiB")
 
 
 def run() -> Finding:
