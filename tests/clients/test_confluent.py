@@ -1,7 +1,9 @@
 """confluent-kafka, which is librdkafka: produce, groups, administration, and the broker going away."""
 
+import itertools
 import threading
 import time
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import (
@@ -26,6 +28,7 @@ from confluent_kafka.admin import (
 
 from kafscale.testing.background_broker import running_broker
 from kafscale.testing.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
+from kafscale.testing.process import broker_process
 
 POLL_SECONDS = 0.05
 QUICK_RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
@@ -381,3 +384,46 @@ def test_clients_above_their_quota_are_told_to_hold_back(name):
         poll_until(lambda: told, lambda: reader.poll(POLL_SECONDS), what="the consumer is told")
         assert told[0] == (0, True)
         reader.close()
+
+
+def metric(broker, name):
+    with urlopen(f"http://{broker.admin}/metrics", timeout=DEADLINE_SECONDS) as reply:
+        lines = reply.read().decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+
+def test_consumers_notice_nothing_of_segments_that_are_merged_and_deleted(name):
+    """One that reads each record before its segment is merged, one that comes when the first ones are gone."""
+    options = (
+        *("--flush-interval", "1ms"),
+        *("--flush-objects-per-minute", "100000000"),
+        *("--segment-merge-bytes", "4KiB"),
+        *("--segment-delete-delay", "50ms"),
+    )
+    with broker_process(*options) as broker:
+        create(broker, name)
+        producer, follower = producer_for(broker), consumer_for(broker, name)
+        follower.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
+        sent, followed = itertools.count(), []
+
+        def send_and_follow():
+            for _ in range(10):
+                producer.produce(name, str(next(sent)).encode())
+                assert producer.flush(DEADLINE_SECONDS) == 0
+                followed.extend(follower.consume(100, 0.001))
+
+        def are_enough_merged():
+            return (
+                metric(broker, "kafscale_merges_total") >= 2 and metric(broker, "kafscale_segments_deleted_total") > 20
+            )
+
+        poll_until(are_enough_merged, send_and_follow, what="merges, and that what was merged is deleted")
+        count = next(sent)
+        poll_until(
+            lambda: len(followed) >= count,
+            lambda: followed.extend(follower.consume(100, POLL_SECONDS)),
+            what=f"{count}",
+        )
+        follower.close()
+        for messages in (followed, read_partitions(broker, name, count)):
+            assert [(each.offset(), int(each.value())) for each in messages] == [(n, n) for n in range(count)]
