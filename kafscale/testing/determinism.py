@@ -4,9 +4,10 @@
 
 trio runs the tasks that are ready in a random order. Its private flag for Hypothesis makes it sort them first and
 shuffle them by a generator that can be seeded; the development dependencies pin trio for that. `random`, `os.urandom`
-(so `uuid4`) and `time.time_ns` are replaced for as long as the run lasts, and the collector of cycles is off, since
-what it frees may have finalizers. The rest is up to the code: no threads, no iteration over a set of strings or
-objects, no order by `id`. A test holds the simulation to that, by event logs of processes with different hash seeds.
+(so `uuid4`) and `time.time_ns` are replaced for as long as the run lasts, what `trio.to_thread.run_sync` is given is
+called without a thread, and the collector of cycles is off, since what it frees may have finalizers. The rest is up to
+the code: no iteration over a set of strings or objects, no order by `id`. A test holds the simulation to that, by event
+logs of processes with different hash seeds.
 """
 
 from __future__ import annotations
@@ -46,17 +47,24 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
 def _determined(seed: object, clock: trio.abc.Clock) -> Iterator[None]:
     """Seed what trio and the standard library take from chance; put back at the end what others use."""
     system_random = Random(f"system {seed}")
-    before = random.getstate(), os.urandom, time.time_ns, gc.isenabled()
+    before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled()
     gc.collect()
     gc.disable()
     seed_scheduler(seed)
     random.seed(str(seed))
     os.urandom = system_random.randbytes
+    trio.to_thread.run_sync = _run_here
     time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock.current_time() * 1e9)
     try:
         yield
     finally:
-        state, os.urandom, time.time_ns, collects = before
+        state, os.urandom, time.time_ns, trio.to_thread.run_sync, collects = before
         random.setstate(state)
         if collects:
             gc.enable()
+
+
+async def _run_here(sync_fn: Callable[..., T], *args: object, **options: object) -> T:
+    """In place of `trio.to_thread.run_sync`: an autojump clock would not wait for a thread."""
+    await trio.lowlevel.checkpoint()
+    return sync_fn(*args)

@@ -12,8 +12,8 @@ Disk, store, metadata and network are in memory. In each turn the broker lives f
 
 Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
 cuts a body short; the disk is slow or full; connections are reset, slow, narrow, or half open. In the end all is
-healed, every send must be answered, small segments are merged and what is not needed is deleted, and everything is read
-back, from the broker and from the bucket.
+healed, every send must be answered, small segments are merged and compacted and what is not needed is deleted, and
+everything is read back, from the broker and from the bucket.
 
 `simulate` runs a seed, twice in the same way. The seed's remainder by 3 is the durability.
 """
@@ -54,6 +54,14 @@ POINT_PASSES_MAX_COUNT = 20
 STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
 
 
+# Each record has a key of its own, so that compaction rewrites everything and may remove nothing.
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "min.compaction.lag.ms": "0",
+}
+
+
 @attrs.define(eq=False)
 class Simulation:
     """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
@@ -86,6 +94,7 @@ class Simulation:
             flush_interval_seconds=rng.choice([0.01, 0.1, 1.0]),
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
+            compaction_check_interval_seconds=rng.choice([0.1, 10.0]),
             segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
             retention_check_interval_seconds=rng.choice([1.0, 60.0]),
             orphan_check_interval_seconds=rng.choice([1.0, 60.0]),
@@ -102,8 +111,8 @@ class Simulation:
         """Load and trouble, turn after turn; then let all be answered, and read everything back."""
         async with trio.open_nursery() as world:
             self._world = world
-            await self._start()
-            topic = await create_topic(self._connect_newest, "orders")
+            await self._start(calm=True)
+            topic = await create_topic(self._connect_newest, "orders", self._random.choice([{}, COMPACTED]))
             stopping = trio.Event()
             committer = self._committer(topic, stopping)
             async with trio.open_nursery() as readers:

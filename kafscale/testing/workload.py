@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from random import Random
 
 import attrs
@@ -20,6 +20,12 @@ from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.testing.history import History, Read
 from kafscale.wire import error_codes
+from kafscale.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -145,7 +151,10 @@ class IdempotentProducer:
         self._sequences[partition] = sequence + len(values)
         padding_bytes = self.random.randint(0, self.padding_max_bytes)
         now_ms = time.time_ns() // 1_000_000  # what is older than the retention would be deleted
-        records = [Record(value=encode_value(value, padding_bytes), timestamp_ms=now_ms) for value in values]
+        records = [
+            Record(key=value.encode(), value=encode_value(value, padding_bytes), timestamp_ms=now_ms)
+            for value in values
+        ]
         data = build_batch(records, producer=attrs.evolve(stamp, base_sequence=sequence))
         batch = _Batch(partition, data, values)
         self._unacknowledged.append(batch)
@@ -329,10 +338,12 @@ class Committer:
                 self.history.fetched_commit(self.group, where, answer.committed_offset)
 
 
-async def create_topic(connect: Connect, name: str) -> Topic:
-    """Let the broker create a topic, with its default number of partitions. Raises BrokerUnavailable."""
+async def create_topic(connect: Connect, name: str, configs: Mapping[str, str] | None = None) -> Topic:
+    """Let the broker create a topic, with its default number of partitions. Raises BrokerUnavailable, KafkaError."""
     connection = await connect()
     try:
+        if configs:
+            await _create_with(connection, name, configs)
         while True:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
             found = (await connection.request(request, MetadataResponse)).topics[0]
@@ -341,3 +352,15 @@ async def create_topic(connect: Connect, name: str) -> Topic:
             await trio.sleep(PAUSE_MAX_SECONDS)
     finally:
         await connection.aclose()
+
+
+async def _create_with(connection: Connection, name: str, configs: Mapping[str, str]) -> None:
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    answer = (await connection.request(CreateTopicsRequest(topics=[wanted]), CreateTopicsResponse)).topics[0]
+    if answer.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+        raise KafkaError(answer.error_code, answer.error_message or name)

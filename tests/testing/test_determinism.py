@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from uuid import uuid4
 
@@ -45,6 +46,14 @@ def test_a_seed_chooses_the_order_of_tasks_and_all_that_is_random() -> None:
     first = run_seeded(1, order_of_tasks)
     assert run_seeded(1, order_of_tasks) == first
     assert run_seeded(2, order_of_tasks)[:25] != first[:25]
+
+
+def test_a_run_has_no_threads() -> None:
+    async def ident() -> int:
+        return await trio.to_thread.run_sync(threading.get_ident)
+
+    assert run_seeded(1, ident) == threading.get_ident()
+    assert trio.run(ident) != threading.get_ident()
 
 
 def test_a_run_leaves_chance_and_time_as_they_were() -> None:
