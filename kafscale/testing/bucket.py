@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import attrs
 
 from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.listing import list_segments
-from kafscale.log.manifest import resolve
+from kafscale.log.manifest import Manifest, resolve
 from kafscale.log.segment import HEADER, Footer, body_crc
 from kafscale.log.upload import segment_of
 from kafscale.store.base import ObjectStore
@@ -33,19 +33,22 @@ async def read_bucket(store: ObjectStore, namespace: str) -> Mapping[str, Bucket
     for listed in (await list_segments(store, namespace, lambda _: None)).values():
         partition = found[f"{listed[0].key.topic}-{listed[0].key.partition}"]
         footers = {each.key: await read_footer(store, each.key) for each in listed}
-        segments = resolve([segment_of(key, footer) for key, footer in footers.items()])
-        for segment in segments:
-            await _read_segment(store, segment.key, footers[segment.key], partition)
-        for before, after in pairwise(segments):
-            if after.base_offset != before.last_offset + 1:
-                partition.faults.append(f"{before.last_offset} is followed by {after.base_offset}")
+        manifest = Manifest(list(resolve([segment_of(key, footer) for key, footer in footers.items()])))
+        for segment in manifest.segments:
+            reads = await _read_segment(store, segment.key, footers[segment.key], partition)
+            partition.reads += [read for read in reads if manifest.find(read.offset) is segment]
+        partition.reads.sort(key=lambda read: read.offset)
+        for before, after in pairwise(partition.reads):
+            if after.offset != before.offset + 1:
+                partition.faults.append(f"{before.offset} is followed by {after.offset}")
     return found
 
 
-async def _read_segment(store: ObjectStore, key: SegmentKey, footer: Footer, partition: BucketPartition) -> None:
+async def _read_segment(
+    store: ObjectStore, key: SegmentKey, footer: Footer, partition: BucketPartition
+) -> Sequence[Read]:
     body = memoryview((await store.get(key.key)).data)[HEADER.size : footer.end_position]
     reads = list(read_batches(body))
-    partition.reads += reads
     if body_crc([body]) != footer.identity.body_crc:
         partition.faults.append(f"{key.key}: wrong CRC of the body")
     if [read.offset for read in reads] != list(range(key.base_offset, footer.last_offset + 1)):
@@ -53,3 +56,4 @@ async def _read_segment(store: ObjectStore, key: SegmentKey, footer: Footer, par
     index = await read_index(store, key)
     if index is not None and index != footer:
         partition.faults.append(f"{key.key}: the .index is that of other content")
+    return reads

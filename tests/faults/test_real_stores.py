@@ -37,6 +37,7 @@ CLIENT_TIMEOUT_SECONDS = 1.5
 SUSPENDED_SECONDS = 2 * CLIENT_TIMEOUT_SECONDS
 FENCED_WITHIN_SECONDS = 20.0
 BUSY_SECONDS = 1.0
+START_MAX_SECONDS = 120.0  # it reads hundreds of objects back, from a server that others keep busy
 
 
 @pytest.fixture(scope="module", params=FOUND_SERVERS)
@@ -108,7 +109,7 @@ async def site(directory: Path, server: S3Process, durability: str) -> AsyncIter
 
 async def kill(at: Site) -> None:
     at.broker.kill()
-    await trio.to_thread.run_sync(at.broker.start)
+    await trio.to_thread.run_sync(at.broker.start, START_MAX_SECONDS)
 
 
 async def suspend(at: Site) -> None:
@@ -118,11 +119,11 @@ async def suspend(at: Site) -> None:
     at.broker.resume()
 
 
-def line(choose: Callable[[Site], TcpProxy], name: str) -> Callable[[Site], Awaitable[None]]:
+def line(side: str, name: str) -> Callable[[Site], Awaitable[None]]:
     """A trouble on one of the lines, for a while."""
 
     async def trouble(at: Site) -> None:
-        proxy = choose(at)
+        proxy: TcpProxy = getattr(at, side)
         if name == "reset":
             proxy.reset()
         elif name == "half_open":
@@ -142,12 +143,13 @@ def line(choose: Callable[[Site], TcpProxy], name: str) -> Callable[[Site], Awai
         proxy.delay_seconds = 0.0
         proxy.set_bandwidth(math.inf)
 
+    trouble.__name__ = f"{side} {name}"
     return trouble
 
 
-LINES: list[Callable[[Site], TcpProxy]] = [lambda at: at.to_store, lambda at: at.to_broker]
+LINES = ["to_store", "to_broker"]
 LINE_TROUBLES = ["reset", "half_open", "freeze", "refuse", "delay", "bandwidth"]
-TROUBLES = [kill, kill, suspend, *(line(choose, name) for choose in LINES for name in LINE_TROUBLES)]
+TROUBLES = [kill, kill, suspend, *(line(side, name) for side in LINES for name in LINE_TROUBLES)]
 
 
 @pytest.mark.parametrize("durability", ["wal", "s3-wal", "segment"])
@@ -158,8 +160,10 @@ async def test_kills_suspensions_and_bad_lines_lose_nothing(tmp_path: Path, serv
             for trouble in at.ordeal.random.sample(TROUBLES, TROUBLES_COUNT):
                 await trio.sleep(at.ordeal.random.uniform(0, PAUSE_MAX_SECONDS))
                 assert at.broker.returncode is None, f"the broker ended by itself: {at.broker.log[-2000:]}"
+                print(f"{trio.current_time() - began:.1f} s: {trouble.__name__}")
                 await trouble(at)
 
+        began = trio.current_time()
         await at.ordeal.run(make_trouble)
         print(f"{at.ordeal.history.acknowledged_count} records acknowledged")
         assert at.ordeal.problems() == []

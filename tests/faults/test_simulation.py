@@ -19,6 +19,7 @@ PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
 SEEDS_THAT_FAILED = [
     *(14, 17, 23, 26, 38, 41, 44, 65, 68, 80, 89, 95, 98, 101, 104),  # `segment`: acknowledged after a takeover
     *(100, 2032),  # a superseded broker calls a producer's next batch out of order
+    40_085,  # an upload of a broker that was taken over from overlaps newer segments
     30_001,  # a fence that arrives when the log in the bucket has been trimmed keeps the next broker from starting
 ]
 
