@@ -49,7 +49,8 @@ NO_SPACE_RETRY_SECONDS = 1.0
 NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
 NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 CROWDED_FRACTION = 0.75  # of `max_bytes`
-CROWDED_ENTRIES_COUNT = 400_000  # at 320 bytes of memory for each that waits for its flush
+WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
+CROWDED_ENTRIES_COUNT = 300_000
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
@@ -117,12 +118,16 @@ class Wal:
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
     It must not raise. `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
+
+    Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
+    much memory they take, wherever their data is. So a file gets a quarter of these at most, however short they are.
     """
 
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
+    waiting_max_count: int = WAITING_MAX_COUNT
     on_crowded: Callable[[], None] = lambda: None
     sync_interval_seconds: float = 0.002
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
@@ -162,7 +167,7 @@ class Wal:
         return (
             self._out_of_space
             or files_bytes >= self.max_bytes * CROWDED_FRACTION
-            or sum(file.pending_count for file in self._files) >= CROWDED_ENTRIES_COUNT
+            or self._pending_count() >= CROWDED_ENTRIES_COUNT
         )
 
     async def wait_for_room(self) -> None:
@@ -220,7 +225,7 @@ class Wal:
             written_bytes=self._written_bytes,
             file_count=len(self._files),
             file_bytes=sum(file.size_bytes for file in self._files),
-            pending_count=sum(file.pending_count for file in self._files),
+            pending_count=self._pending_count(),
             queued_count=sum(len(round._entries) for round in rounds),
             queued_bytes=sum(round._size_bytes for round in rounds),
             rotation_stall_count=self._stall_count,
@@ -359,13 +364,14 @@ class Wal:
 
     def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
         room = file.size_bytes - file.end
+        fitting = round._entries[: max(0, self.waiting_max_count // 4 - file.entry_count)]
         if round._size_bytes <= room:
-            return round._entries[:]
-        for index, entry in enumerate(round._entries):
+            return fitting
+        for index, entry in enumerate(fitting):
             room -= ENTRY_HEADER_BYTES + len(entry.data)
             if room < 0:
-                return round._entries[:index]
-        return round._entries[:]
+                return fitting[:index]
+        return fitting
 
     def _commit(self, group: Sequence[WalEntry], file: WalFile) -> None:
         start = end = file.end
@@ -375,6 +381,7 @@ class Wal:
             end = entry.end
         file.end = end
         file.pending_count += len(group)
+        file.entry_count += len(group)
         self._durable_sequence = group[-1].sequence
         self._entry_count += len(group)
         self._written_bytes += end - start
@@ -436,15 +443,22 @@ class Wal:
         """Whether one more file is too much; not at a start, nor beside the one in use, as nothing would get free."""
         if len(self._files) < 2 or self._files[-1].sealed:
             return False
-        return sum(file.size_bytes for file in self._files) + size_bytes > self.max_bytes
+        return self._has_too_many() or sum(file.size_bytes for file in self._files) + size_bytes > self.max_bytes
+
+    def _has_too_many(self) -> bool:
+        return self._pending_count() > self.waiting_max_count * 3 // 4  # what the next file may get comes on top
+
+    def _pending_count(self) -> int:
+        return sum(file.pending_count for file in self._files)
 
     async def _wait_for_space(self, size_bytes: int) -> None:
         self._put_off_rounds()
         if not self._out_of_space:
             logger.warning(
-                "no space for a WAL file of %d bytes in %s: produces wait until flushes have freed some",
-                size_bytes,
-                self.disk.location,
+                "%s: produces wait until flushes have freed some",
+                f"{self._pending_count()} batches wait for a flush, as many as the memory is meant for"
+                if self._has_too_many()
+                else f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}",
             )
         self._out_of_space = True
         self.on_crowded()

@@ -75,6 +75,7 @@ class WalFile:
     size_bytes: int
     end: int = FILE_HEADER_BYTES
     pending_count: int = 0
+    entry_count: int = 0  # written since the start
     sealed: bool = False
 
 

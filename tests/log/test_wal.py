@@ -19,7 +19,9 @@ SEGMENT_BYTES = 2048
 class Log:
     """A WAL over a disk, and what it has told its owner."""
 
-    def __init__(self, disk: MemoryDisk, *, segment_bytes: int = SEGMENT_BYTES, sync_interval_seconds: float = 0.0):
+    def __init__(
+        self, disk: MemoryDisk, *, segment_bytes: int = SEGMENT_BYTES, sync_interval_seconds: float = 0.0, **options
+    ):
         self.disk = disk
         self.durable: list[WalEntry] = []
         self.groups: list[int] = []
@@ -29,6 +31,7 @@ class Log:
             on_durable=self.on_durable,
             segment_bytes=segment_bytes,
             sync_interval_seconds=sync_interval_seconds,
+            **options,
         )
 
     def on_durable(self, entries):
@@ -247,6 +250,26 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
         await trio.sleep(2)
     assert rounds[-1].done
     assert [entry.base_offset for entry in log.durable] == list(range(60))
+
+
+async def test_so_many_entries_that_wait_for_a_flush_fill_the_log_however_short_they_are(
+    autojump_clock, nursery, caplog
+):
+    log = Log(MemoryDisk(), waiting_max_count=20)
+    await log.start(nursery)
+    rounds = []
+    for offset in range(100):
+        rounds.append(log.append(offset))
+        await trio.sleep(0.01)
+    await trio.sleep(10)
+    assert 15 <= log.wal.statistics().pending_count <= 20
+    assert not rounds[-1].done
+    assert caplog.text.count("batches wait for a flush") == 1
+    while not rounds[-1].done:
+        log.wal.release(log.wal._files[0], log.wal._files[0].pending_count)
+        await trio.sleep(2)
+        assert log.wal.statistics().pending_count <= 20
+    assert [entry.base_offset for entry in log.durable] == list(range(100))
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
