@@ -10,7 +10,8 @@
 A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
 for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
 it. Everything else is read, as without a checkpoint. So an old one, a damaged one or none costs time and nothing else.
-One thing only the checkpoint can tell: that a segment which it knows is gone.
+One thing only the checkpoint can tell: that a segment which it knows is gone. A quarantined segment is in it without a
+fingerprint, for the sake of its last offset.
 
 The newest intact one wins, and two are kept. It is written some seconds after a start, then every few minutes, and at a
 clean stop, if anything has changed. Encoded in slices between which others run: in a thread it would hold the
@@ -35,6 +36,7 @@ from kafscale.log.partition import Partition
 from kafscale.log.segment import HEADER
 from kafscale.log.segment_v1 import VERSION as VERSION_1
 from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import SegmentKey
 from kafscale.store.versions import VersionWriter, find_versions
 
 VERSION = 1
@@ -71,10 +73,14 @@ class MissingSegment:
 
 @attrs.frozen
 class Recognised:
-    """Of the listed segments those that the checkpoint vouches for, and those that it knows and the listing lacks."""
+    """Of the listed segments those that the checkpoint vouches for, and those that it knows and the listing lacks.
+
+    `changed` has the last offset of then of those whose objects are others now, or damaged.
+    """
 
     segments: Sequence[Segment]
     missing: Sequence[MissingSegment]
+    changed: Mapping[SegmentKey, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
@@ -100,6 +106,7 @@ class KnownPartition:
         """Compare with what is in the bucket."""
         rows = {row[:3]: row[3:] for row in _SEGMENT.iter_unpack(self._rows)}
         vouched: list[Segment] = []
+        changed: dict[SegmentKey, int] = {}
         for each in listed:
             key = each.key
             row = rows.pop((key.base_offset, key.generation, key.version), None)
@@ -116,8 +123,10 @@ class KnownPartition:
             )
             if fingerprint == each.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(segment, each):
                 vouched.append(segment)
+            else:
+                changed[key] = last_offset
         missing = [MissingSegment(base, row[0], generation) for (base, generation, _), row in rows.items()]
-        return Recognised(vouched, missing)
+        return Recognised(vouched, missing, changed)
 
 
 def _index_may_be_its_own(segment: Segment, listed: ListedSegment) -> bool:
@@ -185,7 +194,7 @@ async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
 
 
 def _encode_partition(partition: Partition) -> bytes:
-    segments = partition.manifest.segments
+    segments = [*partition.manifest.segments, *map(_placeholder, partition.quarantined.items())]
     head = _PARTITION.pack(partition.topic_id, partition.index, len(partition.encoded_end), len(segments))
     pack = _SEGMENT.pack
     rows = [
@@ -202,6 +211,12 @@ def _encode_partition(partition: Partition) -> bytes:
         for each in segments
     ]
     return b"".join([head, partition.encoded_end, *rows])
+
+
+def _placeholder(quarantined: tuple[SegmentKey, int]) -> Segment:
+    """Tells where a damaged segment ended, and vouches for nothing."""
+    key, last_offset = quarantined
+    return Segment(key=key, last_offset=last_offset, size_bytes=0, max_timestamp_ms=-1)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -225,7 +240,7 @@ class ManifestCheckpointer:
 
     async def write_if_changed(self) -> None:
         """Write one, and delete all but the last two. Raises StoreError."""
-        held = [partition for partition in self.partitions() if partition.manifest.segments]
+        held = [each for each in self.partitions() if each.manifest.segments or each.quarantined]
         if not held and not self.written_bytes:
             return
         parts = await encode_manifests(held)

@@ -184,7 +184,7 @@ class Partition:
     closed: bool = attrs.field(default=False, init=False)
     encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
     lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
-    quarantined: set[SegmentKey] = attrs.field(factory=set, init=False)
+    quarantined: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # and the last offset of each
     _chunk: Lease | None = attrs.field(default=None, init=False)
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
@@ -497,7 +497,7 @@ class Partition:
         """Read a damaged segment no more; False if it is not read any more anyway."""
         if not self.manifest.remove(segment):
             return False
-        self.quarantined.add(segment.key)
+        self.quarantined[segment.key] = segment.last_offset
         return True
 
     def drop_deleted(self) -> Sequence[Segment]:

@@ -10,9 +10,9 @@ A segment whose footer is whole is not quarantined for a batch that is damaged: 
 that one is refused.
 
 Offsets that may have been acknowledged are never given out again. So where a quarantined segment is the last one, the
-log goes on behind the last offset that it can have held. That is told by its `.index`, or by what comes behind it in
-the write-ahead log; in version 1 by its header. If nothing tells it, the log goes on UNKNOWN_END_GAP behind the base
-offset.
+log goes on behind the last offset that it can have held. That is told by its `.index`, by the checkpoint of the
+manifests, or by what comes behind it in the write-ahead log; in version 1 by its header. If nothing tells it, the log
+goes on UNKNOWN_END_GAP behind the base offset.
 """
 
 from __future__ import annotations

@@ -44,13 +44,14 @@ _last_offset = attrgetter("last_offset")
 class RestoredPartition:
     """The segments to read, and the state after the last one; None if there is no segment.
 
-    Below `lost_before`, offsets that no segment has may have been acknowledged. `quarantined` is not read.
+    Below `lost_before`, offsets that no segment has may have been acknowledged. `quarantined` are not read; each has
+    the last offset that it can have held.
     """
 
     segments: Sequence[Segment]
     end: LogEnd | None
     lost_before: int = 0
-    quarantined: Sequence[SegmentKey] = ()
+    quarantined: Mapping[SegmentKey, int] = attrs.field(factory=dict)
 
 
 @attrs.define
@@ -120,6 +121,7 @@ class _PartitionRestore:
     log_start_offset: int
     segments: dict[SegmentKey, Segment] = attrs.field(factory=dict, init=False)
     footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
+    known_ends: Mapping[SegmentKey, int] = attrs.field(factory=dict, init=False)  # offsets behind those that changed
     damaged: set[SegmentKey] = attrs.field(factory=set, init=False)
     quarantined: list[Quarantined] = attrs.field(factory=list, init=False)
     ends: Mapping[int, int] = attrs.field(init=False)  # by base offset, the last offset before the next base offset
@@ -147,7 +149,7 @@ class _PartitionRestore:
                 [*(self._end_offset(each) for each in self.quarantined), *(each.last_offset + 1 for each in missing)],
                 default=0,
             ),
-            quarantined=[each.key for each in self.quarantined],
+            quarantined={each.key: self._end_offset(each) - 1 for each in self.quarantined},
         )
 
     # ---- what the checkpoint tells ------------------------------------------------------------------------------
@@ -157,6 +159,7 @@ class _PartitionRestore:
             return ()
         recognised = self.known.recognise(self.listed.values())
         self.segments = {segment.key: segment for segment in recognised.segments}
+        self.known_ends = {key: last_offset + 1 for key, last_offset in recognised.changed.items()}
         self.restorer.statistics.vouched_segment_count += len(recognised.segments)
         return recognised.missing
 
@@ -264,10 +267,13 @@ class _PartitionRestore:
 
     def _end_offset(self, damaged: Quarantined) -> int:
         """Behind the last offset that it can have held. What a flush wrote ends before the next base offset."""
-        following = self.ends.get(damaged.key.base_offset)
-        if damaged.end_is_known or damaged.key.generation or following is None:
+        key = damaged.key
+        if damaged.end_is_known:
             return damaged.end_offset
-        return following + 1
+        if key in self.known_ends:
+            return self.known_ends[key]
+        following = None if key.generation else self.ends.get(key.base_offset)
+        return damaged.end_offset if following is None else following + 1
 
     def _what_is_read_instead(self, damaged: Quarantined, segments: Sequence[Segment]) -> str:
         first, end_offset = damaged.key.base_offset, self._end_offset(damaged)
