@@ -77,10 +77,14 @@ class CorruptBatch(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """INVALID_RECORD (87): a well-formed record batch that must not be stored."""
+    """INVALID_RECORD (87): a well-formed record batch that must not be stored.
 
-    def __init__(self, message: str) -> None:
+    `record_errors` says what is wrong with which records, counted from 0, where it is single ones.
+    """
+
+    def __init__(self, message: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(87, message)
+        self.record_errors = record_errors
 
 
 class StoreError(KafScaleError):

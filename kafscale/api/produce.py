@@ -34,6 +34,7 @@ from kafscale.log.wal import Round
 from kafscale.wire import error_codes
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -45,7 +46,7 @@ from kafscale.wire.records import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
-    has_keyless_record,
+    keyless_records,
     set_log_append_time,
     validate,
     validate_compressed,
@@ -54,6 +55,7 @@ from kafscale.wire.records import (
 CHECKED_IN_THREAD_BYTES = 64 << 10  # unpacking less takes under a millisecond
 OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_ZSTD = 7
+RECORD_ERRORS_MAX_COUNT = 100  # of one batch; Kafka tells all, which can be many times the size of the batch
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
 REFUSED_ATTRIBUTES = CONTROL | LOG_APPEND_TIME | TRANSACTIONAL
@@ -312,16 +314,26 @@ def _check_records(candidate: _Candidate, max_decompressed_bytes: int) -> None:
     """Check what is inside of a compressed batch, and that a compacted topic gets keys. Raises KafkaError."""
     if candidate.header.codec:
         validate_compressed(candidate.data, candidate.header, max_decompressed_bytes)
-    if candidate.partition.config.compact and has_keyless_record(
-        candidate.data, max_decompressed_bytes=max_decompressed_bytes
-    ):
-        raise InvalidRecord("a compacted topic accepts no record without a key")
+    partition = candidate.partition
+    if partition.config.compact:
+        keyless = keyless_records(candidate.data, max_decompressed_bytes=max_decompressed_bytes)
+        if keyless:
+            reason = f"Compacted topic cannot accept message without key in topic partition {partition}."
+            raise InvalidRecord(
+                f"{len(keyless)} of {candidate.header.record_count} records have no key, which a compacted topic needs",
+                tuple((index, reason) for index in keyless[:RECORD_ERRORS_MAX_COUNT]),
+            )
 
 
 def _refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
     response.error_code = exc.code
     response.error_message = exc.message
     response.base_offset = -1
+    if isinstance(exc, InvalidRecord):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+            for index, reason in exc.record_errors
+        ]
 
 
 API = Api(0, "Produce", 0, 11, ProduceRequest, ProduceResponse, begin)

@@ -7,6 +7,8 @@ and they do not. A record whose offset delta is not its index is CORRUPT_MESSAGE
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import HEADER_BYTES, LENGTH_END, BatchHeader, compute_crc, parse_header
@@ -53,8 +55,8 @@ def validate_compressed(view: memoryview, header: BatchHeader, max_decompressed_
     _walk(compression.decompress(header.codec, view[HEADER_BYTES:], max_decompressed_bytes), 0, header.record_count)
 
 
-def has_keyless_record(view: memoryview, *, max_decompressed_bytes: int) -> bool:
-    """Whether a valid batch has a record without a key, which a compacted topic refuses.
+def keyless_records(view: memoryview, *, max_decompressed_bytes: int) -> Sequence[int]:
+    """Which records of a valid batch, counted from 0, have no key, so that a compacted topic refuses them.
 
     Raises:
         KafkaError: it can't be decompressed within the limit, or is not valid.
@@ -64,8 +66,9 @@ def has_keyless_record(view: memoryview, *, max_decompressed_bytes: int) -> bool
     if header.codec != compression.NONE:
         records = compression.decompress(header.codec, records, max_decompressed_bytes)
     position = 0
+    keyless = []
     try:
-        for _ in range(header.record_count):
+        for index in range(header.record_count):
             length, position = read_uvarint(records, position)
             following = position + (length >> 1)
             position += 1  # attributes
@@ -74,11 +77,11 @@ def has_keyless_record(view: memoryview, *, max_decompressed_bytes: int) -> bool
                     position += 1
                 position += 1
             if records[position] & 1:  # a negative length, zigzag
-                return True
+                keyless.append(index)
             position = following
     except (IndexError, DecodeError) as error:
         raise InvalidRecord(f"the records of the batch are not what their lengths say: {error}") from error
-    return False
+    return keyless
 
 
 def _refuse_length(header: BatchHeader, size_bytes: int) -> None:

@@ -30,7 +30,7 @@ from kafscale.wire.batch_records import (
     iterate_records,
     max_timestamp,
 )
-from kafscale.wire.batch_validation import has_keyless_record, validate, validate_compressed
+from kafscale.wire.batch_validation import keyless_records, validate, validate_compressed
 
 __all__ = [
     "CONTROL",
@@ -48,8 +48,8 @@ __all__ = [
     "build_batch",
     "compute_crc",
     "encode_batch",
-    "has_keyless_record",
     "iterate_records",
+    "keyless_records",
     "max_timestamp",
     "parse_header",
     "set_base_offset",

@@ -10,10 +10,12 @@ import attrs
 import pytest
 import trio.testing
 
+from kafscale.api.produce import RECORD_ERRORS_MAX_COUNT
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.log.partition import Partition
+from kafscale.log.tail import coalesce
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
@@ -28,6 +30,7 @@ from kafscale.wire.messages.produce import (
 from kafscale.wire.records import (
     ProducerStamp,
     Record,
+    batches,
     build_batch,
     iterate_records,
     validate,
@@ -78,7 +81,11 @@ class Fixture:
         return answer.error_code
 
     def stored(self) -> list[memoryview]:
-        return [memoryview(batch.data) for batch in self.partition.tail.batches]
+        slices = coalesce(self.partition.tail.batches)
+        try:
+            return [memoryview(bytes(batch)) for buffer in slices.buffers for batch in batches(memoryview(buffer))]
+        finally:
+            slices.release()
 
 
 @asynccontextmanager
@@ -191,8 +198,13 @@ async def test_a_compacted_topic_accepts_no_record_without_a_key(
     autojump_clock: trio.testing.MockClock, codec: int
 ) -> None:
     async with broker(cleanup_policy="compact") as it:
-        mixed = records(b"a") + records(b"b", key=None)
-        assert await it.refused(build_batch(mixed, codec=codec)) == error_codes.INVALID_RECORD
+        mixed = records(b"a") + records(b"b", b"c", key=None) + records(b"d")
+        answer = await it.send(produce(build_batch(mixed, codec=codec)))
+        assert answer.error_code == error_codes.INVALID_RECORD
+        assert [each.batch_index for each in answer.record_errors] == [1, 2]
+        assert "without key in topic partition" in str(answer.record_errors[0].batch_index_error_message)
+        many = await it.send(produce(build_batch(records(b"a", key=None) * 1000, codec=codec)))
+        assert len(many.record_errors) == RECORD_ERRORS_MAX_COUNT
         assert (await it.send(produce(build_batch(records(b"a", b"b"), codec=codec)))).error_code == error_codes.NONE
 
 

@@ -14,7 +14,7 @@ from kafscale.wire.records import (
     HEADER_BYTES,
     Record,
     build_batch,
-    has_keyless_record,
+    keyless_records,
     parse_header,
     validate,
     validate_compressed,
@@ -178,7 +178,7 @@ def test_records_that_are_not_compressed_as_the_header_says() -> None:
 def test_any_records_pass_or_are_refused(codec: int, raw: bytes) -> None:
     for count in (1, 3):
         view = with_records(raw, count, codec)
-        for work in (check, lambda view: has_keyless_record(view, max_decompressed_bytes=MIB)):
+        for work in (check, lambda view: keyless_records(view, max_decompressed_bytes=MIB)):
             try:
                 work(view)
             except KafkaError:
@@ -188,16 +188,17 @@ def test_any_records_pass_or_are_refused(codec: int, raw: bytes) -> None:
 @codecs
 def test_a_record_without_a_key_is_found_wherever_it_is(codec: int) -> None:
     keyed = [Record(key=b"" if i % 2 else bytes(i), value=bytes(i), timestamp_ms=i * i) for i in range(150)]
-    assert not has_keyless_record(memoryview(build_batch(keyed, codec=codec)), max_decompressed_bytes=MIB)
-    for index in (0, 70, 149):
+    for without in ([], [0], [70], [149], [0, 1, 70, 149]):
         records = list(keyed)
-        records[index] = Record(value=b"no key", timestamp_ms=1 << 40)
-        assert has_keyless_record(memoryview(build_batch(records, codec=codec)), max_decompressed_bytes=MIB)
+        for index in without:
+            records[index] = Record(value=b"no key", timestamp_ms=1 << 40)
+        batch = memoryview(build_batch(records, codec=codec))
+        assert keyless_records(batch, max_decompressed_bytes=MIB) == without
 
 
 def test_every_negative_key_length_is_no_key() -> None:
     view = with_records(raw_record(0, rest=varint(-2) + b"\1\0"), 1, compression.NONE)
-    assert has_keyless_record(view, max_decompressed_bytes=0)
+    assert keyless_records(view, max_decompressed_bytes=0) == [0]
 
 
 def test_validation_does_not_change_or_keep_the_buffer() -> None:
