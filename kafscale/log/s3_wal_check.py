@@ -18,7 +18,7 @@ from kafscale.log.findings import Finding, Kind
 from kafscale.log.logged_batches import LoggedBatches
 from kafscale.log.nurseries import for_each
 from kafscale.log.s3_wal_format import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
-from kafscale.log.s3_wal_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run
+from kafscale.log.s3_wal_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run, late_fences
 from kafscale.log.segment_check import Damage
 from kafscale.log.wal_check import CheckedEntry, check_entry
 from kafscale.log.wal_format import scan
@@ -100,11 +100,26 @@ class S3WalCheck:
     async def run(self, kept_until: WalPosition) -> None:
         """Read every object. What is missing up to `kept_until` was deleted. Raises StoreError."""
         for epoch, numbers in sorted(self.listed.items()):
-            found = find_run(epoch, numbers, kept_until)
+            late = await self._late_fences(epoch, numbers)
+            found = find_run(epoch, {each: size for each, size in numbers.items() if each not in late}, kept_until)
             await self._check_run(epoch, range(found.first, found.end))
             behind = [found.end] if found.has_fence else []
             for number in [*behind, *found.leftover]:
                 await self._check_behind(epoch, number, found)
+
+    async def _late_fences(self, epoch: int, numbers: Listed) -> Sequence[int]:
+        """None where they can't be told, as an object is damaged or has gone; that is said later, or is no fault."""
+        try:
+            late = await late_fences(self.store, self.namespace, epoch, numbers)
+        except (DamagedObject, NotFound):
+            return ()
+        self.findings += [
+            Finding(
+                name=self._key(epoch, each), kind=Kind.WAL_OBJECT, message="is a fence that came late", damage=False
+            )
+            for each in late
+        ]
+        return late
 
     async def _check_run(self, epoch: int, numbers: Sequence[int]) -> None:
         next_sequence: int | None = None
@@ -141,9 +156,7 @@ class S3WalCheck:
         elif not found.has_fence and check.header.durable_number >= found.end:
             self._damage(self._key(epoch, found.end), f"is missing: it had been acknowledged when {name} was written")
         else:
-            self.findings.append(
-                Finding(name=name, kind=Kind.WAL_OBJECT, message="has not been acknowledged", damage=False)
-            )
+            self._note(name, "has not been acknowledged")
 
     async def _read_all(self, names: Sequence[str]) -> Mapping[str, Buffer]:
         contents: dict[str, Buffer] = {}
@@ -164,6 +177,9 @@ class S3WalCheck:
         for each in entries:
             if each.header is not None:
                 self.batches.add(check.name, each.entry, each.header)
+
+    def _note(self, name: str, message: str) -> None:
+        self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, damage=False))
 
     def _damage(self, name: str, message: str, *, position: int | None = None) -> None:
         self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, position=position))

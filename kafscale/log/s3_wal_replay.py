@@ -204,6 +204,22 @@ def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
     return LogRun(first, end, end in listed, [number for number in sorted(listed) if number > end])
 
 
+async def late_fences(store: ObjectStore, namespace: str, epoch: int, listed: Listed) -> Sequence[int]:
+    """Those at the beginning whose number an object had before, and was deleted. Raises DamagedObject, StoreError."""
+    late: list[int] = []
+    for number, following in pairwise(sorted(listed)):
+        if listed[number] != HEADER_BYTES or not (await _read_header(store, _key(namespace, epoch, number))).is_fence:
+            break
+        if (await _read_header(store, _key(namespace, epoch, following))).durable_number < number:
+            break
+        late.append(number)
+    return late
+
+
+async def _read_header(store: ObjectStore, key: NumberedKey) -> ObjectHeader:
+    return decode_header(key.key, (await store.get_range(key.key, 0, HEADER_BYTES)).data)
+
+
 @attrs.frozen
 class _Epoch:
     """One epoch of the log, whose end is looked for."""
@@ -226,7 +242,7 @@ class _Epoch:
 
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
         """Where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
-        late = await self._late_fences(listed)
+        late = await late_fences(self.store, self.namespace, self.epoch, listed)
         run = find_run(self.epoch, {number: size for number, size in listed.items() if number not in late}, kept_until)
         if not listed and run.first > 1:
             raise DamagedObject(
@@ -237,20 +253,8 @@ class _Epoch:
             await self._check_fence(run.end)
         return attrs.evolve(run, leftover=[*late, *run.leftover])
 
-    async def _late_fences(self, listed: Listed) -> Sequence[int]:
-        """Those at the beginning whose number an object had before, and was deleted."""
-        late: list[int] = []
-        for number, following in pairwise(sorted(listed)):
-            if listed[number] != HEADER_BYTES or not (await self._header(number)).is_fence:
-                break
-            if (await self._header(following)).durable_number < number:
-                break
-            late.append(number)
-        return late
-
     async def _header(self, number: int) -> ObjectHeader:
-        key = self._key(number).key
-        return decode_header(key, (await self.store.get_range(key, 0, HEADER_BYTES)).data)
+        return await _read_header(self.store, self._key(number))
 
     def keys(self, run: LogRun) -> Sequence[NumberedKey]:
         return [self._key(number) for number in range(run.first, run.end)]

@@ -13,6 +13,7 @@ from kafscale.errors import KafkaError
 from kafscale.log.compaction import FAILED_PAUSE_SECONDS, Compactor
 from kafscale.log.compaction_plan import first_dirty_offset
 from kafscale.log.retention import Retention
+from kafscale.log.verification import Verifier
 from kafscale.log.verify_segment import check_segment
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
@@ -66,6 +67,18 @@ async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_cloc
         assert await fetched(log, max_bytes=1) == {2: "a=2", 3: "c=1", 4: "b=2"}
         assert len(log.partition().manifest.segments) == 1
         assert first_dirty_offset(log.partition()) == 5
+
+
+async def test_what_was_compacted_and_what_it_was_made_of_is_whole_for_a_verification(autojump_clock):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"], ["d=1", "a=3"])
+        await compact(log, compactor(log))
+    verifier = Verifier(store=store, namespace="default")
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    assert verifier.report.segments > 1
+    assert verifier.report.is_whole, verifier.report.findings
 
 
 async def test_records_that_are_not_in_the_bucket_yet_are_left_alone(autojump_clock):

@@ -10,7 +10,7 @@ from kafscale.errors import DamagedObject
 from kafscale.log.findings import Kind
 from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_check import S3WalCheck, WalObjectCheck
-from kafscale.log.s3_wal_format import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_object
+from kafscale.log.s3_wal_format import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
 from kafscale.log.s3_wal_replay import find_log, list_log, take_over
 from kafscale.log.wal_format import ENTRY_HEADER_BYTES, METADATA, WalEntry
 from kafscale.store.memory import MemoryStore
@@ -112,6 +112,19 @@ async def test_what_was_trimmed_is_not_missing():
     await written(store, range(5))
     await store.delete([key(1), key(2)])
     assert damage(await checked(store, kept_until=WalPosition(0, 2))) == []
+
+
+async def test_a_fence_that_came_late_hides_nothing_behind_it():
+    store = MemoryStore()
+    for offset in range(5):
+        await written_alone(store, offset)
+    await store.delete([key(1), key(2)])
+    fence = ObjectHeader(salt=0, epoch=1, entry_count=0, number=2, durable_number=1, sequence=0, body_bytes=0)
+    await store.put(key(2), [encode_header(fence)])
+    check = await checked(store, kept_until=WalPosition(0, 2))
+    assert damage(check) == []
+    assert [finding.name for finding in check.findings] == [key(2)]
+    assert check.entry_count == 3
 
 
 async def test_objects_that_go_while_the_log_is_read_are_no_damage():
