@@ -74,7 +74,7 @@ class LoggedBatches:
         partition.positions.append(entry.position)
 
     def compare(
-        self, partition_id: PartitionId, marks: Mapping[int, BatchMark], last_offset: int, key: str
+        self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str
     ) -> Iterator[Finding]:
         """What is in a segment as well must be the same there. `marks` are those of all of its batches, by offset.
 
@@ -95,7 +95,7 @@ class LoggedBatches:
             )
 
     def follow(
-        self, partition_id: PartitionId, partition: str, end: SegmentsEnd, log_start_offset: int
+        self, partition_id: PartitionId, end: SegmentsEnd, *, partition: str, log_start_offset: int
     ) -> Iterator[Finding]:
         """The log must go on where the segments end. `partition` is its name for people."""
         logged = self.partitions[partition_id]

@@ -285,7 +285,7 @@ class Verifier:
         partition_id = checked.key.topic_id, checked.key.partition
         for log in self._logs:
             if checked.marks and checked.last_offset is not None and partition_id in log.partitions:
-                found = log.compare(partition_id, checked.marks, checked.last_offset, checked.key.key)
+                found = log.compare(partition_id, checked.marks, last_offset=checked.last_offset, key=checked.key.key)
                 self.report.findings += found
 
     def _follow_logs(self) -> None:
@@ -296,7 +296,9 @@ class Verifier:
                 if topic is not None and end is not None:
                     log_start_offset = topic.log_start_offsets.get(partition_id[1], 0)
                     name = f"{topic.name}-{partition_id[1]}"
-                    self.report.findings += log.follow(partition_id, name, end, log_start_offset)
+                    self.report.findings += log.follow(
+                        partition_id, end, partition=name, log_start_offset=log_start_offset
+                    )
 
     def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
         """None if it is not known, as the last segment may be damaged."""
