@@ -296,7 +296,7 @@ class Broker:
             await flusher.start(log.flusher.run)
             if log.spiller is not None:
                 flusher.start_soon(log.spiller.run)
-            flusher.start_soon(log.reader.read_ahead.run)
+            flusher.start_soon(log.reader.run)
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 if isinstance(log.wal, S3Wal):

@@ -125,6 +125,11 @@ def _register_reader(metrics: Metrics, reader: LogReader) -> None:
     )
     counter("kafscale_cache_hit_bytes_total", "Bytes that fetches found in memory.", lambda: looks.hit_bytes)
     counter("kafscale_cache_evictions_total", "Ranges that made room for others.", lambda: looks.evicted_count)
+    if (disk := reader.ranges.disk) is not None:
+        metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: disk.size_bytes)
+        counter("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: disk.statistics.hit_count)
+        counter("kafscale_disk_cache_written_bytes_total", "Bytes put there.", lambda: disk.statistics.written_bytes)
+        counter("kafscale_disk_cache_failures_total", "Errors of that disk.", lambda: disk.statistics.failed_count)
     counter("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
     counters(
         "kafscale_readahead_bytes_total",

@@ -14,11 +14,13 @@ from kafscale.log.compaction import Compactor
 from kafscale.log.compaction_round import CompactionStatistics
 from kafscale.log.deletion import Deleter
 from kafscale.log.disk import Disk
+from kafscale.log.disk_cache import DiskCache
 from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.merger import Merger
 from kafscale.log.pacing import FlushPacer
+from kafscale.log.partition import WriteAheadLog
 from kafscale.log.quarantine import Examiner
 from kafscale.log.ranges import RangeReader
 from kafscale.log.read_ahead import ReadAhead
@@ -62,14 +64,8 @@ def open_log(
         assert journal is not None
         journal.on_durable = lambda entries: log.on_durable(entries)  # noqa: PLW0108
         wal = journal
-    cache = SegmentCache(settings.cache_bytes)
-    footers = Footers(views.fetch, settings.limits.footer_cache_bytes, cache)
-    reader = LogReader(
-        footers=footers,
-        ranges=RangeReader(store=views.fetch, cache=cache, budget=ByteBudget(settings.fetch_buffer_bytes)),
-        read_ahead=ReadAhead(store=views.prefetch, footers=footers, cache=cache, max_bytes=settings.readahead_bytes),
-        wal=wal,
-    )
+    reader = _open_reader(settings, views, wal)
+    footers = reader.footers
     flusher = Flusher(
         uploader=Uploader(
             store=views.acknowledge,
@@ -191,6 +187,23 @@ def _make_compactor(settings: Settings, rewriter: Rewriter, footers: Footers, me
         lambda: compactor.max_dirty_ratio,
     )
     return compactor
+
+
+def _open_reader(settings: Settings, views: StoreViews, wal: WriteAheadLog | None) -> LogReader:
+    cache = SegmentCache(settings.cache_bytes)
+    disk = None
+    if settings.cache_directory is not None:
+        disk = DiskCache(directory=settings.cache_directory, max_bytes=settings.cache_disk_bytes, memory=cache)
+    footers = Footers(views.fetch, settings.limits.footer_cache_bytes, cache)
+    budget = ByteBudget(settings.fetch_buffer_bytes)
+    return LogReader(
+        footers=footers,
+        ranges=RangeReader(store=views.fetch, cache=cache, budget=budget, disk=disk),
+        read_ahead=ReadAhead(
+            store=views.prefetch, footers=footers, cache=cache, max_bytes=settings.readahead_bytes, disk=disk
+        ),
+        wal=wal,
+    )
 
 
 def _make_spiller(log: Log, metrics: Metrics) -> Spiller:

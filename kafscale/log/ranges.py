@@ -1,4 +1,4 @@
-"""Ranges of segments for fetches: from the cache, from a read that is under way, or by one ranged GET.
+"""Ranges of segments for fetches: from the cache, from a read that is under way, from disk, or by one ranged GET.
 
 What is read for a fetch is within the fetch budget until the cache has taken it over or it has been sent.
 """
@@ -9,6 +9,7 @@ import attrs
 
 from kafscale.errors import DamagedObject
 from kafscale.log.byte_budget import ByteBudget
+from kafscale.log.disk_cache import DiskCache
 from kafscale.log.segment_cache import Range, SegmentCache
 from kafscale.log.tail import Slices
 from kafscale.store.base import ObjectPart, ObjectStore
@@ -22,6 +23,7 @@ class RangeReader:
     store: ObjectStore
     cache: SegmentCache
     budget: ByteBudget
+    disk: DiskCache | None = None
 
     async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:
         """Bytes from `start` on, up to `end` or to an earlier row, by at most one GET. The caller owes `release()`.
@@ -39,7 +41,7 @@ class RangeReader:
             if loading is not None:
                 slices = await self._wait_for(loading, start, end)
                 continue
-            gap_end = self.cache.gap_end(key, start, end)
+            gap_end = self.cache.gap_end(key, start, end if self.disk is None else self.disk.end_of(key, start, end))
             share = await self.budget.share(gap_end - start, may_wait=may_wait)
             if share is None:
                 return None
@@ -62,8 +64,9 @@ class RangeReader:
     async def _load(self, wanted: Range) -> Slices:
         self.cache.statistics.miss_count += 1
         try:
-            part = await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes)
-            data = whole(part, wanted)
+            data = None if self.disk is None else await self.disk.read(wanted)
+            if data is None:
+                data = whole(await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes), wanted)
         except BaseException as exc:
             self.cache.failed(wanted, exc)
             wanted.release()

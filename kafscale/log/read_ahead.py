@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, StoreError
+from kafscale.log.disk_cache import DiskCache
 from kafscale.log.footers import Footers
 from kafscale.log.manifest import Segment
 from kafscale.log.partition import Partition
@@ -99,6 +100,7 @@ class ReadAhead:
     footers: Footers
     cache: SegmentCache
     max_bytes: int
+    disk: DiskCache | None = None
     statistics: ReadAheadStatistics = attrs.field(factory=ReadAheadStatistics, init=False)
     held_bytes: int = attrs.field(default=0, init=False)  # pinned in the cache for streams that are not there yet
     _streams: OrderedDict[tuple[Partition, int], _Stream] = attrs.field(factory=OrderedDict, init=False)
@@ -213,6 +215,8 @@ class ReadAhead:
             piece = _Piece(found if found.is_cached else None, found.size_bytes, footer.offset_at(found.end), False)
         else:
             end = footer.row_start(footer.rows_within(row, piece_bytes))
+            if self.disk is not None:
+                end = self.disk.end_of(segment.key, start, end)
             wanted = self.cache.reserve(segment.key, start, self.cache.gap_end(segment.key, start, end))
             if wanted is None:
                 return False
@@ -233,9 +237,10 @@ class ReadAhead:
     async def _read(self, piece: _Piece, wanted: Range) -> None:
         data: memoryview | None = None
         try:
-            part = await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes)
-            if part is not None:
-                data = whole(part, wanted)
+            data = None if self.disk is None else await self.disk.read(wanted)
+            if data is None:
+                part = await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes)
+                data = None if part is None else whole(part, wanted)
         except (StoreError, DamagedObject) as exc:
             self._failed(exc)
         finally:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import attrs
+import trio
 
 from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.log.footers import Footers
@@ -49,6 +50,13 @@ class LogReader:
 
     def __attrs_post_init__(self) -> None:
         self.examiner = Examiner(store=self.ranges.store)
+
+    async def run(self) -> None:
+        """Read ahead, and keep on disk what memory has no room for, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.read_ahead.run)
+            if self.ranges.disk is not None:
+                nursery.start_soon(self.ranges.disk.run)
 
     def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | None:
         """Batches from the memory tail, without a copy; None if they are elsewhere. The caller owes `release()`."""

@@ -73,6 +73,11 @@ class Range:
         """Whether it counts in the cache, and not in the fetch budget."""
         return self._share is None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its object was not deleted since, and it not evicted."""
+        return self._is_listed
+
     def retain(self) -> None:
         """Pin it once more."""
         self._cache._pin(self)
@@ -86,11 +91,13 @@ class Range:
 class SegmentCache:
     """At most `max_bytes` of ranges; the one that was not used for longest goes first.
 
-    `on_idle` is called when the last user of a range has released it, so that it may be evicted.
+    `on_idle` is called when the last user of a range has released it, so that it may be evicted; `on_forget` for a
+    segment whose object is to be deleted.
     """
 
     max_bytes: int
     on_idle: Callable[[], None] | None = attrs.field(default=None, init=False)
+    on_forget: Callable[[SegmentKey], None] | None = attrs.field(default=None, init=False)
     size_bytes: int = attrs.field(default=0, init=False)
     statistics: CacheStatistics = attrs.field(factory=CacheStatistics, init=False)
     _listed: RangeMap[Range] = attrs.field(factory=RangeMap, init=False)
@@ -170,6 +177,8 @@ class SegmentCache:
             if each in self._idle:
                 self._remove_idle(each)
                 self._free(each)
+        if self.on_forget is not None:
+            self.on_forget(key)
 
     # ---- what is pinned, and what may go ------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from kafscale.testing.metadata import MemoryMetadataStore
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
 MemoryEnds = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit
+CACHE_BYTES = 1 << 20
 
 
 def memory_parts() -> StorageParts:
@@ -43,6 +44,8 @@ def memory_settings(**changes: Any) -> Settings:
         "store": StoreUrl(scheme="memory"),
         "chunk_pool_bytes": POOL_BYTES,
         "wal_segment_bytes": 1 << 20,
+        "cache_bytes": CACHE_BYTES,
+        "readahead_bytes": CACHE_BYTES // 4,
         "flush_objects_per_minute": UNPACED,
     }
     return Settings(**(chosen | changes))

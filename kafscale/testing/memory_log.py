@@ -163,7 +163,7 @@ async def memory_log(
         await nursery.start(log.flusher.run)
         if log.spiller is not None:
             nursery.start_soon(log.spiller.run)
-        nursery.start_soon(log.reader.read_ahead.run)
+        nursery.start_soon(log.reader.run)
         yield MemoryLog(log, store, disk)
         nursery.cancel_scope.cancel()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.config import Address, Listener, StoreUrl
+from kafscale.config import Address, Listener, Settings, StoreUrl
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,9 @@ def test_a_store_url_is_read_and_written(text: str, url: StoreUrl) -> None:
 def test_what_is_no_store_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a store; allowed: file:PATH, s3://BUCKET"):
         StoreUrl.parse(text)
+
+
+def test_the_cache_of_segments_is_for_stores_that_are_far() -> None:
+    near, far = Settings(), Settings(store=StoreUrl(scheme="s3", bucket="b"))
+    assert (near.cache_bytes, near.readahead_bytes) == (0, 0)
+    assert (far.cache_bytes, far.readahead_bytes) == (64 << 20, 8 << 20)
