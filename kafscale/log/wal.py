@@ -50,7 +50,7 @@ NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give u
 NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 CROWDED_FRACTION = 0.75  # of `max_bytes`
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
-CROWDED_ENTRIES_COUNT = 300_000
+CROWDED_ENTRIES_COUNT = 250_000
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
@@ -120,7 +120,7 @@ class Wal:
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
-    much memory they take, wherever their data is. So a file gets a quarter of these at most, however short they are.
+    much memory they take, wherever their data is. So a file gets an eighth of these at most, however short they are.
     """
 
     disk: Disk
@@ -364,7 +364,7 @@ class Wal:
 
     def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
         room = file.size_bytes - file.end
-        fitting = round._entries[: max(0, self.waiting_max_count // 4 - file.entry_count)]
+        fitting = round._entries[: max(0, self.waiting_max_count // 8 - file.entry_count)]
         if round._size_bytes <= room:
             return fitting
         for index, entry in enumerate(fitting):
@@ -446,7 +446,7 @@ class Wal:
         return self._has_too_many() or sum(file.size_bytes for file in self._files) + size_bytes > self.max_bytes
 
     def _has_too_many(self) -> bool:
-        return self._pending_count() > self.waiting_max_count * 3 // 4  # what the next file may get comes on top
+        return self._pending_count() > self.waiting_max_count * 3 // 4  # this file and the next one come on top
 
     def _pending_count(self) -> int:
         return sum(file.pending_count for file in self._files)
