@@ -14,6 +14,8 @@ from mmap import mmap
 
 import attrs
 
+from kafscale.store.base import Buffer
+
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.75  # Kafka's 0.9 costs it up to ten probes a look-up; here each one is interpreted
 EMPTY = -1
@@ -45,7 +47,7 @@ class OffsetMap:
         words = memoryview(mmap(-1, SLOT_BYTES * count)).cast("Q")
         self._high_halves, self._low_halves, self._ends = words[:count], words[count : 2 * count], words[2 * count :]
 
-    def put_all(self, keyed_offsets: Iterable[tuple[bytes, int]]) -> int | None:
+    def put_all(self, keyed_offsets: Iterable[tuple[Buffer, int]]) -> int | None:
         """Remember these offsets, in order; returns the first one that found no room, or None.
 
         Written out without calls, as `get_all` is: these two are a third of what compaction costs.
@@ -66,7 +68,7 @@ class OffsetMap:
             ends[slot] = offset + 1
         return None
 
-    def get_all(self, keys: Iterable[bytes]) -> Sequence[int]:
+    def get_all(self, keys: Iterable[Buffer]) -> Sequence[int]:
         """The latest offset of each of these keys, EMPTY for one that was never put."""
         high_halves, low_halves, ends = self._high_halves, self._low_halves, self._ends
         slots_count = self._slots_count

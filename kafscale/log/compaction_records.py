@@ -27,6 +27,7 @@ from kafscale.wire.records import (
 )
 
 NO_TIMESTAMP = -1
+RECORDS_MAX_COUNT = 1_000_000  # of a batch, at 150 bytes each: only what was made to unpack to a thousandfold has more
 
 
 @attrs.frozen(eq=False)
@@ -39,7 +40,7 @@ class RecordPlaces:
     data: Buffer
     starts: Sequence[int]
     offsets: Sequence[int]
-    keys: Sequence[bytes | None]
+    keys: Sequence[bytes | bytearray | None]
     tombstones: Sequence[bool]
 
     def __len__(self) -> int:
@@ -47,23 +48,25 @@ class RecordPlaces:
 
 
 def locate_records(batch: memoryview, header: BatchHeader) -> RecordPlaces:
-    """Find the records of a batch that fills `batch`. Raises CorruptBatch."""
-    data: Buffer = batch[HEADER_BYTES:]
+    """Find the records of a batch that fills `batch`. Raises CorruptBatch, also for more than RECORDS_MAX_COUNT."""
+    if header.record_count > RECORDS_MAX_COUNT:
+        raise CorruptBatch(f"the batch at offset {header.base_offset} has {header.record_count} records")
+    data: bytes | bytearray
     if header.codec == compression.NONE or not header.record_count:
-        data = bytes(data)  # bytes are indexed and sliced in half the time that a view takes
+        data = bytes(batch[HEADER_BYTES:])  # bytes are indexed and sliced in half the time that a view takes
     else:
-        data = bytes(compression.decompress(header.codec, data, MAX_DECOMPRESSED_BYTES))
+        data = compression.decompress(header.codec, batch[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
     try:
         return _locate(data, header)
     except (IndexError, DecodeError) as exc:
         raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is damaged: {exc}") from exc
 
 
-def _locate(data: bytes, header: BatchHeader) -> RecordPlaces:
+def _locate(data: bytes | bytearray, header: BatchHeader) -> RecordPlaces:
     """Written out without calls for what has one byte, as nearly every number in a small record has."""
     base_offset = header.base_offset
     starts, offsets, tombstones = [0], [], []
-    keys: list[bytes | None] = []
+    keys: list[bytes | bytearray | None] = []
     end = 0
     for _ in range(header.record_count):
         length, position = (data[end], end + 1) if data[end] < 128 else read_uvarint(data, end)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
-from kafscale.log.compaction_records import keep_records, locate_records, without_records
+from kafscale.log.compaction_records import RECORDS_MAX_COUNT, keep_records, locate_records, without_records
 from kafscale.log.segment_check import validate_compacted
 from kafscale.wire import compression
 from kafscale.wire.primitives import varint
@@ -118,3 +119,10 @@ def test_a_timestamp_that_is_none_is_damage(delta):
     batch = memoryview(encode_batch(header, varint(len(record)) + record))
     with pytest.raises(CorruptBatch):
         keep_records(header, locate_records(batch, header), [0], delete_horizon_ms=0)
+
+
+def test_a_batch_of_more_records_than_memory_is_for_is_refused():
+    batch = batch_of([Record(b"a", b"1")])
+    header = attrs.evolve(parse_header(batch), record_count=RECORDS_MAX_COUNT + 1)
+    with pytest.raises(CorruptBatch, match="1000001 records"):
+        locate_records(batch, header)
