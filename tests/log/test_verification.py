@@ -76,7 +76,7 @@ class MemoryPartition:
     topic_id: bytes = TOPIC_ID
     index: int = 0
     encoded_end: bytes = b""
-    quarantined: tuple = ()
+    quarantined: dict = attrs.field(factory=dict)
 
     @property
     def manifest(self):
