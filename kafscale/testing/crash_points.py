@@ -9,6 +9,8 @@ disk, store and metadata are wrapped, and the broker itself has no hook.
     wal-write-torn                 only a part of a group arrives
     wal-delete-before, -after      a WAL file is deleted, since a flush was committed
     kfs-put-before, -during, -after, index-put-before, -during, -after
+    merge-kfs-put-during           the `.kfs` of a merged segment is written
+    merge-index-put-after          both are there, and what they were made of is still read
     s3-wal-put-before, -during, -after     an object of the log in the bucket
     checkpoint-put-before, -during, -after
     metadata-commit-before, -during, -after
@@ -43,11 +45,19 @@ POINTS = (
     *("wal-delete-before", "wal-delete-after"),
     *("kfs-put-before", "kfs-put-during", "kfs-put-after"),
     *("index-put-before", "index-put-during", "index-put-after"),
+    *("merge-kfs-put-during", "merge-index-put-after"),
     *("s3-wal-put-before", "s3-wal-put-during", "s3-wal-put-after"),
     *("checkpoint-put-before", "checkpoint-put-during", "checkpoint-put-after"),
     *("metadata-commit-before", "metadata-commit-during", "metadata-commit-after"),
 )
-PUTS = {"kfs-put": "*.kfs", "index-put": "*.index", "s3-wal-put": "*.wal", "checkpoint-put": "*.checkpoint"}
+PUTS = {
+    "kfs-put": "*.kfs",
+    "index-put": "*.index",
+    "merge-kfs-put": "*-0000[1-9].kfs",
+    "merge-index-put": "*-0000[1-9].index",
+    "s3-wal-put": "*.wal",
+    "checkpoint-put": "*.checkpoint",
+}
 DURING_MAX_SECONDS = 0.002  # about as long as a small write with its sync takes
 
 
