@@ -147,7 +147,10 @@ def test_the_memory_of_a_broker_is_watched_over_a_stall_and_what_clients_saw_is_
 def test_memory_above_the_bound_or_a_lost_record_is_told():
     setup = Setup.of(200, seconds=600)
     assert setup.connections_count == 200
-    assert finding_of(setup, OUTCOME).is_shown
+    found = finding_of(setup, OUTCOME)
+    assert found.is_shown
+    assert found.plot is not None
+    assert len(ElementTree.fromstring(found.plot.svg()).findall("{*}polyline")) == 2
     for changes in (
         {"anomalies": ["lost write in memory-0"]},
         {"silent_count": 1},
