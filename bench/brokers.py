@@ -29,6 +29,7 @@ from kafscale.errors import KafkaError
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
 STOP_SECONDS = 30
 TOPIC_SECONDS = 20
+FLUSH_SECONDS = 120
 OWN_NAME = "kafscale"
 
 
@@ -70,6 +71,11 @@ class RunningBroker:
         lines = httpx.get(self.metrics_url).raise_for_status().text.splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
+
+    def flush(self) -> None:
+        """Have everything in the bucket; a peer has no say in this."""
+        if self.metrics_url is not None:
+            httpx.post(self.metrics_url.replace("/metrics", "/flush"), timeout=FLUSH_SECONDS).raise_for_status()
 
     def create_topic(self, partitions: int) -> None:
         """An empty topic, in place of one that an earlier load has left."""

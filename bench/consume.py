@@ -6,7 +6,6 @@ Options after `--` go to `kafscale serve`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,6 @@ DATA_BYTES = 128 * MIB  # of all partitions; the default chunk pool holds it wit
 FETCH_BYTES = MIB
 LOAD_IN_FLIGHT = 64
 LOAD_MAX_SECONDS = 120
-FLUSH_MAX_SECONDS = 60
 SOURCE_OPTIONS = {
     TAIL: ("--flush-interval", "1h", "--segment-bytes", "1GiB"),
     BACKLOG: ("--flush-interval", "2s"),
@@ -116,7 +114,7 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
     )
     runner.send(run_produce, load)
     if point.source == BACKLOG:
-        wait_for_flush(broker)
+        broker.flush()
     return FetchLoad(
         address=broker.address,
         partitions=point.partitions,
@@ -125,13 +123,6 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
         max_bytes=FETCH_BYTES,
         seconds=0,
     )
-
-
-def wait_for_flush(broker: RunningBroker) -> None:
-    """Until the broker holds nothing that is not in the bucket; a peer has no say in this."""
-    deadline = time.monotonic() + FLUSH_MAX_SECONDS
-    while broker.samples().get("kafscale_tail_bytes", 0) and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import attrs
 import click
 
 from bench.brokers import OwnBroker, Peer, RunningBroker, Startable
-from bench.consume import wait_for_flush
 from bench.figures import Result, middle
 from bench.options import common_options
 from bench.peers.disk import synced_mib_per_second
@@ -120,7 +119,7 @@ class _Run:
 
 def _let_disk_rest(running: RunningBroker) -> None:
     """So that no broker pays for what another one, or its own warm-up, has written."""
-    wait_for_flush(running)
+    running.flush()
     os.sync()
 
 
