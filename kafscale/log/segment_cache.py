@@ -1,8 +1,7 @@
 """Ranges of segments in memory: those that were read lately, and those that are being read. No I/O here.
 
 A range begins and ends at a row of its segment's footer, and no two of a segment overlap. What a key refers to never
-changes, so a range is never stale; only `kafscale verify --repair` writes an object again, with the same batches at the
-same places, and it runs without a broker.
+changes, so a range is never stale; only a repair writes an object again, and then its ranges are forgotten.
 
 Every byte is counted exactly once, for as long as somebody can reach it:
 
