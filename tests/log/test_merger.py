@@ -194,7 +194,7 @@ async def test_readers_are_not_disturbed_by_a_merge(autojump_clock):
     """While the new object is on its way, in the moment of the change, and when the old ones are gone."""
     store = FaultyStore(MemoryStore())
     gate = store.hold(On("put_if_absent", "*-00001.kfs"))
-    async with merging_log(store) as log:
+    async with merging_log(store, cache_bytes=0) as log:
         await flushed(log, 10)
         await gate.wait_arrived(1)
         await check_values(log, count=10)
