@@ -31,7 +31,7 @@ async def merging_log(store, disk=None, **options) -> AsyncIterator[MemoryLog]:
     """A log that merges, and deletes what it has merged."""
     topics = options.pop("topics", [topic_spec(file_delete_delay_ms=DELAY_MS)])
     check_lead = options.pop("check_lead", None)
-    settings = {"segment_merge_bytes": TARGET_BYTES} | options
+    settings = {"segment_merge_bytes": TARGET_BYTES, "cache_bytes": 0} | options
     async with memory_log(store, disk or MemoryDisk(), topics=topics, **settings) as log:
         if check_lead is not None:
             log.log.merger.rewriter.check_lead = check_lead
