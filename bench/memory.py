@@ -36,6 +36,12 @@ POOL_SIZE = "128MiB"
 WAL_SIZE = "256MiB"
 BEFORE, STALLED, AFTER, READING_BACK = "before", "store stalled", "after", "reading the rest"
 SAMPLE_SECONDS = 1.0
+HELD = {  # what the broker says that it holds, by the names of its metrics
+    "pool": "kafscale_pool_used_bytes",
+    "cache": "kafscale_cache_bytes",
+    "fetches": "kafscale_fetch_buffer_bytes",
+    "footers": "kafscale_footer_cache_bytes",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +93,7 @@ class Sample:
     rss_mib: float
     bytes_in: float
     bytes_out: float
+    held_bytes: Mapping[str, float] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -124,6 +131,7 @@ class Outcome:
                 "in MiB/s": (last.bytes_in - first.bytes_in) / MIB / seconds,
                 "out MiB/s": (last.bytes_out - first.bytes_out) / MIB / seconds,
                 "seconds": seconds,
+                **{f"{name} max MiB": max(sample.held_bytes.get(name, 0) for sample in samples) / MIB for name in HELD},
             },
         )
 
@@ -203,6 +211,7 @@ class Run:
             rss_mib=rss_mib,
             bytes_in=_sum(metrics, "kafscale_topic_bytes_in_total"),
             bytes_out=_sum(metrics, "kafscale_topic_bytes_out_total"),
+            held_bytes={name: _sum(metrics, metric) for name, metric in HELD.items()},
         )
 
     def _pauses(self) -> int:
