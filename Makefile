@@ -71,7 +71,7 @@ bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on agains
 	$(BIN)/python -m bench.claims
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless told otherwise
-	$(BIN)/python -m bench.peers --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
+	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)

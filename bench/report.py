@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -31,13 +31,24 @@ def show(results: Sequence[Result], title: str) -> None:
     table = Table(title=title)
     table.add_column("point", no_wrap=True)
     table.add_column("broker")
-    for heading in (*_COLUMNS, "spread"):
+    for heading in headings()[2:]:
         table.add_column(heading, justify="right")
+    for cells in rows(results):
+        table.add_row(*cells)
+    console().print(table)
+
+
+def headings() -> Sequence[str]:
+    """Of what `rows` gives."""
+    return ["point", "broker", *_COLUMNS, "spread"]
+
+
+def rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
+    """A row for each point and broker, in the order in which they were measured."""
     for point, broker in dict.fromkeys((each.point, each.broker) for each in results):
         rounds = [each for each in results if (each.point, each.broker) == (point, broker)]
         medians = [_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()]
-        table.add_row(point, broker, *medians, _spread([each.requests_per_second for each in rounds]))
-    console().print(table)
+        yield [point, broker, *medians, _spread([each.requests_per_second for each in rounds])]
 
 
 _COLUMNS: dict[str, Callable[[Result], float | None]] = {
@@ -56,7 +67,7 @@ _COLUMNS: dict[str, Callable[[Result], float | None]] = {
 
 
 def _cell(value: float | None) -> str:
-    if value is None:
+    if value is None or value != value:
         return "–"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
 
@@ -92,6 +103,12 @@ def save(name: str, results: Sequence[Result], options: Mapping[str, object]) ->
     """Write every round to a file of its own under `bench/results`."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    write(path, results, options)
+    return path
+
+
+def write(path: Path, results: Sequence[Result], options: Mapping[str, object]) -> None:
+    """Every round, and what it was run with and on."""
     content = {
         "version": __version__,
         "machine": machine(),
@@ -99,4 +116,3 @@ def save(name: str, results: Sequence[Result], options: Mapping[str, object]) ->
         "results": [attrs.asdict(each) for each in results],
     }
     path.write_text(json.dumps(content, indent=1, default=str) + "\n")
-    return path

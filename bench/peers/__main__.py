@@ -22,6 +22,7 @@ from bench.peers.disk import synced_mib_per_second
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker, find_java
 from bench.peers.loads import KAFKA_DEFAULT, KAFKA_DURABLE, Context, Load, all_loads
+from bench.peers.page import write_page
 from bench.peers.targets import OWN, OWN_MEMORY, show_targets
 from bench.report import save, show
 from bench.runner import Runner
@@ -35,9 +36,11 @@ DISK_SECONDS = 5.0
 @click.command()
 @click.option("--load", "wanted", multiple=True, metavar="TEXT", help="Only loads whose name begins with TEXT.")
 @click.option("--broker", "names", multiple=True, metavar="NAME", help="Only these brokers.")
+@click.option("--docs", is_flag=True, help="Write docs/benchmarks/peers.md, .json and .svg, and not bench/results.")
 @common_options
 def main(
     *,
+    docs: bool,
     wanted: Sequence[str],
     names: Sequence[str],
     seconds: float,
@@ -72,8 +75,8 @@ def main(
     show(run.results, "peers: medians of the rounds")
     click.echo(f"the disk takes {disk[0]:.0f} MiB/s synced before the run, {disk[1]:.0f} after it")
     targets = show_targets(run.results, min(disk))
-    options = click.get_current_context().params
-    click.echo(save("peers", run.results, {**options, "disk_mib_per_second": disk, "targets": targets}))
+    options = {**click.get_current_context().params, "disk_mib_per_second": round(min(disk))}
+    click.echo(write_page(run.results, targets, options) if docs else save("peers", run.results, options))
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -83,12 +83,12 @@ TARGETS: Sequence[Target] = [
 ]  # fmt: skip
 
 
-def show_targets(results: Sequence[Result], disk_mib_per_second: float) -> Sequence[Mapping[str, object]]:
+def show_targets(results: Sequence[Result], disk_mib_per_second: float) -> Sequence[Mapping[str, str]]:
     """Print the table, and return its rows. A target whose loads were not run is left out."""
     table = Table(title="what must be reached")
-    for heading in ("load", "figure", "ours", "peer", "theirs", "ratio", "wanted", "reached"):
+    for heading in ("load", "unit", "ours", "peer", "theirs", "ratio", "wanted", "reached"):
         table.add_column(heading, overflow="fold")
-    rows: list[Mapping[str, object]] = []
+    rows: list[Mapping[str, str]] = []
     for target in TARGETS:
         ours, theirs = (
             _median(results, target.load, broker, target.reading) for broker in (target.broker, target.peer)
@@ -99,7 +99,7 @@ def show_targets(results: Sequence[Result], disk_mib_per_second: float) -> Seque
         wanted = f"{'<=' if target.less_is_better else '>='} {target.factor:.2g}x"
         wanted += f" or {disk_mib_per_second * DISK_SHARE:.0f}" if target.or_disk_share else ""
         cells = [target.load, target.unit, f"{ours:,.1f} ({target.broker})", target.peer, f"{theirs:,.1f}",
-                 f"{ours / theirs:.2f}", wanted, "yes" if reached else "NO"]  # fmt: skip
+                 f"{ours / theirs if theirs else 0:.2f}", wanted, "yes" if reached else "NO"]  # fmt: skip
         table.add_row(*cells)
         rows.append(dict(zip((str(column.header) for column in table.columns), cells, strict=True)))
     console().print(table)

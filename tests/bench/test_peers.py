@@ -1,11 +1,15 @@
 """What surrounds the loads of `bench.peers`: the tools' output, the endpoint, the targets. Kafka is not started."""
 
+import json
+from xml.etree import ElementTree
+
 import pytest
 
 from bench.figures import Figures, Result
 from bench.peers.endpoint import Endpoint
 from bench.peers.java import PRODUCED
 from bench.peers.loads import KAFKA_DURABLE, all_loads
+from bench.peers.page import write_page
 from bench.peers.targets import OWN, TARGETS, show_targets
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
@@ -63,3 +67,18 @@ def test_less_is_better_for_latency():
     for ours, reached in ((10.0, "yes"), (10.1, "NO")):
         results = [result(OWN, load, mib=1, p99_ms=ours), result(KAFKA_DURABLE, load, mib=1, p99_ms=50)]
         assert [row["reached"] for row in show_targets(results, 1)] == [reached]
+
+
+def test_a_run_becomes_a_page_with_a_plot(tmp_path, capsys):
+    load = "produce 960KiB/5/1"
+    results = [
+        result(broker, load, mib=mib + round) for broker, mib in ((OWN, 400), (KAFKA_DURABLE, 210)) for round in (0, 8)
+    ]
+    targets = show_targets(results, 10_000)
+    options = {"rounds": 2, "seconds": 1.0, "disk_mib_per_second": 500}
+    page = write_page(results, targets, options, tmp_path).read_text()
+    assert f"| {load} | MiB/s | 404.0 ({OWN}) | {KAFKA_DURABLE} | 214.0 | 1.89 |" in page
+    assert "**" not in page
+    assert json.loads((tmp_path / "peers.json").read_text())["options"]["targets"] == targets
+    root = ElementTree.parse(tmp_path / "peers.svg").getroot()
+    assert "1.9x" in [text.text for text in root.findall("{*}text")]
