@@ -27,7 +27,7 @@ from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.memory_load import MemoryLoad
 from bench.s3_process import S3Process, s3_process
-from kafscale.config import Settings
+from kafscale.config import Settings, StoreUrl
 from kafscale.config.units import MIB, parse_size
 from kafscale.testing.process import BrokerProcess, broker_process
 
@@ -80,7 +80,7 @@ class Setup:
 
 def bounded_bytes(pool_size: str) -> int:
     """Pool, cache and fetch budget, these two by default."""
-    settings = Settings()
+    settings = Settings(store=StoreUrl.parse("s3://bench"))
     return parse_size(pool_size) + settings.cache_bytes + settings.fetch_buffer_bytes
 
 

@@ -110,9 +110,9 @@ class Limits:
         least=1_000,
     )
     footer_cache_bytes: Size = option(
-        64 * MIB,
+        32 * MIB,
         "Segment footers (the index of their batches) that are kept in memory.",
-        why="A footer is about 50 bytes for each 64 KiB of its segment, so 64 MiB index some 80 GiB.",
+        why="A footer is about 50 bytes for each 64 KiB of its segment, so 32 MiB index some 40 GiB.",
         least=64 * KIB,
     )
     store_timeout_seconds: Seconds = option(

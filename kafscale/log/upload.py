@@ -40,7 +40,7 @@ from kafscale.store.paths import SegmentKey
 logger = logging.getLogger(__name__)
 
 CRC_IN_THREAD_BYTES = 8 << 20  # below this CRC-32C takes less than a thread hop is worth
-READ_BACK_MAX_BYTES = 64 << 20  # what flushes that read their batches back from the WAL hold outside of the pool
+READ_BACK_MAX_BYTES = 32 << 20  # what flushes that read their batches back from the WAL hold outside of the pool
 
 
 @attrs.frozen

@@ -43,7 +43,7 @@ OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its 
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
 ROOM_MAX_SECONDS = 20.0  # for memory or disk space; Kafka's clients give up a request after 30 s
 ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must all be refused in time
-OVERFLOW_MAX_BYTES = 64 << 20  # of all connections: large frames that the pool had no room for, until they are refused
+OVERFLOW_MAX_BYTES = 32 << 20  # of all connections: large frames that the pool had no room for, until they are refused
 OVERFLOW_MAX_SECONDS = 5.0  # for such a frame to arrive: with what it has waited, still less than a client's 30 s
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
