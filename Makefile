@@ -15,7 +15,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -25,8 +25,8 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
 test: check ## Set up everything and run formatting, lint, types, import direction and tests
-	$(BIN)/python -m pytest -m "not java and not faults and not compose" $(PYTEST_ARGS)
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-faults, make test-compose."
+	$(BIN)/python -m pytest -m "not java and not spark and not faults and not compose" $(PYTEST_ARGS)
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose."
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests
 	$(BIN)/ruff format --check .
@@ -40,6 +40,9 @@ format: $(VENV)/installed-dev ## Format the code, and repair what lint can repai
 
 test-java: has-java $(VENV)/installed-dev ## Test with Kafka's own Java tools; needs Java 17 and Maven
 	$(BIN)/python -m pytest -m java $(PYTEST_ARGS)
+
+test-spark: has-java $(VENV)/installed-spark ## Test Spark's readers and writers; needs Java 17 and Maven
+	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
 
 test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m kafscale.testing.simulate $(SEEDS) --first $(FIRST_SEED)
@@ -94,6 +97,11 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale and the development tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-spark: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing KafScale, Spark and the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@touch $(VENV)/installed $(VENV)/installed-dev $@
 
 $(VENV)/bin/python:
 	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \

@@ -62,7 +62,7 @@ class _Found:
 
 @attrs.define(eq=False)
 class Catalog:
-    """Looks into a bucket. Footers that were read are kept."""
+    """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects."""
 
     bucket: Bucket
     namespace: str = NAMESPACE_DEFAULT
@@ -137,6 +137,7 @@ class Catalog:
         """By partition, of the incarnation of the topic that was written last."""
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
+        before = {key: found for key, found in self._found.items() if key.topic == topic}
         for info in self.bucket.list(topic_name_prefix(topic, namespace=self.namespace)):
             key = parse_segment_key(info.key)
             if key is None:
@@ -146,6 +147,11 @@ class Catalog:
             else:
                 found = self._found[key] = _Found(key, info, index_sizes.pop(key.of_kind("index").key, 0))
                 by_id[key.topic_id][key.partition].append(found)
+        for key, known in before.items():
+            if self._found[key] is known:  # was not listed now
+                del self._found[key]
+            if self._found.get(key) != known:
+                self._footers.pop(key, None)
         return max(by_id.values(), key=_last_modified_ms, default={})
 
 

@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 from kafscale.errors import CorruptBatch, KafkaError
 from kafscale.spark.varints import Positions, Raw, read_varint, read_varints
 from kafscale.wire import compression
-from kafscale.wire.batch_header import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, LOG_APPEND_TIME, MAGIC
+from kafscale.wire.batch_header import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    TRANSACTIONAL,
+)
 
 CRC_FROM = 21  # what the CRC covers begins at the attributes
 LANES_MIN_COUNT = 96  # fewer batches than this are walked one by one: a step costs as much as some twenty records
@@ -62,6 +70,17 @@ class Wanted:
     start_offset: int
     end_offset: int
     columns: Sequence[str] = tuple(COLUMN_TYPES)
+    committed_only: bool = False
+
+
+class UnknownOutcome(Exception):
+    """A record of a transaction was met where only committed ones are wanted."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(
+            f"offset {offset} was written in a transaction, and whether that was committed is not looked up; "
+            "set kafka.isolation.level to read_uncommitted to read such records"
+        )
 
 
 def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> pa.RecordBatch:
@@ -109,6 +128,8 @@ def _find_batches(data: memoryview, wanted: Wanted) -> _Batches:
         outside = base_offset >= wanted.end_offset or base_offset + last_offset_delta < wanted.start_offset
         if outside or attributes & CONTROL or not count:
             continue
+        if wanted.committed_only and attributes & TRANSACTIONAL:
+            raise UnknownOutcome(base_offset)
         if crc32c(data[start + CRC_FROM : end]) != crc:
             raise CorruptBatch(f"offset {base_offset}: the CRC-32C of the batch is wrong")
         append_time = max_timestamp if attributes & LOG_APPEND_TIME else _NO_APPEND_TIME

@@ -36,6 +36,7 @@ class SplitReader:
     namespace: str
     columns: Sequence[str]
     fail_on_data_loss: bool
+    committed_only: bool = False
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """All records of a split, in order. Raises DataLoss, StoreError."""
@@ -48,6 +49,7 @@ class SplitReader:
                 start_offset=next_offset,
                 end_offset=end_offset,
                 columns=self.columns,
+                committed_only=self.committed_only,
             )
             yield from self._read_or_find(each, wanted)
             next_offset = end_offset
@@ -98,11 +100,16 @@ class SplitReader:
             yield from self.read(split)
 
     def _lose(self, message: str) -> None:
-        if self.fail_on_data_loss:
-            raise DataLoss(
-                f"{message}. Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
-            )
-        logger.error("data loss, and failOnDataLoss is off: %s", message)
+        report_loss(message, fail=self.fail_on_data_loss)
+
+
+def report_loss(message: str, *, fail: bool) -> None:
+    """Raises DataLoss, or logs it as an error."""
+    if fail:
+        raise DataLoss(
+            f"{message}. Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
+        )
+    logger.error("data loss, and failOnDataLoss is off: %s", message)
 
 
 def _named(wanted: Wanted) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.log.manifest import Segment
+from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.segment import Footer
 from kafscale.spark.catalog import Catalog, PartitionLog
 from kafscale.store.paths import SegmentKey
@@ -52,11 +52,12 @@ class Split:
 
 @attrs.frozen(kw_only=True)
 class Extent:
-    """Offsets of a partition that are wanted; the end is exclusive."""
+    """Offsets of a partition that are wanted, the end exclusive; what is before `min_timestamp_ms` may be left out."""
 
     log: PartitionLog
     start_offset: int
     end_offset: int
+    min_timestamp_ms: int | None = None
 
 
 def plan(
@@ -67,12 +68,30 @@ def plan(
     footers = catalog.footers(segment.key for extent in wanted for segment in _within(extent))
     pieces = [list(_pieces(extent, footers)) for extent in wanted]
     total_bytes = sum(piece.size_bytes for found in pieces for piece in found)
-    size_bytes = SPLIT_BYTES if min_splits <= 1 else min(SPLIT_BYTES, math.ceil(total_bytes / min_splits))
+    split_bytes = SPLIT_BYTES if min_splits <= 1 else min(SPLIT_BYTES, math.ceil(total_bytes / min_splits))
     return [
         split
         for extent, found in zip(wanted, pieces, strict=True)
-        for split in _group(extent, found, size_bytes, max_records)
+        if found
+        for split in _group(extent, found, split_bytes, max_records)
     ]
+
+
+def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
+    """Where a read of about `max_bytes` from the extent's start on ends; some batches at least."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    taken_bytes = 0
+    for piece in _pieces(extent, footers):
+        if taken_bytes and taken_bytes + piece.size_bytes > max_bytes:
+            return piece.start_offset
+        taken_bytes += piece.size_bytes
+    return extent.end_offset
+
+
+def size_bytes(catalog: Catalog, extent: Extent) -> int:
+    """Of all that the extent has, as it is stored."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    return sum(piece.size_bytes for piece in _pieces(extent, footers))
 
 
 def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
@@ -113,17 +132,26 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
             next_offset = footer.last_offset + 1
             if row + 1 < len(footer.index.base_offsets):
                 next_offset = footer.index.base_offsets[row + 1]
+            if not _is_late(footer, row, extent.min_timestamp_ms):
+                continue
             if next_offset > extent.start_offset and start_offset < end_offset:
                 yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset)
 
 
-def _group(extent: Extent, pieces: Sequence[Range], size_bytes: int, max_records: int | None) -> Iterator[Split]:
+def _is_late(footer: Footer, row: int, min_timestamp_ms: int | None) -> bool:
+    """Whether a row can have a record that is as late."""
+    if min_timestamp_ms is None or footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+        return True
+    return footer.index.max_timestamps_ms[row] >= min_timestamp_ms
+
+
+def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_records: int | None) -> Iterator[Split]:
     """Neighbouring pieces become one split, and within it one range, until that is large enough."""
     cuts = [0]
     taken_bytes, start_offset = 0, extent.start_offset
     for index, piece in enumerate(pieces):
         too_many = max_records is not None and piece.start_offset - start_offset >= max_records
-        if index > cuts[-1] and (taken_bytes + piece.size_bytes > size_bytes or too_many):
+        if index > cuts[-1] and (taken_bytes + piece.size_bytes > split_bytes or too_many):
             cuts.append(index)
             taken_bytes, start_offset = 0, piece.start_offset
         taken_bytes += piece.size_bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 from crc32c import crc32c
@@ -31,6 +32,13 @@ class SegmentObjects:
         """Put both into a store."""
         await store.put(self.key.key, [self.kfs])
         await store.put(self.key.of_kind("index").key, [self.index])
+
+    def write_to(self, directory: Path) -> None:
+        """Make both files of a directory that is a store."""
+        for key, data in ((self.key, self.kfs), (self.key.of_kind("index"), self.index)):
+            path = directory / key.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 def make_batch(base_offset: int, values: Sequence[bytes], *, producer_id: int = -1, base_sequence: int = 0) -> bytes:

@@ -1,0 +1,127 @@
+"""From options to splits, on the driver: which offsets are read, what of them is there, and what is lost.
+
+Nothing that was asked for is left out silently: it is an error, or is reported under failOnDataLoss=false.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from kafscale.errors import ConfigError
+from kafscale.spark.bounds import Bounds
+from kafscale.spark.catalog import Catalog, PartitionLog
+from kafscale.spark.offsets import LATEST, OffsetFinder
+from kafscale.spark.options import BatchOptions, ReadOptions
+from kafscale.spark.reading import SplitReader, report_loss
+from kafscale.spark.splits import Extent, Split, holes, plan
+from kafscale.spark.subscription import Logs, TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Planner:
+    """Plans reads of one bucket."""
+
+    options: ReadOptions
+    catalog: Catalog
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Planner:
+        """Raises ConfigError."""
+        return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace))
+
+    @property
+    def finder(self) -> OffsetFinder:
+        """Finds what limits mean."""
+        return OffsetFinder(self.catalog, self.options.fail_on_data_loss)
+
+    def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
+        """What is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
+        return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
+
+    def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
+        """All that a batch query reads. Raises ConfigError, DataLoss, StoreError."""
+        logs = self.logs({*options.starting.names, *options.ending.names})
+        starts, ends = self.finder.find(options.starting, logs), self.finder.find(options.ending, logs)
+        for (topic, index), start in starts.items():
+            if start > ends[topic, index]:
+                raise ConfigError(
+                    f"partition {index} of topic '{topic}' would begin at {start} ({options.starting.option}) and end "
+                    f"at {ends[topic, index]} ({options.ending.option}); records that were just produced come into the "
+                    "bucket by `kafscale flush`"
+                )
+        if options.ending.has(LATEST):
+            self.report_damaged(logs.values())
+        return self.splits(logs, starts, ends, bounds=bounds)
+
+    def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
+        """What has these offsets. Raises DataLoss, StoreError."""
+        extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
+        if bounds is not None:
+            extents = [each for each in map(bounds.narrow, extents) if each is not None]
+        for extent in extents:
+            for hole in holes(self.catalog, extent):
+                self._lose(extent.log, hole.start, hole.stop, "no intact segment has them")
+        found = plan(
+            self.catalog,
+            extents,
+            min_splits=self.options.min_partitions or 0,
+            max_records=self.options.max_records_per_partition,
+        )
+        _log_plan(logs.values(), found)
+        return found
+
+    def reader(self, columns: Sequence[str]) -> SplitReader:
+        """What a task reads its splits with."""
+        return SplitReader(
+            bucket=self.catalog.bucket,
+            namespace=self.catalog.namespace,
+            columns=columns,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            committed_only=self.options.committed_only,
+        )
+
+    def report(self, message: str) -> None:
+        """Raises DataLoss, or logs it, as failOnDataLoss says."""
+        report_loss(message, fail=self.options.fail_on_data_loss)
+
+    def report_damaged(self, logs: Collection[PartitionLog]) -> None:
+        """Damaged segments behind the end of what can be read, which no offset that is asked for would come upon."""
+        for log in logs:
+            for key in log.damaged:
+                if key.base_offset >= log.end_offset:
+                    self.report(f"{key.key} is damaged, so partition {log.partition} of {log.topic} ends before it")
+
+    def _extent(self, log: PartitionLog, start_offset: int, end_offset: int) -> Extent:
+        first, behind = start_offset, end_offset
+        if start_offset < end_offset:
+            first = min(max(start_offset, log.start_offset), end_offset)
+            behind = max(min(end_offset, log.end_offset), first)
+            if start_offset < first:
+                self._lose(log, start_offset, first, f"the log begins at {log.start_offset} now")
+            if behind < end_offset:
+                self._lose(log, behind, end_offset, f"what is in the bucket ends at {log.end_offset}; was it flushed?")
+        return Extent(log=log, start_offset=first, end_offset=behind)
+
+    def _lose(self, log: PartitionLog, start_offset: int, end_offset: int, why: str) -> None:
+        self.report(f"offsets {start_offset} to {end_offset - 1} of partition {log.partition} of {log.topic}: {why}")
+
+
+def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
+    segments = [segment for log in logs for segment in log.segments]
+    read = {each.key for split in splits for each in split.ranges}
+    logger.info(
+        "%d tasks read %d of %d bytes, of %d of %d segments, in %d partitions",
+        len(splits),
+        sum(split.size_bytes for split in splits),
+        sum(segment.size_bytes for segment in segments),
+        len(read),
+        len(segments),
+        len({(split.topic, split.partition) for split in splits}),
+    )
