@@ -277,6 +277,7 @@ async def test_flush_all_does_not_wait_for_a_closed_partition(autojump_clock, st
 async def test_an_idle_partition_costs_no_task_and_no_timer(autojump_clock, store):
     topics = [topic_spec(300)]
     async with memory_log(store, MemoryDisk(), topics=topics) as log:
+        await wait_all_tasks_blocked()  # the log's own tasks may still start others
         idle = trio.lowlevel.current_statistics()
         for index in range(300):
             await log.append(log.partition(index), b"a")
