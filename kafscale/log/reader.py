@@ -21,7 +21,7 @@ from kafscale.log.ranges import RangeReader
 from kafscale.log.read_ahead import ReadAhead
 from kafscale.log.tail import Slices, TailBatch, coalesce
 from kafscale.store.base import Buffer
-from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
+from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import batches, iterate_records, parse_header
 
 ALL_BYTES = 1 << 62
@@ -70,10 +70,13 @@ class LogReader:
 
         What is not in the chunk pool counts in the fetch budget; None if that is used up and the caller may not wait.
         Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
-        NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
+        KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic was deleted meanwhile, NotFound if the segment has gone from
+        the bucket, DamagedObject, StoreError.
         """
         wanted_offset = offset
         while offset < partition.high_watermark:
+            if partition.closed:
+                raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted meanwhile")
             selected = partition.select_tail(offset, max_bytes)
             segment = None if selected else partition.manifest.find(offset)
             if selected:

@@ -6,7 +6,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.log.footer_reading import read_footer
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
 from kafscale.log.reader import GAP_MAX_BYTES
@@ -25,6 +25,7 @@ from kafscale.testing.memory_log import (
     topic_spec,
     write_segment,
 )
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import set_base_offset
 
 SIZE = len(batch_of(bytes(100)))
@@ -219,6 +220,27 @@ async def test_batches_that_are_flushed_while_they_are_read_from_the_wal_are_hel
         assert [record.value for record in found] == [b"%d" % number + bytes(9000) for number in range(20)]
         assert log.log.pool.used_bytes == 0
         assert log.log.wal.statistics().pending_count == 0
+
+
+async def test_a_read_that_waits_for_the_budget_ends_if_its_topic_is_deleted_meanwhile(autojump_clock):
+    """It used to look for the batches for ever, and let nobody else run."""
+    async with memory_log(MemoryStore(), MemoryDisk(), flush_interval_seconds=1e9) as log:
+        await log.append(log.partition(), b"a")
+        log.partition().spill()
+        budget = log.log.reader.ranges.budget
+        await budget.acquire(budget.size_bytes)
+
+        async def read() -> None:
+            with pytest.raises(KafkaError) as caught:
+                await log.read(log.partition(), 0)
+            assert caught.value.code == UNKNOWN_TOPIC_OR_PARTITION
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            log.log.close_topic(TOPIC)
+            budget.release(budget.size_bytes)
+        assert not budget.used_bytes
 
 
 async def test_neighbours_in_one_wal_file_are_read_back_together(autojump_clock):
