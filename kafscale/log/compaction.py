@@ -30,7 +30,7 @@ from kafscale.metrics import Counter
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE_SECONDS = 300.0  # the store has been retried before; nobody waits for it
-PARTITIONS_PER_STEP_COUNT = 1_000  # then others may run
+PASSED_BY_COUNT = 1_000  # partitions that are not compacted, between two of trio's checkpoints
 GENERATIONS_LEFT_OUT_COUNT = 2  # above those listed: an upload of the process before may still arrive, and a merge's
 
 
@@ -79,12 +79,13 @@ class Compactor:
         worth_it: list[CleanablePart] = []
         max_dirty_ratio = 0.0
         for count, partition in enumerate(partitions, start=1):
-            if not count % PARTITIONS_PER_STEP_COUNT:
+            if not count % PASSED_BY_COUNT:
                 await trio.lowlevel.checkpoint()
             if not partition.config.compact or partition.closed or self._is_paused(partition):
                 continue
             try:
                 part = await find_cleanable(partition, self.footers, self.now_ms())
+                await trio.lowlevel.checkpoint()  # it goes through all segments of the partition
             except (DamagedObject, StoreError) as exc:
                 self._failed(partition, exc)
                 continue
@@ -98,6 +99,8 @@ class Compactor:
         return self._paused_until.get(partition, 0.0) > trio.current_time()
 
     def _failed(self, partition: Partition, exc: Exception) -> None:
+        if partition.closed:
+            return  # the topic was deleted meanwhile, and its objects
         self.failed_count.value += 1
         if isinstance(exc, DamagedObject):
             self._paused_until[partition] = math.inf
@@ -136,5 +139,5 @@ class Compactor:
 
     def _next_generation(self, partition: Partition) -> int:
         """Above every generation that the bucket may hold of a partition."""
-        newest = max(each.generation for each in partition.manifest.segments)
+        newest = max((each.generation for each in partition.manifest.segments), default=0)
         return max(newest + GENERATIONS_LEFT_OUT_COUNT, self._generations.get(partition, 0)) + 1

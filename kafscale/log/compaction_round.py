@@ -142,18 +142,24 @@ class CompactionRound:
     async def _rewrite_group(
         self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int
     ) -> bool:
+        if not self._is_read(group):
+            return False
         sources = [await self.footers.get(each) for each in group]
         left = RewritePass(compaction, max(each.last_offset for each in sources))
         await self._read(group, group[0].base_offset, left)
         tells_more = first_dirty_offset > self.part.first_dirty_offset
         if len(group) == 1 and not left.has_changed and not tells_more:
             return True
-        if self.partition.closed or not all(self.partition.manifest.refers_to(each.key) for each in group):
+        if not self._is_read(group):
             return False
         footer = await _off_the_loop(len(left.body), lambda: self._make_footer(group, sources, left))
         footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
         self.statistics.written_bytes.value += len(left.body)
         return await self.rewriter.replace(self.partition, group, footer, [left.body])
+
+    def _is_read(self, group: Sequence[Segment]) -> bool:
+        """Or else the topic was deleted, or retention has taken some of it: the objects may be gone."""
+        return not self.partition.closed and all(self.partition.manifest.refers_to(each.key) for each in group)
 
     def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
         if not left.spans:
@@ -182,7 +188,8 @@ class CompactionRound:
         for stretch in stretches(segments, start_offset):
             if batch_pass.is_over or self.partition.closed:
                 return
-            await self._read_stretch(stretch, batch_pass)
+            if self.partition.manifest.refers_to(stretch.segment.key):  # retention takes the oldest
+                await self._read_stretch(stretch, batch_pass)
 
     async def _read_stretch(self, stretch: Stretch, batch_pass: BatchPass) -> None:
         key = stretch.segment.kfs_key

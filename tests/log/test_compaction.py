@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,7 @@ import trio
 from kafscale.errors import KafkaError
 from kafscale.log.compaction import FAILED_PAUSE_SECONDS, Compactor
 from kafscale.log.compaction_plan import first_dirty_offset
+from kafscale.log.partition import Partition
 from kafscale.log.retention import Retention
 from kafscale.log.verification import Verifier
 from kafscale.log.verify_segment import check_segment
@@ -480,6 +482,43 @@ async def test_segments_that_retention_takes_meanwhile_do_not_come_back(autojump
             await retention(log).enforce()
         assert log.partition().log_start_offset == 2
         assert list((await fetched(log)).values()) == ["c=1", "d=1"]
+
+
+@pytest.mark.parametrize("gets", [1.5, 4.5, 5.5])
+async def test_objects_that_retention_has_deleted_meanwhile_are_not_missed(gets, autojump_clock, nursery):
+    """It used to be taken for a failure of the store."""
+    store = SimulatedStore(MemoryStore())
+    topics = [
+        topic_spec(
+            **{**COMPACT, "cleanup_policy": ("compact", "delete")},
+            retention_ms=-1,
+            retention_bytes=140,
+            file_delete_delay_ms=0,
+        )
+    ]
+    async with memory_log(store, MemoryDisk(), topics=topics) as log:
+        nursery.start_soon(log.log.deleter.run)
+        await append_segments(log, ["a=1"], ["b=1"], ["c=1"], ["d=1"])
+        found = compactor(log, target_bytes=1)
+        async with trio.open_nursery() as compacting:
+            compacting.start_soon(compact, log, found)
+            await trio.sleep(gets * store.latency_seconds)
+            await retention(log).enforce()
+        assert (found.failed_count.value, log.partition().log_start_offset) == (0, 2)
+        assert list((await fetched(log)).values()) == ["c=1", "d=1"]
+
+
+async def test_a_partition_whose_only_segment_is_quarantined_meanwhile_is_not_compacted(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1"])
+
+        def partitions() -> Iterator[Partition]:
+            yield log.partition()
+            for segment in tuple(log.partition().manifest.segments):  # when it has been looked at
+                log.partition().quarantine(segment)
+
+        await compactor(log).compact_all(partitions)
+        assert not log.partition().manifest.segments
 
 
 def retention(log: MemoryLog) -> Retention:
