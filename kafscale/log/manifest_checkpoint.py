@@ -173,44 +173,60 @@ async def find_manifests(store: ObjectStore, namespace: str, writer: VersionWrit
 
 
 async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
-    """The object as buffers. Lets others run in between."""
+    """The object as buffers. Lets others run in between; each partition is as it was at one moment."""
     body: list[bytes] = []
-    size_bytes = since_checkpoint = 0
+    size_bytes = partition_count = since_checkpoint = 0
     for partition in partitions:
-        encoded = _encode_partition(partition)
-        if size_bytes + len(encoded) > MAX_BYTES:
+        taken = _snapshot(partition)
+        if size_bytes + taken.size_bytes > MAX_BYTES:
             continue
-        body.append(encoded)
-        size_bytes += len(encoded)
-        since_checkpoint += 1 + len(partition.manifest.segments)
-        if since_checkpoint >= SLICE_COUNT:
-            since_checkpoint = 0
-            await trio.lowlevel.checkpoint()
-    header = _HEADER.pack(MAGIC, VERSION, len(body), size_bytes)
+        partition_count += 1
+        size_bytes += taken.size_bytes
+        body.append(taken.head)
+        for start in range(0, len(taken.segments), SLICE_COUNT):
+            rows = taken.segments[start : start + SLICE_COUNT]
+            body.append(b"".join(map(_encode_segment, rows)))
+            since_checkpoint += 1 + len(rows)
+            if since_checkpoint >= SLICE_COUNT:
+                since_checkpoint = 0
+                await trio.lowlevel.checkpoint()
+    header = _HEADER.pack(MAGIC, VERSION, partition_count, size_bytes)
     checksum = crc32c(header)
     for part in body:
         checksum = crc32c(part, checksum)
     return [header, checksum.to_bytes(4, "big"), *body]
 
 
-def _encode_partition(partition: Partition) -> bytes:
+@attrs.frozen(eq=False)
+class _Snapshot:
+    """A partition at one moment: `segments` is a copy, and not encoded yet."""
+
+    head: bytes
+    segments: Sequence[Segment]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.head) + len(self.segments) * _SEGMENT.size
+
+
+def _snapshot(partition: Partition) -> _Snapshot:
     segments = [*partition.manifest.segments, *map(_placeholder, partition.quarantined.items())]
     head = _PARTITION.pack(partition.topic_id, partition.index, len(partition.encoded_end), len(segments))
-    pack = _SEGMENT.pack
-    rows = [
-        pack(
-            each.key.base_offset,
-            each.key.generation,
-            each.key.version,
-            each.last_offset,
-            each.size_bytes,
-            each.max_timestamp_ms,
-            each.first_dirty_offset,
-            each.fingerprint,
-        )
-        for each in segments
-    ]
-    return b"".join([head, partition.encoded_end, *rows])
+    return _Snapshot(head + partition.encoded_end, segments)
+
+
+def _encode_segment(segment: Segment) -> bytes:
+    key = segment.key
+    return _SEGMENT.pack(
+        key.base_offset,
+        key.generation,
+        key.version,
+        segment.last_offset,
+        segment.size_bytes,
+        segment.max_timestamp_ms,
+        segment.first_dirty_offset,
+        segment.fingerprint,
+    )
 
 
 def _placeholder(quarantined: tuple[SegmentKey, int]) -> Segment:

@@ -67,13 +67,7 @@ def open_log(
     reader = _open_reader(settings, views, wal)
     footers = reader.footers
     flusher = Flusher(
-        uploader=Uploader(
-            store=views.acknowledge,
-            footers=footers,
-            reader=reader,
-            deadline_seconds=settings.limits.store_upload_deadline_seconds,
-            check_lead=check_lead if settings.durability is Durability.SEGMENT else None,
-        ),
+        uploader=_make_uploader(settings, views, reader, check_lead=check_lead),
         pool=pool,
         interval_seconds=settings.flush_interval_seconds,
         immediate=wal is None,
@@ -81,25 +75,8 @@ def open_log(
         duration_seconds=metrics.histogram("kafscale_flush_seconds", "From the start of a flush to its commit.").of(),
         failed_count=metrics.counter("kafscale_flush_failures_total", "Flushes that are tried again.").of(),
     )
-    deleter = Deleter(
-        store=views.background,
-        footers=footers,
-        deleted_count=metrics.counter("kafscale_segments_deleted_total", "Segments whose objects were deleted.").of(),
-        failed_count=metrics.counter(
-            "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
-        ).of(),
-    )
+    deleter = _make_deleter(views, footers, metrics)
     rewriter = Rewriter(store=views.background, deleter=deleter, check_lead=check_lead or trio.lowlevel.checkpoint)
-    merger = Merger(
-        rewriter=rewriter,
-        target_bytes=settings.segment_merge_bytes,
-        merges_count=metrics.counter("kafscale_merges_total", "Merges of small segments into a larger one.").of(),
-        sources_count=metrics.counter("kafscale_merged_segments_total", "Segments that they were made of.").of(),
-        merged_bytes=metrics.counter("kafscale_merged_bytes_total", "Record batches in these segments.").of(),
-        failed_count=metrics.counter(
-            "kafscale_merge_failures_total", "Merges that are tried again, and segments that can't be merged."
-        ).of(),
-    )
     _register_damage(metrics, reader.examiner)
     log = Log(
         views=views,
@@ -111,7 +88,7 @@ def open_log(
         flusher=flusher,
         reader=reader,
         deleter=deleter,
-        merger=merger,
+        merger=_make_merger(settings, rewriter, metrics),
         compactor=_make_compactor(settings, rewriter, footers, metrics),
         traffic=TrafficMetrics.register(metrics),
     )
@@ -161,6 +138,42 @@ def _register_damage(metrics: Metrics, examiner: Examiner) -> None:
     )
     examiner.rebuilt_segment_count = rebuilt.of("kfs")
     examiner.rebuilt_index_count = rebuilt.of("index")
+
+
+def _make_uploader(
+    settings: Settings, views: StoreViews, reader: LogReader, *, check_lead: Callable[[], Awaitable[None]] | None
+) -> Uploader:
+    return Uploader(
+        store=views.acknowledge,
+        footers=reader.footers,
+        reader=reader,
+        deadline_seconds=settings.limits.store_upload_deadline_seconds,
+        check_lead=check_lead if settings.durability is Durability.SEGMENT else None,
+    )
+
+
+def _make_deleter(views: StoreViews, footers: Footers, metrics: Metrics) -> Deleter:
+    return Deleter(
+        store=views.background,
+        footers=footers,
+        deleted_count=metrics.counter("kafscale_segments_deleted_total", "Segments whose objects were deleted.").of(),
+        failed_count=metrics.counter(
+            "kafscale_segment_delete_failures_total", "Deletions of segments' objects that are tried again."
+        ).of(),
+    )
+
+
+def _make_merger(settings: Settings, rewriter: Rewriter, metrics: Metrics) -> Merger:
+    return Merger(
+        rewriter=rewriter,
+        target_bytes=settings.segment_merge_bytes,
+        merges_count=metrics.counter("kafscale_merges_total", "Merges of small segments into a larger one.").of(),
+        sources_count=metrics.counter("kafscale_merged_segments_total", "Segments that they were made of.").of(),
+        merged_bytes=metrics.counter("kafscale_merged_bytes_total", "Record batches in these segments.").of(),
+        failed_count=metrics.counter(
+            "kafscale_merge_failures_total", "Merges that are tried again, and segments that can't be merged."
+        ).of(),
+    )
 
 
 def _make_compactor(settings: Settings, rewriter: Rewriter, footers: Footers, metrics: Metrics) -> Compactor:

@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject
+from kafscale.log import manifest_checkpoint
 from kafscale.log.log_end import PRODUCERS_MAX_COUNT, LogEnd
 from kafscale.log.manifest_checkpoint import (
     _HEADER,
@@ -358,3 +359,26 @@ async def merge_some(log: MemoryLog, chance: random.Random) -> None:
         manifest.replace(sources, merged)
         if chance.random() < 0.7:
             await log.store.delete([key for each in sources for key in (each.kfs_key, each.index_key)])
+
+
+async def test_a_large_partition_is_encoded_as_it_was_at_one_moment(autojump_clock, monkeypatch) -> None:
+    """Its segments used to be encoded in one go, however many; now others run between them, and may merge some."""
+    monkeypatch.setattr(manifest_checkpoint, "SLICE_COUNT", 2)
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        for value in (b"a", b"b", b"c", b"d", b"e"):
+            await flush(log, value)
+        partition, encoded = log.partition(), []
+        before = b"".join(await encode_manifests([partition]))
+
+        async def encode() -> None:
+            encoded.append(b"".join(await encode_manifests([partition])))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(encode)
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+            assert not encoded
+            partition.replace_segments(partition.manifest.segments, await merge_segments(log, range(5)))
+            await flush(log, b"f")
+        assert encoded == [before]
+        assert b"".join(await encode_manifests([partition])) != before
