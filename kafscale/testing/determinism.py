@@ -53,7 +53,7 @@ def _determined(seed: object, clock: trio.abc.Clock) -> Iterator[None]:
     seed_scheduler(seed)
     random.seed(str(seed))
     os.urandom = system_random.randbytes
-    trio.to_thread.run_sync = _run_here
+    trio.to_thread.run_sync = run_here
     time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock.current_time() * 1e9)
     try:
         yield
@@ -64,7 +64,7 @@ def _determined(seed: object, clock: trio.abc.Clock) -> Iterator[None]:
             gc.enable()
 
 
-async def _run_here(sync_fn: Callable[..., T], *args: object, **options: object) -> T:
+async def run_here(sync_fn: Callable[..., T], *args: object, **options: object) -> T:
     """In place of `trio.to_thread.run_sync`: an autojump clock would not wait for a thread."""
     await trio.lowlevel.checkpoint()
     return sync_fn(*args)

@@ -15,6 +15,7 @@ from kafscale.log.merger import FAILED_MERGE_PAUSE_SECONDS
 from kafscale.log.verify_segment import check_segment
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key, version_1_topic_id
+from kafscale.testing.determinism import run_here
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_log import NOW_MS, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
@@ -217,7 +218,8 @@ async def check_fetch(log: MemoryLog) -> None:
     assert record.offset == 3
 
 
-async def test_segments_of_both_versions_and_of_several_generations_are_merged_into_one(autojump_clock):
+async def test_segments_of_both_versions_and_of_several_generations_are_merged_into_one(autojump_clock, monkeypatch):
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_here)  # the clock would jump while a thread makes a footer
     store, topic_id = MemoryStore(), version_1_topic_id("t")
     batches = make_batches(0, 60)
     for first in range(0, 60, 5):
