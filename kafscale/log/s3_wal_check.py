@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import attrs
 import trio
@@ -18,7 +19,7 @@ from kafscale.log.findings import Finding, Kind
 from kafscale.log.logged_batches import LoggedBatches
 from kafscale.log.nurseries import for_each
 from kafscale.log.s3_wal_format import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
-from kafscale.log.s3_wal_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run, late_fences
+from kafscale.log.s3_wal_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run
 from kafscale.log.segment_check import Damage
 from kafscale.log.wal_check import CheckedEntry, check_entry
 from kafscale.log.wal_format import scan
@@ -100,47 +101,34 @@ class S3WalCheck:
     async def run(self, kept_until: WalPosition) -> None:
         """Read every object. What is missing up to `kept_until` was deleted. Raises StoreError."""
         for epoch, numbers in sorted(self.listed.items()):
-            late = await self._late_fences(epoch, numbers)
-            found = find_run(epoch, {each: size for each, size in numbers.items() if each not in late}, kept_until)
-            await self._check_run(epoch, range(found.first, found.end))
+            found = find_run(epoch, numbers, kept_until)
+            await self._check_run(epoch, found.numbers)
+            for number, following in pairwise(found.numbers):
+                if following > number + 1:
+                    self._note(self._key(epoch, number), "came late: what follows it has been deleted")
             behind = [found.end] if found.has_fence else []
-            for number in [*behind, *found.leftover]:
-                await self._check_behind(epoch, number, found)
-
-    async def _late_fences(self, epoch: int, numbers: Listed) -> Sequence[int]:
-        """None where they can't be told, as an object is damaged or has gone; that is said later, or is no fault."""
-        try:
-            late = await late_fences(self.store, self.namespace, epoch, numbers)
-        except (DamagedObject, NotFound):
-            return ()
-        self.findings += [
-            Finding(
-                name=self._key(epoch, each), kind=Kind.WAL_OBJECT, message="is a fence that came late", damage=False
-            )
-            for each in late
-        ]
-        return late
+            for number in [*found.late_fences, *behind, *found.leftover]:
+                await self._check_other(epoch, number, found)
 
     async def _check_run(self, epoch: int, numbers: Sequence[int]) -> None:
-        next_sequence: int | None = None
+        next_number, next_sequence = 0, 0  # of the object and the entry behind those that were read
         for start in range(0, len(numbers), READS_AT_ONCE_COUNT):
-            group = [self._key(epoch, number) for number in numbers[start : start + READS_AT_ONCE_COUNT]]
-            contents = await self._read_all(group)
-            for name in group:
+            group = {number: self._key(epoch, number) for number in numbers[start : start + READS_AT_ONCE_COUNT]}
+            contents = await self._read_all(list(group.values()))
+            for number, name in group.items():
                 if name not in contents:
-                    next_sequence = None  # deleted since it was listed, as it is no longer needed
-                    continue
+                    continue  # deleted since it was listed, as it is no longer needed
                 check = WalObjectCheck(name=name, content=contents[name])
                 entries = await trio.to_thread.run_sync(list, check.entries())
                 if check.header is not None:
-                    if next_sequence not in (None, check.header.sequence):
+                    if number == next_number and check.header.sequence != next_sequence:
                         check.damage.append(
                             Damage(0, f"begins with entry {check.header.sequence}, but {next_sequence} follows")
                         )
-                    next_sequence = check.header.sequence + check.header.entry_count
+                    next_number, next_sequence = number + 1, check.header.sequence + check.header.entry_count
                 self._take(check, entries)
 
-    async def _check_behind(self, epoch: int, number: int, found: LogRun) -> None:
+    async def _check_other(self, epoch: int, number: int, found: LogRun) -> None:
         """A fence, or what lies behind the end: it was not acknowledged, unless it says that what is missing was."""
         name = self._key(epoch, number)
         contents = await self._read_all([name])
@@ -150,9 +138,11 @@ class S3WalCheck:
         self._take(check, [])
         if check.header is None:
             return
-        if number == found.end:
+        if number <= found.end:
             if not check.header.is_fence:
                 self._damage(name, "cut off behind the header", position=HEADER_BYTES)
+            elif number < found.end:
+                self._note(name, "is a fence that came late")
         elif not found.has_fence and check.header.durable_number >= found.end:
             self._damage(self._key(epoch, found.end), f"is missing: it had been acknowledged when {name} was written")
         else:

@@ -10,11 +10,14 @@ part of the log:
                             anything behind it, which is deleted here
     the object is first     the fence is refused; the object is part of the log, and the fence goes behind it
 
-A fence can also come late: sent by a start that was killed, and held up until the objects at and around its number have
-been deleted. The object behind it says then that its number had been acknowledged, so it is no fence but a leftover.
+A conditional write can also arrive late: when what was at its number has been deleted, and then nothing refuses it. It
+may be a fence of a start that was killed, or an object whose writer tried again. Deleted is in order, and only what a
+checkpoint of the metadata has, so `kept_until` tells: whatever is missing up to there was acknowledged and then
+deleted. A fence up to there is a leftover. An object up to there is replayed for safety's sake, and found not to be
+needed. In an epoch that has ended before `kept_until`, only the last fence is one.
 
-A gap that comes before an object which was made when the missing one had been acknowledged is damage. What is missing
-at the beginning of the log is none where a checkpoint has it.
+A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
+damage. So is one up to there, if what comes before it is still needed.
 
 Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
 one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
@@ -26,7 +29,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from itertools import count, pairwise
+from itertools import count
 
 import attrs
 import trio
@@ -78,6 +81,9 @@ class EarlierLog:
             group = wanted[start : start + READS_AT_ONCE_COUNT]
             for key, content in zip(group, await self._read_all(group), strict=True):
                 header, entries = decode_object(key.key, content)
+                if replayed and _is_gap(replayed[-1].position, _position(key)):
+                    _check_unneeded(replayed, key)
+                    expected = None
                 _check_place(key, header, expected)
                 expected = WalPosition(key.epoch, header.sequence + header.entry_count)
                 replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), entries, handle))
@@ -98,6 +104,19 @@ class EarlierLog:
 
 def _position(key: NumberedKey) -> WalPosition:
     return WalPosition(key.epoch, key.number)
+
+
+def _is_gap(before: WalPosition, position: WalPosition) -> bool:
+    """Whether objects of one epoch are missing between these two."""
+    return before.epoch == position.epoch and before.number + 1 < position.number
+
+
+def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> None:
+    """What is missing before `following` was deleted only if nothing before it is needed. Raises DamagedObject."""
+    needed = next((each for each in replayed if each.pending_count), None)
+    if needed is not None:
+        missing = attrs.evolve(following, number=replayed[-1].position.number + 1)
+        raise DamagedObject(f"{missing.key} is missing: nothing behind {needed.name} can have been deleted on purpose")
 
 
 def _check_place(key: NumberedKey, header: ObjectHeader, expected: WalPosition | None) -> None:
@@ -179,41 +198,40 @@ async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
         await store.delete([each.key])
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class LogRun:
-    """What counts of an epoch: its objects from `first` to `end` (exclusive). At `end` there is a fence, or nothing.
+    """What counts of an epoch: the objects with these numbers, in order. At `end` there is a fence, or nothing.
 
-    `leftover` are the numbers behind, and of fences that came too late.
+    `late_fences` are before it, `leftover` behind it.
     """
 
-    first: int
+    numbers: Sequence[int]
     end: int
     has_fence: bool
+    late_fences: Sequence[int]
     leftover: Sequence[int]
 
 
 def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
-    """The run begins with 1, or behind what was deleted as it is kept elsewhere."""
-    lowest = min(listed, default=1)
-    if epoch < kept_until.epoch:
-        first = lowest
-    else:
-        needed = kept_until.number + 1 if epoch == kept_until.epoch else 1
-        first = min(lowest, needed) if listed else needed
-    end = next(number for number in count(first) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
-    return LogRun(first, end, end in listed, [number for number in sorted(listed) if number > end])
+    """Holes only up to where what is missing was deleted, as it is kept elsewhere; from there on without a gap."""
+    kept = _kept_number(epoch, listed, kept_until)
+    end = next(number for number in count(kept + 1) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
+    before = [number for number in sorted(listed) if number < end]
+    return LogRun(
+        numbers=[number for number in before if listed[number] > HEADER_BYTES],
+        end=end,
+        has_fence=end in listed,
+        late_fences=[number for number in before if listed[number] <= HEADER_BYTES],
+        leftover=[number for number in sorted(listed) if number > end],
+    )
 
 
-async def late_fences(store: ObjectStore, namespace: str, epoch: int, listed: Listed) -> Sequence[int]:
-    """Those at the beginning whose number an object had before, and was deleted. Raises DamagedObject, StoreError."""
-    late: list[int] = []
-    for number, following in pairwise(sorted(listed)):
-        if listed[number] != HEADER_BYTES or not (await _read_header(store, _key(namespace, epoch, number))).is_fence:
-            break
-        if (await _read_header(store, _key(namespace, epoch, following))).durable_number < number:
-            break
-        late.append(number)
-    return late
+def _kept_number(epoch: int, listed: Listed, kept_until: WalPosition) -> int:
+    """The last object of the epoch that is known to have been acknowledged, 0 if none is."""
+    if epoch >= kept_until.epoch:
+        return kept_until.number if epoch == kept_until.epoch else 0
+    fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
+    return max(fences) - 1 if fences else max(listed, default=0)
 
 
 async def _read_header(store: ObjectStore, key: NumberedKey) -> ObjectHeader:
@@ -236,28 +254,29 @@ class _Epoch:
             if run.has_fence or await self._fence(run.end):
                 for number in run.leftover:
                     logger.warning("%s was never acknowledged and is deleted", self._key(number).key)
-                await _delete(self.store, [self._key(number) for number in run.leftover])
+                await _delete(self.store, [self._key(number) for number in (*run.late_fences, *run.leftover)])
                 return self.keys(run)
             listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
 
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
         """Where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
-        late = await late_fences(self.store, self.namespace, self.epoch, listed)
-        run = find_run(self.epoch, {number: size for number, size in listed.items() if number not in late}, kept_until)
-        if not listed and run.first > 1:
+        run = find_run(self.epoch, listed, kept_until)
+        if not listed and run.end > 1:
             raise DamagedObject(
-                f"{self._key(run.first).key} is missing: of an epoch that wrote objects at least one stays"
+                f"{self._key(run.end).key} is missing: of an epoch that wrote objects at least one stays"
             )
         await self._check_unacknowledged(run)
+        for number in run.late_fences:
+            await self._check_fence(number)
         if run.has_fence and self.epoch >= kept_until.epoch:
             await self._check_fence(run.end)
-        return attrs.evolve(run, leftover=[*late, *run.leftover])
+        return run
 
     async def _header(self, number: int) -> ObjectHeader:
         return await _read_header(self.store, self._key(number))
 
     def keys(self, run: LogRun) -> Sequence[NumberedKey]:
-        return [self._key(number) for number in range(run.first, run.end)]
+        return [self._key(number) for number in run.numbers]
 
     def _key(self, number: int) -> NumberedKey:
         return _key(self.namespace, self.epoch, number)

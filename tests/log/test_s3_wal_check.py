@@ -127,6 +127,17 @@ async def test_a_fence_that_came_late_hides_nothing_behind_it():
     assert check.entry_count == 3
 
 
+async def test_an_object_that_came_late_is_noted_and_no_damage():
+    store = MemoryStore()
+    await written(store, range(5))
+    late = (await store.get(key(1))).data
+    await store.delete([key(number) for number in (1, 2, 3)])
+    await store.put_if_absent(key(1), [late])
+    check = await checked(store, kept_until=WalPosition(0, 3))
+    assert [(finding.name, finding.damage) for finding in check.findings] == [(key(1), False)]
+    assert check.entry_count == 3
+
+
 async def test_objects_that_go_while_the_log_is_read_are_no_damage():
     store = MemoryStore()
     await written(store, range(5))

@@ -56,10 +56,17 @@ async def written_at_once(store, offsets, *, lost: int, epoch: int = 0) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def taken_over(store, epoch: int, *, kept_until: WalPosition = START, after: WalPosition = START) -> list[int]:
+async def taken_over(
+    store, epoch: int, *, kept_until: WalPosition = START, after: WalPosition = START, needed_from: int = 0
+) -> list[int]:
     offsets: list[int] = []
+
+    def handle(entry: WalEntry) -> bool:
+        offsets.append(entry.base_offset)
+        return entry.base_offset >= needed_from
+
     earlier = await take_over(store, "default", epoch, kept_until=kept_until)
-    await earlier.replay(lambda entry: offsets.append(entry.base_offset) is None, after=after)
+    await earlier.replay(handle, after=after)
     return offsets
 
 
@@ -137,6 +144,82 @@ async def test_a_fence_that_comes_when_what_was_at_its_number_has_been_deleted_i
     assert await taken_over(store, 3, kept_until=kept) == list(range(len(deleted), 5))
     assert [each for each in await keys(store) if each in map(key, range(1, 7))] == [
         key(number) for number in range(1, 7) if number not in deleted
+    ]
+
+
+@pytest.mark.parametrize("late", [[1], [2], [1, 3], [3]])
+@pytest.mark.parametrize("kept", [WalPosition(0, 5), WalPosition(0, 6), WalPosition(2, 0)])
+async def test_an_object_that_comes_when_it_and_what_follows_it_have_been_deleted_blocks_no_start(late, kept):
+    store = MemoryStore()
+    await written(store, range(8))
+    contents = {number: (await store.get(key(number))).data for number in late}
+    if kept.epoch:
+        await taken_over(store, kept.epoch)
+    await store.delete([key(number) for number in range(1, 6)])
+    for number, content in contents.items():
+        await store.put_if_absent(key(number), [content])
+    expected = [*(number - 1 for number in late), 5, 6, 7]
+    assert await taken_over(store, 3, kept_until=kept, needed_from=5) == expected
+    assert await taken_over(store, 4, kept_until=kept, needed_from=5) == expected
+    assert decode_header(key(9), (await store.get(key(9))).data).is_fence
+
+
+async def test_an_object_that_comes_late_does_not_hide_the_last_one_which_knew_nothing_of_it():
+    """Written when the late one was not acknowledged yet, so it does not prove that anything is missing."""
+    store = MemoryStore()
+    faulty = FaultyStore(store)
+    gate = faulty.hold(On(PUT, f"*{2:020d}.wal"))
+    async with trio.open_nursery() as nursery:
+        wal = await start(faulty, nursery, epoch=0)
+        rounds = [append(wal, offset) for offset in range(5)]
+        await wait_all_tasks_blocked()
+        gate.open()
+        await rounds[-1].wait()
+        nursery.cancel_scope.cancel()
+    late = (await store.get(key(2))).data
+    await store.delete([key(number) for number in range(1, 5)])
+    await store.put_if_absent(key(2), [late])
+    assert await taken_over(store, 1, kept_until=WalPosition(0, 4), needed_from=4) == [1, 4]
+
+
+async def test_a_fence_and_an_object_that_come_late_together_block_no_start():
+    store = MemoryStore()
+    await written(store, range(5))
+    late = (await store.get(key(2))).data
+    await taken_over(store, 1)
+    await store.delete([key(number) for number in range(1, 5)])
+    await store.put_if_absent(key(2), [late])
+    await _Epoch(store, "default", 0, taken_by=1)._fence(3)
+    assert await taken_over(store, 2, kept_until=WalPosition(1, 0), needed_from=4) == [1, 4]
+    assert [each for each in await keys(store) if "/0000000000/" in each] == [key(2), key(5), key(6)]
+
+
+async def test_an_object_that_comes_late_is_deleted_in_its_turn(autojump_clock):
+    store = MemoryStore()
+    await written(store, range(5))
+    late = (await store.get(key(2))).data
+    await store.delete([key(number) for number in range(1, 5)])
+    await store.put_if_absent(key(2), [late])
+    async with trio.open_nursery() as nursery:
+        wal = S3Wal(store=store, namespace="default", epoch=1)
+        earlier = await take_over(store, "default", 1, kept_until=WalPosition(0, 5))
+        await wal.replay(earlier, lambda entry: entry.base_offset >= 4)
+        await nursery.start(wal.run)
+        wal.trim(WalPosition(0, 5))
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert await keys(store) == [key(5), key(6)]
+
+
+async def test_a_gap_is_damage_though_a_checkpoint_has_its_metadata_if_what_comes_before_is_needed():
+    store = MemoryStore()
+    await written(store, range(5))
+    await store.delete([key(3)])
+    earlier = await take_over(store, "default", 1, kept_until=WalPosition(0, 5))
+    with pytest.raises(DamagedObject, match=key(3)):
+        await earlier.replay(lambda entry: entry.base_offset == 0)
+    assert [each.name for each in await earlier.replay(lambda entry: entry.base_offset > 2)] == [
+        key(number) for number in (1, 2, 4, 5)
     ]
 
 
