@@ -69,6 +69,10 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
     So is one of which a newer generation covers a part, if what is left of it is in older ones: what was made later did
     not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
     that overlap are both kept; who reads prefers the larger base offset, then the newer generation.
+
+    What a flush wrote is left out if a newer generation has its first offset. Merges take whole segments, so one that
+    goes on behind that generation's end is none of its sources: it was sent before another broker took over, and came
+    when what was at its key had been merged and deleted.
     """
     ordered = sorted(segments, key=_base_offset_and_generation)
     if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):
@@ -80,17 +84,23 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
         newer = covered.copy()
         for segment in same_generation:
             first, last = segment.base_offset, segment.last_offset
-            if covered.hold(first, last) or (newer.meet(first, last) and _is_left_over(segment, newer, ordered)):
+            if covered.hold(first, last) or _is_late_flush(segment, newer):
+                continue
+            if newer.meet(first, last) and _is_left_over(segment, newer, ordered):
                 continue
             kept.append(segment)
             covered.add(first, last)
     return sorted(kept, key=_base_offset_and_generation)
 
 
+def _is_late_flush(segment: Segment, newer: _OffsetRanges) -> bool:
+    return not segment.generation and newer.meet(segment.base_offset, segment.base_offset)
+
+
 def _is_left_over(segment: Segment, newer: _OffsetRanges, others: Iterable[Segment]) -> bool:
     held = newer.copy()
     for other in others:
-        if other.generation < segment.generation:
+        if other.generation < segment.generation and not _is_late_flush(other, newer):
             held.add(other.base_offset, other.last_offset)
     return held.hold(segment.base_offset, segment.last_offset)
 

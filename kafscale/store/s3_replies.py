@@ -29,7 +29,7 @@ from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
 from kafscale.store.s3_requests import S3Request
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d+)")
-_CONTENT_RANGE = re.compile(r"bytes \d+--?\d+/(\d+)")  # of an empty object, MinIO sends "0--1/0"
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")  # of an empty object, MinIO sends "0--1/0"
 
 _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "NoSuchKey": NotFound,
@@ -127,7 +127,7 @@ def check(request: S3Request, reply: S3Reply) -> None:
 
 
 def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
-    """The object, or the range of it, that a GET brought."""
+    """The object, or the range of it, that a GET brought: all that was asked for, or StoreUnavailable."""
     check(request, reply)
     etag = reply.headers.get("etag", "")
     if reply.status != 206:
@@ -135,7 +135,14 @@ def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
     match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
     if match is None:
         raise StoreUnavailable(f"{request.operation} {request.subject}: 206 without a Content-Range")
-    return ObjectPart(reply.body, int(match[1]), etag)
+    start, last, size_bytes = map(int, match.groups())
+    wanted = _wanted(request, size_bytes)
+    if (start, max(last + 1, start), len(reply.body)) != (wanted.start, wanted.stop, len(wanted)):
+        raise StoreUnavailable(
+            f"{request.operation} {request.subject}: {len(reply.body)} bytes from {start} on instead of {len(wanted)} "
+            f"from {wanted.start} on"
+        )
+    return ObjectPart(reply.body, size_bytes, etag)
 
 
 def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
@@ -201,17 +208,23 @@ def check_created(request: S3Request, reply: S3Reply) -> None:
         check(request, reply)
 
 
-def _cut(request: S3Request, body: Buffer) -> Buffer:
-    """The range of a whole object: a server may ignore Range (RFC 9110), as some do for empty objects."""
+def _wanted(request: S3Request, size_bytes: int) -> range:
+    """Which bytes of an object of this size the request asks for."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if match is None:
-        return body
+        return range(size_bytes)
     first, last = match.groups()
     if not first:
-        return memoryview(body)[-int(last) :]
-    if int(first) >= len(body):
+        return range(max(0, size_bytes - int(last)), size_bytes)
+    return range(int(first), max(int(first), min(int(last) + 1, size_bytes)))
+
+
+def _cut(request: S3Request, body: Buffer) -> Buffer:
+    """The range of a whole object: a server may ignore Range (RFC 9110), as some do for empty objects."""
+    wanted = _wanted(request, len(body))
+    if wanted.start > 0 and wanted.start >= len(body):
         raise RangeNotSatisfiable(f"{request.operation} {request.subject}: it has {len(body)} bytes only")
-    return memoryview(body)[int(first) : int(last) + 1]
+    return body if len(wanted) == len(body) else memoryview(body)[wanted.start : wanted.stop]
 
 
 def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:

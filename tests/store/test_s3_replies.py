@@ -101,6 +101,25 @@ def test_a_part_tells_the_size_of_the_whole():
         read_part(REQUESTS.get_range("key", 2, 3), S3Reply(206, {}, b"234"))
 
 
+@pytest.mark.parametrize(
+    ("told", "body"),
+    [("2-4/10", b"23"), ("2-3/10", b"23"), ("3-5/10", b"345"), ("2-5/10", b"2345"), ("2-4/10", b"")],
+)
+def test_a_part_that_is_not_what_was_asked_for_is_asked_for_again_and_not_taken_for_damage(told, body):
+    with pytest.raises(StoreUnavailable, match="instead of 3 from 2 on"):
+        read_part(REQUESTS.get_range("key", 2, 3), S3Reply(206, {"content-range": f"bytes {told}"}, body))
+
+
+def test_a_part_ends_where_the_object_does():
+    end = S3Reply(206, {"content-range": "bytes 8-9/10"}, b"89")
+    assert read_part(REQUESTS.get_range("key", 8, 30), end).data == b"89"
+    assert read_part(REQUESTS.get_tail("key", 2), end).data == b"89"
+    with pytest.raises(StoreUnavailable, match="2 bytes from 8 on instead of 3 from 7 on"):
+        read_part(REQUESTS.get_tail("key", 3), end)
+    empty = S3Reply(206, {"content-range": "bytes 0--1/0"})
+    assert read_part(REQUESTS.get_tail("key", 3), empty).object_size_bytes == 0
+
+
 def test_a_server_that_ignores_the_range_does_not_mislead():
     whole = S3Reply(200, {"etag": '"e"'}, b"0123456789")
     assert bytes(read_part(REQUESTS.get_range("key", 2, 3), whole).data) == b"234"
