@@ -70,9 +70,8 @@ def test_the_order_of_the_listing_does_not_matter(segments, random):
 def test_no_offset_is_lost_and_resolving_again_changes_nothing(segments):
     resolved = resolve(segments)
     merged = [each for each in segments if each.generation]
-    assert offsets(resolved) >= offsets(
-        [*merged, *(each for each in segments if each.base_offset not in offsets(merged))]
-    )
+    flushed = [each for each in segments if each.base_offset not in offsets(merged)]
+    assert offsets(resolved) >= offsets([*merged, *flushed])
     assert spans(resolve(resolved)) == spans(resolved)
 
 
