@@ -121,7 +121,7 @@ OPTIONS: Sequence[Option] = (
         "transactions both are the same.",
     ),
     Option(name="kafka.bootstrap.servers", used_in="write", doc="The broker to produce through; required for writing."),
-    Option(name="topic", used_in="write", doc="Where rows go; goes before the column `topic`."),
+    Option(name="topic", used_in="write", doc="The topic that rows go to; goes before the column `topic`."),
     Option(
         name="kafka.*",
         used_in="write",

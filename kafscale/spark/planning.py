@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from kafscale.errors import ConfigError
+from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bounds import Bounds
 from kafscale.spark.catalog import Catalog, PartitionLog
 from kafscale.spark.offsets import LATEST, OffsetFinder
@@ -36,6 +36,10 @@ class Planner:
         """Raises ConfigError."""
         return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace))
 
+    def close(self) -> None:
+        """Close what is open to the bucket."""
+        self.catalog.bucket.close()
+
     @property
     def finder(self) -> OffsetFinder:
         """Finds what limits mean."""
@@ -43,7 +47,13 @@ class Planner:
 
     def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
         """What is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
-        return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
+        try:
+            return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
+        except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
+            url = self.options.bucket.url
+            raise StoreError(
+                f"{url} can't be listed: {exc}. Check the options store, s3Endpoint and s3Region, and the credentials"
+            ) from exc
 
     def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
         """All that a batch query reads. Raises ConfigError, DataLoss, StoreError."""

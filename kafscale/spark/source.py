@@ -6,11 +6,19 @@ Planning is in `planning` and `progress`, reading in `reading`; here is what pys
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -76,6 +84,18 @@ class KafScaleDataSource(DataSource):
             options=self._read_options(), limits=StreamOptions.of(self.given), columns=columns_of(schema)
         )
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch query. Raises ConfigError."""
+        from kafscale.spark.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
+
+        return TopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a streaming query. Raises ConfigError."""
+        from kafscale.spark.writer import StreamTopicWriter, WriteOptions
+
+        return StreamTopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+
     def _read_options(self) -> ReadOptions:
         options = ReadOptions.of(self.given)
         self.given.warn_of_ignored()
@@ -112,7 +132,8 @@ class _SplitReading:
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The records of a split. Raises DataLoss, StoreError."""
         if isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
-            yield from Planner.of(self.options).reader(self.columns).read(partition.split)
+            with closing(Planner.of(self.options)) as planner:
+                yield from planner.reader(self.columns).read(partition.split)
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
@@ -124,7 +145,8 @@ class BatchReader(_SplitReading, DataSourceReader):
 
     def partitions(self) -> list[SplitPartition]:
         """Raises ConfigError, DataLoss, StoreError."""
-        return [SplitPartition(split) for split in Planner.of(self.options).batch(self.limits, self.bounds)]
+        with closing(Planner.of(self.options)) as planner:
+            return [SplitPartition(split) for split in planner.batch(self.limits, self.bounds)]
 
 
 class FilteringReader(BatchReader):
@@ -157,6 +179,11 @@ class StreamReader(_SplitReading, DataSourceStreamReader):
         if self._progress is None:
             self._progress = Progress(planner=Planner.of(self.options), options=self.limits)
         return self._progress
+
+    def stop(self) -> None:
+        """Spark has done with it."""
+        if self._progress is not None:
+            self._progress.planner.close()
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
         """Raises ConfigError, StoreError."""

@@ -2,14 +2,16 @@
 
 import random
 
+import attrs
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
-from kafscale.spark.decode import COLUMN_TYPES, LANES_MIN_COUNT, Wanted, decode
+from kafscale.spark.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted, decode
 from kafscale.wire import compression
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
@@ -85,6 +87,25 @@ def test_only_the_offsets_that_are_wanted(start, end):
     data = log_of([[Record(value=b"%d" % number) for number in range(count)] for count in (1, 9, 10, 3, 7)])
     wanted = Wanted(topic="t", partition=0, start_offset=start, end_offset=end)
     assert decoded(data, wanted) == expected(data, wanted)
+
+
+def test_records_of_transactions_are_read_unless_only_committed_ones_are_wanted():
+    data = transactional(b"committed or not")
+    assert decode(data, EVERYTHING)["value"].to_pylist() == [b"committed or not"]
+    with pytest.raises(UnknownOutcome, match=r"offset 0 .* kafka\.isolation\.level"):
+        decode(data, attrs.evolve(EVERYTHING, committed_only=True))
+
+
+def test_markers_of_transactions_are_no_records():
+    assert decode(transactional(b"", CONTROL), EVERYTHING).num_rows == 0
+
+
+def transactional(value: bytes, further: int = 0) -> bytes:
+    """A batch of a transaction."""
+    data = build_batch([Record(value=value, timestamp_ms=0)])
+    data[21:23] = (TRANSACTIONAL | further).to_bytes(2, "big")
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
 
 
 def test_only_the_columns_that_are_wanted():

@@ -1,18 +1,21 @@
 """From options to splits: offsets and timestamps, what is lost, and what conditions spare."""
 
 import logging
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kafscale.errors import ConfigError
+from kafscale.errors import ConfigError, StoreError
+from kafscale.spark import bucket
 from kafscale.spark.bounds import Bounds
 from kafscale.spark.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.planning import Planner
 from kafscale.spark.reading import DataLoss
 from kafscale.store.paths import SegmentKey
+from kafscale.testing.s3_server import CREDENTIALS, s3_server_in_thread
 from kafscale.testing.segment_objects import CREATED_MS, make_batches, version_2_objects
 
 
@@ -36,21 +39,21 @@ def directory(tmp_path):
     return tmp_path
 
 
-class Query:
-    def __init__(self, directory: Path, options: dict[str, str], bounds: Bounds) -> None:
-        given = Given({"store": f"file:{directory}", **options})
-        self.planner = Planner.of(ReadOptions.of(given))
-        self.splits = self.planner.batch(BatchOptions.of(given), bounds)
-
-    def read(self) -> list[tuple[str, int, int]]:
-        reader = self.planner.reader(["topic", "partition", "offset"])
-        return [tuple(row.values()) for split in self.splits for part in reader.read(split) for row in part.to_pylist()]
+def run(directory: Path, options: dict[str, str], bounds: Bounds) -> list[list[tuple[str, int, int]]]:
+    """The rows of each task."""
+    given = Given({"store": f"file:{directory}", **options})
+    with closing(Planner.of(ReadOptions.of(given))) as planner:
+        reader = planner.reader(["topic", "partition", "offset"])
+        return [
+            [tuple(row.values()) for part in reader.read(split) for row in part.to_pylist()]
+            for split in planner.batch(BatchOptions.of(given), bounds)
+        ]
 
 
 def query(directory: Path, bounds: Bounds = Bounds(), **options: str) -> list[tuple[str, int, int]]:  # noqa: B008
     if not {"subscribe", "subscribePattern", "assign"} & options.keys():
         options["subscribe"] = "t"
-    return Query(directory, options, bounds).read()
+    return [row for task in run(directory, options, bounds) for row in task]
 
 
 def rows(partition: int, *offsets: int, topic: str = "t") -> list[tuple[str, int, int]]:
@@ -164,9 +167,10 @@ def test_a_damaged_segment_at_the_end_is_not_taken_for_the_end(directory, caplog
 
 
 def test_tasks_are_as_many_and_as_large_as_asked_for(directory):
-    assert len(Query(directory, {"subscribe": "t"}, Bounds()).splits) == 2
-    assert len(Query(directory, {"subscribe": "t", "minPartitions": "6"}, Bounds()).splits) >= 2
-    assert len(query(directory, maxRecordsPerPartition="1")) == 36
+    for options, count in (({}, 2), ({"maxRecordsPerPartition": "1"}, 12)):
+        tasks = run(directory, {"subscribe": "t", **options}, Bounds())
+        assert len(tasks) == count
+        assert sum(map(len, tasks)) == 36
 
 
 def test_the_planner_says_what_is_read(directory, caplog):
@@ -215,3 +219,33 @@ def test_an_upper_bound_of_timestamps_and_one_without_zone_spare_nothing(directo
         condition("GreaterThan", "timestamp", at.replace(tzinfo=None)),
     ):
         assert len(query(directory, Bounds.of([filter_]))) == 36
+
+
+@pytest.fixture
+def s3(directory):
+    """A server that has the same objects, and the options to reach it."""
+    with s3_server_in_thread() as server:
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        objects = {f"p/{path.relative_to(directory)}": path.read_bytes() for path in files}
+        server.service.fill("bucket", objects)
+        yield {
+            "store": "s3://bucket/p",
+            "subscribe": "t",
+            "s3Endpoint": server.endpoint,
+            "s3Region": "us-east-1",
+            "s3AccessKeyId": CREDENTIALS.access_key_id,
+            "s3SecretAccessKey": CREDENTIALS.secret_access_key,
+        }
+
+
+def test_a_bucket_in_s3_reads_the_same(directory, s3):
+    assert query(directory, **s3) == query(directory)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"s3SecretAccessKey": "no"}, {"store": "s3://another"}, {"s3Endpoint": "http://127.0.0.1:1"}]
+)
+def test_a_bucket_that_can_not_be_listed(directory, s3, wrong, monkeypatch):
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.0)
+    with pytest.raises(StoreError, match=r"can't be listed: .*Check the options store, s3Endpoint"):
+        query(directory, **(s3 | wrong))

@@ -1,0 +1,28 @@
+"""One Spark session and one broker process for each module that asks for them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafscale.testing.process import BrokerProcess, broker_process
+from kafscale.testing.spark import resolve_jars, start_spark
+
+
+@pytest.fixture(scope="session")
+def kafka_source_jars(tmp_path_factory) -> list[str]:
+    """Of Spark's Kafka source."""
+    return resolve_jars(Path(__file__).with_name("pom.xml"), tmp_path_factory.mktemp("jars"))
+
+
+@pytest.fixture(scope="module")
+def spark(kafka_source_jars) -> Iterator[object]:
+    session = start_spark(jars=kafka_source_jars, **{"spark.sql.python.filterPushdown.enabled": "true"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with broker_process() as running:
+        yield running
