@@ -1,8 +1,8 @@
 """Merges small segments in the background. Which ones is in `kafscale.log.merge_plan`, how in `kafscale.log.rewriting`.
 
-One task, one merge at a time in the whole broker. It looks at a partition when that got a segment, so an idle broker
-does nothing, and goes first to where one merge takes away most objects; who waits gets more of them. A merge holds its
-sources in memory: the target size, and their footers.
+One task, one merge at a time in the whole broker. It looks at a partition when that got a segment or was compacted, so
+an idle broker does nothing, and goes first to where one merge takes away most objects; who waits gets more of them. A
+merge holds its sources in memory: the target size, and their footers.
 
 A source that is damaged or missing is reported once, and left alone from then on; its neighbours are merged without it.
 When the store fails, all merging pauses: the sources stay as they are.
@@ -55,11 +55,19 @@ class Merger:
     _excluded: set[SegmentKey] = attrs.field(factory=set, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.rewriter.on_released = self._note_rewritten
+
     def note(self, partition: Partition) -> None:
         """The partition has got a segment: `Partition.on_flushed`."""
         if self.target_bytes:
             self._changed[partition] = None
             self._wake.set()
+
+    def _note_rewritten(self, partition: Partition) -> None:
+        """Compaction has been there: any of its segments may be smaller than it was."""
+        self._settled.pop(partition, None)
+        self.note(partition)
 
     async def run(self, partitions: Iterable[Partition]) -> None:
         """Merge what is there already and what comes, until cancelled. Raises Fenced."""

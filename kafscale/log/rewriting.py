@@ -50,7 +50,7 @@ class Rewriter:
     """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
 
     Whoever rewrites holds `turn` while it has a segment in memory, so that there is one at a time. Who is at the same
-    partition for longer reserves it.
+    partition for longer reserves it; `on_released` is called afterwards.
     """
 
     store: ObjectStore
@@ -58,6 +58,7 @@ class Rewriter:
     check_lead: Callable[[], Awaitable[None]]
     turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     reserved: set[Partition] = attrs.field(factory=set, init=False)
+    on_released: Callable[[Partition], None] = attrs.field(default=lambda partition: None, init=False)
 
     @asynccontextmanager
     async def reserve(self, partition: Partition) -> AsyncIterator[None]:
@@ -69,7 +70,7 @@ class Rewriter:
         finally:
             self.reserved.remove(partition)
             if not partition.closed:
-                partition.on_flushed(partition)  # there may be something to merge now
+                self.on_released(partition)
 
     async def replace(
         self, partition: Partition, sources: Sequence[Segment], footer: Footer, body: Sequence[Buffer]

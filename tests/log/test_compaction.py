@@ -461,6 +461,24 @@ async def test_a_merged_segment_is_compacted_and_a_compacted_one_merged(autojump
         assert found.rounds_count.value == 4
 
 
+async def test_what_compaction_has_made_small_is_merged_though_it_was_large_before(autojump_clock):
+    """The merger used to remember that it had been too large, and not to look again before the next start."""
+    topics = [topic_spec(**COMPACT)]
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics, segment_merge_bytes=1_000) as log:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.log.merger.run, [log.partition()])
+            await append_segments(log, *([f"key={number:600}"] for number in range(8)))
+            await trio.sleep(1)
+            assert log.log.merger.merges_count.value == 0
+            await compact(log, compactor(log, target_bytes=1))
+            assert len(log.partition().manifest.segments) == 8
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert log.log.merger.merges_count.value == 1
+        assert len(log.partition().manifest.segments) == 2
+        assert await fetched(log) == {7: f"key={7:600}"}
+
+
 async def test_time_and_size_delete_nothing_unless_the_policy_says_so_too(autojump_clock):
     for policy, left in ((("compact",), ["a=1", "b=1", "c=2"]), (("compact", "delete"), [])):
         topics = [topic_spec(**{**COMPACT, "cleanup_policy": policy}, retention_ms=1, retention_bytes=0)]
