@@ -15,7 +15,10 @@ from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupError, StoreUnavailable
 from kafscale.log.producers import Producer
+from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
+from kafscale.store.metered import StoreMetrics
+from kafscale.store.opening import wrap_store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import MemoryBroker, memory_settings
@@ -46,14 +49,21 @@ NO_PRODUCER = ProducerStamp()
 
 @attrs.define(eq=False)
 class Machine:
-    """What a broker keeps its state in, apart from the bucket."""
+    """What a broker keeps its state in, apart from the bucket.
+
+    Its store has one token, where a test does not want more to run at once: an operation that waits for a second one
+    while it holds it would hang.
+    """
 
     bucket: FaultyStore
     metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore)
     disk: MemoryDisk = attrs.field(factory=MemoryDisk)
+    tokens: int = attrs.field(default=1, kw_only=True)
 
     def parts(self) -> StorageParts:
-        return StorageParts(store=self.bucket, metadata=self.metadata, disk=self.disk)
+        settings = memory_settings(s3_concurrency=self.tokens)
+        views = wrap_store(self.bucket, settings, StoreMetrics.register(Metrics())).views
+        return StorageParts(store=views.background, metadata=self.metadata, disk=self.disk, views=views)
 
 
 @attrs.define(eq=False)
@@ -272,7 +282,7 @@ async def test_a_segment_that_arrives_when_another_broker_has_listed_the_bucket_
     autojump_clock, bucket
 ):
     own = FaultyStore(bucket)
-    async with running(Machine(own), Durability.SEGMENT) as old:
+    async with running(Machine(own, tokens=64), Durability.SEGMENT) as old:
         await old.create()
         await old.produce(b"a")
         gate = own.hold(On("put*", "*/0/segment-*"))
@@ -285,7 +295,7 @@ async def test_a_segment_that_arrives_when_another_broker_has_listed_the_bucket_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(produce)
             await gate.wait_arrived(2)
-            async with running(Machine(bucket), Durability.SEGMENT) as new:
+            async with running(Machine(bucket, tokens=64), Durability.SEGMENT) as new:
                 gate.open()
                 await old.ended.wait()
                 assert isinstance(leaf(old.ended_by[0]), Fenced)
@@ -296,7 +306,7 @@ async def test_a_segment_that_arrives_when_another_broker_has_listed_the_bucket_
 
 
 async def test_in_segment_flushes_that_end_together_share_a_look_at_the_claim(autojump_clock, bucket):
-    async with running(Machine(bucket), Durability.SEGMENT) as broker:
+    async with running(Machine(bucket, tokens=64), Durability.SEGMENT) as broker:
         await broker.create(partition_count=20)
         bucket.delay(On("*"), 0.05)
         before = bucket.count("get", "*/epoch")
@@ -515,7 +525,8 @@ async def test_with_s3_wal_flushed_objects_of_the_log_go_away(autojump_clock, bu
 @pytest.mark.parametrize("partition_count", [1, 100, 1000])
 async def test_with_s3_wal_puts_do_not_depend_on_the_number_of_partitions(autojump_clock, bucket, partition_count):
     bucket.delay(On("put_if_absent"), 0.05)
-    async with running(Machine(bucket), Durability.S3_WAL) as broker:
+    machine = Machine(bucket, tokens=64)
+    async with running(machine, Durability.S3_WAL, chunk_pool_bytes=32 << 20) as broker:
         await broker.create(partition_count=partition_count)
         before = bucket.count("put*", "*/wal/*")
         async with trio.open_nursery() as nursery:

@@ -243,7 +243,10 @@ def _objects_counter(metrics: Metrics) -> Counter:
 
 
 def _flushes_max_count(settings: Settings) -> float:
-    """A flush is two PUTs: so many that half of the tokens are left to fetches; but not where produces wait for it."""
-    if settings.durability is not Durability.WAL or not settings.s3_concurrency:
+    """A flush is two PUTs: so many that half of the tokens are left to fetches, and to a log that is in the bucket.
+
+    Where produces wait for flushes there is no limit but the store's.
+    """
+    if settings.durability is Durability.SEGMENT or not settings.s3_concurrency:
         return math.inf
     return max(1, settings.s3_concurrency // 4)
