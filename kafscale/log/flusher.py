@@ -202,7 +202,8 @@ class Flusher:
             self._reports.discard(report)
 
     async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
-        while partition.flushed_offset < end_offset and not partition.closed:
+        """Or until nothing is left below it: what an earlier attempt wrote may have come in its place."""
+        while partition.flushed_offset < min(end_offset, partition.flushable_offset) and not partition.closed:
             if partition in self._waiting:
                 self._make_due(partition)
             await self._flush_ended.wait()

@@ -192,6 +192,26 @@ async def test_under_segment_durability_a_late_upload_of_before_the_restart_is_a
         assert await log.append(log.partition(), b"mine") == 2
 
 
+async def test_a_flush_on_demand_ends_though_a_segment_was_adopted_in_place_of_what_it_waits_for(
+    autojump_clock,
+):
+    bucket = MemoryStore()
+    store = FaultyStore(bucket)
+    gate = store.hold(On("put*"))
+    async with memory_log(store, MemoryDisk(), leader_epoch=2, durability=SEGMENT) as log:
+        log.append_nowait(log.partition(), b"more", b"than", b"late")
+        await gate.wait_arrived(2)
+        async with memory_log(bucket, MemoryDisk(), leader_epoch=1, durability=SEGMENT) as before:
+            await before.append(before.partition(), b"late", now_ms=2 * NOW_MS)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.log.flusher.flush_all)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.open()
+            nursery.cancel_scope.deadline = trio.current_time() + 60
+        assert not nursery.cancel_scope.cancelled_caught
+        assert log.partition().flushed_offset == 1
+
+
 async def test_under_segment_durability_the_same_records_of_before_the_restart_are_acknowledged(autojump_clock):
     bucket = MemoryStore()
     store = FaultyStore(bucket)
