@@ -70,13 +70,15 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
     not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
     that overlap are both kept; who reads prefers the larger base offset, then the newer generation.
 
-    What a flush wrote is left out if a newer generation has its first offset. Merges take whole segments, so one that
-    goes on behind that generation's end is none of its sources: it was sent before another broker took over, and came
-    when what was at its key had been merged and deleted.
+    What a flush wrote is left out if it begins within a merged segment and goes on behind its end. Merges take whole
+    segments, so it is no source of that one: it was sent before another broker took over, and came when what was at its
+    key had been merged and deleted.
     """
     ordered = sorted(segments, key=_base_offset_and_generation)
     if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):
         return ordered  # as nearly always; it takes a third of the time
+    late = _late_flushes(ordered)
+    ordered = [segment for segment in ordered if segment.key not in late]
     kept: list[Segment] = []
     covered = _OffsetRanges()
     newest_first = sorted(ordered, key=lambda s: -s.generation)
@@ -84,23 +86,28 @@ def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
         newer = covered.copy()
         for segment in same_generation:
             first, last = segment.base_offset, segment.last_offset
-            if covered.hold(first, last) or _is_late_flush(segment, newer):
-                continue
-            if newer.meet(first, last) and _is_left_over(segment, newer, ordered):
+            if covered.hold(first, last) or (newer.meet(first, last) and _is_left_over(segment, newer, ordered)):
                 continue
             kept.append(segment)
             covered.add(first, last)
     return sorted(kept, key=_base_offset_and_generation)
 
 
-def _is_late_flush(segment: Segment, newer: _OffsetRanges) -> bool:
-    return not segment.generation and newer.meet(segment.base_offset, segment.base_offset)
+def _late_flushes(ordered: Sequence[Segment]) -> set[SegmentKey]:
+    flushes = [segment for segment in ordered if not segment.generation]
+    late: set[SegmentKey] = set()
+    for merged in ordered:
+        if merged.generation:
+            start = bisect_left(flushes, merged.base_offset, key=_base_offset)
+            end = bisect_right(flushes, merged.last_offset, key=_base_offset)
+            late.update(each.key for each in flushes[start:end] if each.last_offset > merged.last_offset)
+    return late
 
 
 def _is_left_over(segment: Segment, newer: _OffsetRanges, others: Iterable[Segment]) -> bool:
     held = newer.copy()
     for other in others:
-        if other.generation < segment.generation and not _is_late_flush(other, newer):
+        if other.generation < segment.generation:
             held.add(other.base_offset, other.last_offset)
     return held.hold(segment.base_offset, segment.last_offset)
 
