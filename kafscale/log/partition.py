@@ -439,13 +439,15 @@ class Partition:
         """
         assert self.pending is not None
         assert not self.closed
-        for batch in self.tail.drop_from(self.high_watermark):
+        producers, first_offset = self.producers.producers, self.high_watermark
+        for batch in self.tail.drop_from(first_offset):
             self.release(batch)
         self._leave_chunk()
         self.flushable_bytes = 0
         self.dirty_since = None
         self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
         self.restore([*self.manifest.segments, segment], LogEnd.of(footer))
+        self.producers.expect_again(producers.values(), first_offset)
         self.wake_waiters()
 
     def restore(self, segments: Sequence[Segment], end: LogEnd | None, *, lost_before: int = 0) -> None:

@@ -37,7 +37,8 @@ class ProducedBatch:
 class Producer:
     """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of.
 
-    `due_sequence` is that of a batch which was refused and will be sent again, of a producer without batches.
+    `due_sequence` is that of a batch which was refused or taken back and will be sent again, of a producer without
+    batches.
     """
 
     producer_id: int
@@ -105,6 +106,19 @@ class ProducerStates:
             self.producers[header.producer_id] = Producer(
                 header.producer_id, header.producer_epoch, deque(), now_ms, due_sequence=header.base_sequence
             )
+
+    def expect_again(self, before: Iterable[Producer], first_offset: int) -> None:
+        """What these producers wrote from an offset on was taken back, and they will send it again, unless it is here.
+
+        What comes behind the first of it waits, also of a producer that would be taken for a new one now.
+        """
+        for producer in before:
+            taken_back = (each.base_sequence for each in producer.batches if each.base_offset >= first_offset)
+            due_sequence = next(taken_back, producer.due_sequence)
+            if due_sequence is not None and producer.producer_id not in self.producers:
+                self.producers[producer.producer_id] = attrs.evolve(
+                    producer, batches=deque(), due_sequence=due_sequence
+                )
 
     def expire(self, before_ms: int) -> None:
         """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""

@@ -20,6 +20,8 @@ SEEDS_THAT_FAILED = [
     *(14, 17, 23, 26, 38, 41, 44, 65, 68, 80, 89, 95, 98, 101, 104),  # `segment`: acknowledged after a takeover
     *(100, 2032),  # a superseded broker calls a producer's next batch out of order
     40_085,  # an upload of a broker that was taken over from overlaps newer segments
+    *(102_101, 102_599, 102_629),  # a producer's second batch is taken in before its first, which was taken back
+    102_331,  # an object of the log in the bucket that arrives when it has been trimmed keeps a broker from starting
     101_114,  # a flush that arrives when what was at its key has been merged is read instead, beside the broker
     30_001,  # a fence that arrives when the log in the bucket has been trimmed keeps the next broker from starting
 ]

@@ -318,6 +318,7 @@ async def test_adopting_takes_back_what_was_not_acknowledged():
     acknowledged = bench.append(b"a", producer=ProducerStamp(1, 0, 0), now_ms=2 * NOW_MS)[1]
     await bench.commit(bench.partition.prepare_flush())
     _, lost = bench.append(b"mine", producer=ProducerStamp(1, 0, 1), now_ms=2 * NOW_MS)
+    bench.append(b"of one that is new", producer=ProducerStamp(2, 0, 0), now_ms=2 * NOW_MS)
     other = Bench(wal=False)
     other.partition.next_offset = other.partition.high_watermark = other.partition.flushed_offset = 1
     other.partition.leader_epoch = 4
@@ -334,6 +335,7 @@ async def test_adopting_takes_back_what_was_not_acknowledged():
     assert [segment.base_offset for segment in bench.partition.manifest.segments] == [0, 1]
     assert bench.partition.epochs == [EpochStart(4, 1)]
     assert bench.partition.producers.producers[1].batches[-1].last_sequence == 2
+    assert bench.partition.producers.producers[2].due_sequence == 0  # what comes behind that waits for it
     assert bench.partition.flushable_bytes == 0
     assert waiter.event.is_set()
     _, following = bench.append(b"next")

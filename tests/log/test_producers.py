@@ -67,6 +67,30 @@ def test_a_producer_that_is_not_known_any_more_goes_on_with_the_batch_that_was_r
     assert partition.append(40) == 0
 
 
+def test_a_producer_all_of_whose_batches_were_taken_back_begins_again_with_the_first_of_them():
+    partition = Partition()
+    partition.append(0, 3)
+    partition.append(3, 2)
+    before = partition.states.producers.values()
+    partition.states.restore([])
+    partition.states.expect_again(before, 0)
+    assert partition.refuses(5) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.refuses(3, 2) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [partition.append(0, 3), partition.append(3, 2)] == [5, 8]
+
+
+def test_a_producer_whose_last_batch_was_taken_back_goes_on_behind_those_that_stay():
+    partition = Partition()
+    partition.append(0, 3)
+    kept = partition.states.snapshot(3)
+    partition.append(3, 2)
+    before = partition.states.producers.values()
+    partition.states.restore(kept)
+    partition.states.expect_again(before, 3)
+    assert partition.refuses(5) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(3, 2) == 5
+
+
 def test_a_batch_of_a_known_producer_that_is_refused_changes_nothing():
     partition = Partition()
     partition.append(0)
