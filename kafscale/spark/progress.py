@@ -41,11 +41,13 @@ class Progress:
         assert self._initial is not None
         return self._initial
 
-    def latest(self) -> Offsets:
-        """Where the next batch ends: behind the last one by what is new, as far as the limits let it.
+    def latest(self, start: Offsets | None = None) -> Offsets:
+        """Where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits let it.
 
         Raises ConfigError, DataLoss, StoreError.
         """
+        if start is not None:
+            self._position = start
         if self._position is None:
             logs = self.planner.logs(self.options.starting.names)
             self._position = self._begin(logs)

@@ -189,9 +189,14 @@ class StreamReader(_SplitReading, DataSourceStreamReader):
         """Raises ConfigError, StoreError."""
         return to_json(self.progress.initial())
 
-    def latestOffset(self) -> dict[str, dict[str, int]]:
-        """Raises ConfigError, DataLoss, StoreError."""
-        return to_json(self.progress.latest())
+    def latestOffset(
+        self, start: dict[str, dict[str, int]] | None = None, limit: Any = None
+    ) -> dict[str, dict[str, int]]:
+        """Raises ConfigError, DataLoss, StoreError.
+
+        Spark 4.1 calls it without arguments; later versions may say where the stream is. The limits are our options.
+        """
+        return to_json(self.progress.latest(None if start is None else from_json(start)))
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""

@@ -5,7 +5,7 @@ import random
 import attrs
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
@@ -15,6 +15,8 @@ from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
+
+unhurried = settings(deadline=None)  # the first example imports codecs, and machines that are busy are slow
 
 some_bytes = st.none() | st.binary(max_size=200)
 records = st.builds(
@@ -66,6 +68,7 @@ def decoded(data: bytes, wanted: Wanted = EVERYTHING) -> list[dict]:
     return rows
 
 
+@unhurried
 @given(st.lists(st.lists(records, min_size=1, max_size=6), max_size=LANES_MIN_COUNT * 2), st.sampled_from(range(5)))
 def test_records_are_what_the_plain_decoder_says(contents, codec):
     data = log_of(contents, codec)
@@ -82,6 +85,7 @@ def test_many_batches_of_uneven_length_are_walked_together_and_the_rest_alone():
     assert decoded(data) == expected(data)
 
 
+@unhurried
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_only_the_offsets_that_are_wanted(start, end):
     data = log_of([[Record(value=b"%d" % number) for number in range(count)] for count in (1, 9, 10, 3, 7)])
@@ -131,6 +135,7 @@ def test_no_damage_goes_unseen(lanes):
         decode(data[:-1], EVERYTHING)
 
 
+@unhurried
 @given(st.data(), st.sampled_from([1, LANES_MIN_COUNT + 1]))
 def test_lengths_that_lie_are_refused_or_harmless(data, lanes):
     """With a CRC that is right: nothing outside of the batches is read, and nothing but CorruptBatch is raised."""

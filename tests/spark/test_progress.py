@@ -87,6 +87,12 @@ def test_offsets_are_shared_by_size(directory):
     assert stream.latest() == {0: 30, 1: 6}
 
 
+def test_a_spark_that_says_where_the_stream_is_is_believed(directory):
+    progress = Stream(directory, maxOffsetsPerTrigger="12").progress
+    for _ in range(2):
+        assert progress.latest({("t", 0): 0, ("t", 1): 0}) == {("t", 0): 10, ("t", 1): 2}
+
+
 def test_a_small_partition_gets_one_offset_at_least(directory):
     assert Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="2").latest() == {0: 1, 1: 1}
 
