@@ -369,13 +369,14 @@ class S3Wal:
     async def _delete_released(self) -> None:
         while True:
             while self._can_delete():
-                key = self._objects[0].name
+                oldest = self._objects[0]
                 try:
-                    await self.store.delete([key])
+                    await self.store.delete([oldest.name])
                 except StoreError as exc:
-                    logger.warning("%s could not be deleted yet: %s", key, exc)
+                    logger.warning("%s could not be deleted yet: %s", oldest.name, exc)
                     await trio.sleep(DELETE_RETRY_SECONDS)
                 else:
-                    self._objects_bytes -= self._objects.popleft().size_bytes
+                    self._objects.remove(oldest)  # a replay may have put others before it
+                    self._objects_bytes -= oldest.size_bytes
             self._released = trio.Event()
             await self._released.wait()

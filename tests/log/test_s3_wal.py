@@ -342,6 +342,36 @@ async def test_the_newest_object_stays_so_that_its_successor_can_be_fenced(autoj
     assert await keys(store) == [key(3), key(4)]
 
 
+async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_one(autojump_clock, nursery):
+    """It used to forget the oldest of those that had come in front, which then stayed in the bucket."""
+    bucket = MemoryStore()
+    await objects(bucket, 1, nursery)
+    store = FaultyStore(bucket)
+    earlier = await take_over(bucket, "default", 1, kept_until=START)
+    log = Log(store, epoch=1)
+    await nursery.start(log.wal.run)
+    for _ in range(2):
+        await log.append_metadata().wait()
+    gate = store.hold(On("delete"))
+    log.wal.trim(WalPosition(1, 1))
+    await gate.wait_arrived(1)
+    pending: list[WalEntry] = []
+
+    def handle(entry: WalEntry) -> bool:
+        pending.append(entry)
+        return True
+
+    await log.wal.replay(earlier, handle)
+    gate.open()
+    await wait_all_tasks_blocked()
+    assert key(1) in await keys(bucket)
+    assert key(1, epoch=1) not in await keys(bucket)
+    log.wal.release(pending[0].file)
+    await wait_all_tasks_blocked()
+    assert key(1) not in await keys(bucket)
+    assert log.wal.statistics().object_count == 1
+
+
 async def test_what_a_reader_retains_stays(autojump_clock, nursery):
     store = MemoryStore()
     log = await objects(store, 2, nursery)
