@@ -19,6 +19,8 @@
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
     ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
+    ├─ RegistryError             the schema registry refused or gave no answer; names it and says what to do
+    │  └─ UnknownSchema          it answers that it has no such id, subject or version
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
     ├─ Fenced                    another broker has taken over what this one owned
@@ -129,6 +131,14 @@ class StoreUnavailable(StoreError):
 
 class BrokerUnavailable(KafScaleError):
     """A client got no connection to a broker, lost it, or had no answer in time. The message names the broker."""
+
+
+class RegistryError(KafScaleError):
+    """The schema registry refused or gave no answer. The message names it and says what to do."""
+
+
+class UnknownSchema(RegistryError):
+    """The schema registry answers that it has no such id, subject or version."""
 
 
 class DamagedObject(KafScaleError):

@@ -11,12 +11,24 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+VALUES = frozenset({"from_registry", "split_values", "count_values"})  # of kafscale.spark.registry_column
+
+
+def __getattr__(name: str) -> Any:
+    """The functions for values with a schema registry's prefix, imported with pyspark when they are asked for."""
+    if name in VALUES:
+        from kafscale.spark import registry_column
+
+        return getattr(registry_column, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:

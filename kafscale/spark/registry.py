@@ -1,0 +1,207 @@
+"""A Confluent-compatible schema registry, asked blockingly by Spark's driver and tasks: schemas by id and subject.
+
+What was learnt of an id never changes, so it is kept; that an id is unknown is kept for some seconds only. Each request
+goes round the URLs, three times with a pause, before `RegistryError` says what to do. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import httpx
+
+from kafscale.errors import ConfigError, RegistryError, UnknownSchema
+from kafscale.spark.http import BlockingTransport
+
+ROUND_COUNT = 3  # as librdkafka's registry client
+PAUSE_SECONDS = 0.2  # doubled after each round
+UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
+UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
+REFERENCE_MAX_DEPTH = 32
+RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
+
+
+@attrs.define(frozen=True, kw_only=True)
+class RegistryOptions:
+    """Where the registry is and who asks it. May be pickled: tasks make their own client of it.
+
+    urls: tried in order, at least one; a path before `/subjects` is kept.
+    basic_auth: `user:password`. bearer_token: sent as it is. At most one of them.
+    ca_file: PEM file of the authorities that the registry's certificate is checked against; None for the system's.
+    """
+
+    urls: tuple[str, ...]
+    basic_auth: str | None = attrs.field(default=None, repr=False)
+    bearer_token: str | None = attrs.field(default=None, repr=False)
+    ca_file: str | None = None
+    timeout_seconds: float = 10.0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.urls or not all(url.startswith(("http://", "https://")) for url in self.urls):
+            raise ConfigError(
+                f"the schema registry's URL is {','.join(self.urls)!r}: give http://host:port, several by commas"
+            )
+        if self.basic_auth is not None and self.bearer_token is not None:
+            raise ConfigError("give the schema registry either basic auth or a bearer token, not both")
+        if self.basic_auth is not None and ":" not in self.basic_auth:
+            raise ConfigError("basic auth for the schema registry has the form user:password")
+
+    @classmethod
+    def parse_urls(cls, text: str) -> tuple[str, ...]:
+        """The URLs of a comma-separated list."""
+        return tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
+
+
+@attrs.define(frozen=True, kw_only=True)
+class Schema:
+    """A schema as the registry gives it.
+
+    format: AVRO, PROTOBUF or JSON. text: for PROTOBUF, a .proto file's text or the base64 of a FileDescriptorProto.
+    id: None for one that was given by hand.
+    """
+
+    format: str
+    text: str
+    references: tuple[Reference, ...] = ()
+    id: int | None = None
+
+    def __str__(self) -> str:
+        return f"schema {self.id}" if self.id is not None else "the given schema"
+
+
+@attrs.define(frozen=True, kw_only=True)
+class Reference:
+    """A schema that another one imports under a name."""
+
+    name: str
+    schema: Schema
+
+
+@attrs.define(eq=False, kw_only=True)
+class RegistryClient:
+    """May be used by many threads at once."""
+
+    options: RegistryOptions
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    request_count: int = attrs.field(default=0, init=False)
+    _transport: BlockingTransport = attrs.field(init=False)
+    _schemas: dict[int, Schema] = attrs.field(factory=dict, init=False)
+    _unknown_until: dict[int, float] = attrs.field(factory=dict, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        context = None
+        if self.options.ca_file is not None:
+            context = ssl.create_default_context(cafile=self.options.ca_file)
+        self._transport = BlockingTransport(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
+
+    def by_id(self, schema_id: int) -> Schema:
+        """The schema with this id, with all that it references. Raises UnknownSchema, RegistryError."""
+        return self._by_id(schema_id, REFERENCE_MAX_DEPTH)
+
+    def by_subject(self, subject: str, version: int | str = "latest") -> Schema:
+        """The schema of one version of a subject. Raises UnknownSchema, RegistryError."""
+        return self._by_subject(subject, version, REFERENCE_MAX_DEPTH)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _by_subject(self, subject: str, version: int | str, depth: int) -> Schema:
+        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        return self._by_id(int(found["id"]), depth)
+
+    def _by_id(self, schema_id: int, depth: int) -> Schema:
+        schema = self._schemas.get(schema_id)
+        if schema is not None:
+            return schema
+        if self._unknown_until.get(schema_id, 0.0) > self.clock():
+            raise UnknownSchema(f"the schema registry has no schema {schema_id}")
+        if depth == 0:
+            raise RegistryError(
+                f"references of schemas are nested more than {REFERENCE_MAX_DEPTH} deep, or in a circle"
+            )
+        try:
+            found = self._get(f"/schemas/ids/{schema_id}")
+            if (
+                found.get("schemaType") == "PROTOBUF"
+            ):  # registries that don't know the format answer with the text again
+                found = {**found, **self._get(f"/schemas/ids/{schema_id}?format=serialized")}
+        except UnknownSchema as exc:
+            self._remember_unknown(schema_id)
+            raise UnknownSchema(f"the schema registry has no schema {schema_id}") from exc
+        references = tuple(
+            Reference(name=one["name"], schema=self._by_subject(one["subject"], one["version"], depth - 1))
+            for one in found.get("references") or ()
+        )
+        schema = Schema(
+            format=found.get("schemaType") or "AVRO", text=found["schema"], references=references, id=schema_id
+        )
+        self._schemas[schema_id] = schema
+        return schema
+
+    def _remember_unknown(self, schema_id: int) -> None:
+        with self._lock:
+            if len(self._unknown_until) >= UNKNOWN_MAX_COUNT:
+                self._unknown_until.clear()
+            self._unknown_until[schema_id] = self.clock() + UNKNOWN_SECONDS
+
+    def _get(self, path: str) -> dict[str, Any]:
+        failures: list[str] = []
+        for attempt in range(ROUND_COUNT):
+            if attempt:
+                self.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+            failures = []
+            for url in self.options.urls:
+                try:
+                    response = self._send(url.rstrip("/") + path)
+                except httpx.TransportError as exc:
+                    failures.append(f"{url}: {exc}")
+                    continue
+                if response.status_code not in RETRIED_STATUSES:
+                    return _answer(url, path, response)
+                failures.append(f"{url}: HTTP {response.status_code}")
+        raise RegistryError(
+            f"no schema registry answers ({'; '.join(failures)}): check that it runs and is reached from here,"
+            " driver and workers alike"
+        )
+
+    def _send(self, url: str) -> httpx.Response:
+        headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self.options.basic_auth is not None:
+            credentials = base64.b64encode(self.options.basic_auth.encode()).decode("ascii")
+            headers["authorization"] = f"Basic {credentials}"
+        elif self.options.bearer_token is not None:
+            headers["authorization"] = f"Bearer {self.options.bearer_token}"
+        self.request_count += 1
+        return self._transport.handle_request(httpx.Request("GET", url, headers=headers))
+
+
+def _answer(url: str, path: str, response: httpx.Response) -> dict[str, Any]:
+    """The body of a reply that another attempt would not change."""
+    try:
+        body = json.loads(response.content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        body = {}
+    if response.status_code in (401, 403):
+        raise RegistryError(
+            f"the schema registry {url} refuses (HTTP {response.status_code}): check basic auth or bearer token"
+        )
+    if response.status_code == 404 and body.get("error_code") in UNKNOWN_ERROR_CODES:
+        raise UnknownSchema(f"the schema registry {url} has no {path}: {body.get('message', '')}")
+    if response.status_code != 200 or not body:
+        raise RegistryError(
+            f"{url} does not answer as a schema registry does (HTTP {response.status_code} for {path}): check the URL"
+        )
+    return body

@@ -1,0 +1,109 @@
+"""`from_registry`: a column of framed values as a column of structs, and what is done with those that are bad.
+
+    from kafscale.spark import from_registry, split_values
+
+    decoded = frame.withColumn("decoded", from_registry("value", "http://localhost:8081", subject="orders-value"))
+    orders, dead_letters = split_values(decoded, "decoded")
+
+The work is done by an Arrow UDF, in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypedDict, Unpack
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql.functions import col, count, lit
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from kafscale.spark.registry import RegistryClient, RegistryOptions
+from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.spark.values.options import ValueOptions
+
+DECODER_MAX_COUNT = 32  # kept by a worker, one for each use of from_registry
+
+
+class Reading(TypedDict, total=False):
+    """As `ValueOptions` has them; subject or schema is needed."""
+
+    format: str
+    subject: str
+    version: int | str
+    schema: str
+    message: str
+    validate: bool
+
+
+def from_registry(column: Column | str, registry: RegistryOptions | str, **reading: Unpack[Reading]) -> Column:
+    """The values of a column, each decoded by its own writer schema, as struct<value, error>.
+
+    registry: its URL (several by commas), or `RegistryOptions` where it asks for credentials.
+    value: in the reader schema's columns; null where there is an error, or there was no value (a tombstone).
+    error: what is wrong with a bad value, else null. A registry that does not answer fails the task instead.
+    Raises ConfigError, UnknownSchema, RegistryError: the reader schema is looked up here.
+    """
+    if isinstance(registry, str):
+        registry = RegistryOptions(urls=RegistryOptions.parse_urls(registry))
+    client = RegistryClient(options=registry)
+    try:
+        reader = ValueOptions(registry=registry, **reading).reader_options(client)
+    finally:
+        client.close()
+    type_ = _struct_type(make_reader(reader).type)
+
+    def decode(values: pa.Array) -> pa.Array:
+        return decode_array(registry, reader, values)
+
+    result: Column = arrow_udf(decode, spark_type(type_))(column)
+    return result
+
+
+def decode_array(registry: RegistryOptions, reader: ReaderOptions, values: pa.Array) -> pa.Array:
+    """Framed values as struct<value, error>. Raises RegistryError."""
+    decoder = _decoder(registry, reader)
+    decoded = decoder.decode(values.to_pylist())
+    errors = pa.array(decoded.errors, pa.string())
+    return pa.StructArray.from_arrays([decoded.values, errors], fields=list(_struct_type(decoder.type)))
+
+
+def spark_type(type_: pa.DataType) -> DataType:
+    """Spark's type of an Arrow type; timestamps without a zone are TIMESTAMP_NTZ."""
+    return from_arrow_type(type_, prefer_timestamp_ntz=True)
+
+
+def split_values(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
+    """The rows whose value was decoded, the column being the value itself, and the rows whose value is bad.
+
+    column: what from_registry has made. The bad ones keep it as the error's text; with the columns of the source
+    (the value's bytes, topic, partition, offset) they are what a dead-letter table needs. Each of the two frames
+    decodes when it is used: `cache()` or `persist()` the frame before if both are.
+    """
+    good = frame.where(col(f"{column}.error").isNull()).withColumn(column, col(f"{column}.value"))
+    bad = frame.where(col(f"{column}.error").isNotNull()).withColumn(column, col(f"{column}.error"))
+    return good, bad
+
+
+def count_values(frame: DataFrame, column: str, observation: Observation | str) -> DataFrame:
+    """The same rows, counted on their way as `value_count` and `dead_letter_count`.
+
+    observation: an Observation, which has both after the first action; for a stream a name, under which a
+    StreamingQueryListener finds them in each progress.
+    """
+    return frame.observe(
+        observation,
+        count(lit(1)).alias("value_count"),
+        count(col(f"{column}.error")).alias("dead_letter_count"),
+    )
+
+
+def _struct_type(value: pa.DataType) -> pa.StructType:
+    return pa.struct([pa.field("value", value), pa.field("error", pa.string())])
+
+
+@lru_cache(maxsize=DECODER_MAX_COUNT)
+def _decoder(registry: RegistryOptions, reader: ReaderOptions) -> ValueDecoder:
+    return ValueDecoder(reader=make_reader(reader), client=RegistryClient(options=registry))

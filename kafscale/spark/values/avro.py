@@ -1,0 +1,210 @@
+"""Avro values: read by fastavro with the rules of Avro's schema resolution, then made columns by Arrow.
+
+Unions of null and one other type are that type, nullable; other unions are a struct with one field for each branch, as
+Spark's `from_avro` has it. Bytes that a value has left over are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import attrs
+import fastavro
+import pyarrow as pa
+
+from kafscale.errors import ConfigError, DecodeError
+from kafscale.spark.registry import Schema
+from kafscale.spark.values import avro_schema
+from kafscale.spark.values.avro_schema import Node
+from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
+
+Convert = Callable[[Any], Any]
+
+
+@attrs.define(eq=False, kw_only=True)
+class AvroReader:
+    """Raises ConfigError, when made, for a reader schema that can't be columns."""
+
+    schema: Schema
+    type: pa.DataType = attrs.field(init=False)
+    _node: Node = attrs.field(init=False)
+    _named: dict[str, Node] = attrs.field(init=False)
+    _parsed: Node = attrs.field(init=False)
+    _raw_type: pa.DataType = attrs.field(init=False)  # as fastavro's rows have it: milliseconds are not yet micro
+    _convert: Convert | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            self._node, self._named = avro_schema.parse(self.schema)
+        except DecodeError as exc:
+            raise ConfigError(str(exc)) from exc
+        self._raw_type = avro_schema.type_of(self._node, self._named)
+        self.type = avro_schema.in_microseconds(self._raw_type)
+        whole = avro_schema.inlined(self._node, self._named, set())
+        self._parsed = fastavro.parse_schema(whole)
+        _set_defaults(self._parsed, self._named)
+        self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
+
+    def of_writer(self, schema: Schema) -> Decode:
+        """Raises DecodeError if the schema is no Avro, or can never be resolved into the reader's."""
+        if schema.format != "AVRO":
+            raise DecodeError(f"{schema} is of type {schema.format}, not AVRO")
+        node, named = avro_schema.parse(schema)
+        avro_schema.check_units(node, self._node, (named, self._named))
+        whole = avro_schema.inlined(node, named, set())
+        try:
+            writer = fastavro.parse_schema(whole)
+        except Exception as exc:
+            raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
+        same = whole == avro_schema.inlined(self._node, self._named, set())
+        return partial(self._decode, writer, None if same else self._parsed)
+
+    def _decode(self, writer: Node, reader: Node | None, payloads: list[bytes]) -> Decoded:
+        convert = self._convert
+
+        def one(payload: bytes) -> Any:
+            stream = BytesIO(payload)
+            row = fastavro.schemaless_reader(stream, writer, reader, return_named_type=convert is not None)
+            if stream.tell() != len(payload):
+                raise DecodeError(f"{len(payload) - stream.tell()} bytes are left over after the value")
+            return row if convert is None else convert(row)
+
+        rows, errors = decode_each(payloads, one)
+        return to_columns(rows, errors, self._columns, self.type)
+
+    def _columns(self, rows: Sequence[Any]) -> pa.Array:
+        array = pa.array(rows, self._raw_type)
+        return array if self.type == self._raw_type else array.cast(self.type)
+
+
+def _set_defaults(node: Node, named: dict[str, Node]) -> None:
+    """Replace the defaults in a parsed schema by what fastavro would have read."""
+    if isinstance(node, list):
+        for one in node:
+            _set_defaults(one, named)
+    elif isinstance(node, dict):
+        for key in ("items", "values", "type"):
+            _set_defaults(node.get(key), named)
+        for field in node.get("fields", ()):
+            _set_defaults(field["type"], named)
+            if "default" in field:
+                field["default"] = avro_schema.default_value(field["type"], field["default"], named)
+
+
+def _is_choice(node: Node) -> bool:
+    return isinstance(node, list) and len(avro_schema.branches(node)) > 1 and avro_schema.plain_union_type(node) is None
+
+
+def _has_choice(node: Node, named: dict[str, Node]) -> bool:
+    """Whether rows must be told which branch of a union they hold. The schema has been found to end."""
+    if isinstance(node, list):
+        return _is_choice(node) or any(_has_choice(one, named) for one in node)
+    if isinstance(node, str):
+        return node in named and _has_choice(named[node], named)
+    if not isinstance(node["type"], str):
+        return _has_choice(node["type"], named)
+    children = [node[key] for key in ("items", "values") if key in node]
+    children += [field["type"] for field in node.get("fields", ())]
+    return any(_has_choice(child, named) for child in children)
+
+
+def _converter(node: Node, named: dict[str, Node]) -> Convert:
+    """Rows of fastavro, with the names of the branches of unions, into rows as Arrow takes them."""
+    if isinstance(node, list):
+        return _choice_converter(node, named) if _is_choice(node) else _nullable_converter(node, named)
+    if isinstance(node, str):
+        return _converter(named[node], named) if node in named else _same
+    if not isinstance(node["type"], str):
+        return _converter(node["type"], named)
+    if node["type"] == "array":
+        item = _converter(node["items"], named)
+        return lambda values: [item(value) for value in values]
+    if node["type"] == "map":
+        item = _converter(node["values"], named)
+        return lambda values: {key: item(value) for key, value in values.items()}
+    if node["type"] in ("record", "error"):
+        fields = [(field["name"], _converter(field["type"], named)) for field in node["fields"]]
+        return lambda row: {name: convert(row[name]) for name, convert in fields}
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _nullable_converter(node: list[Node], named: dict[str, Node]) -> Convert:
+    found = avro_schema.branches(node)
+    convert = _converter(found[0], named) if len(found) == 1 else _same
+
+    def nullable(value: Any) -> Any:
+        if value is None:
+            return None
+        return convert(value[1] if isinstance(value, tuple) else value)
+
+    return nullable
+
+
+def _choice_converter(node: list[Node], named: dict[str, Node]) -> Convert:
+    members = [(_Branch.of(one, named), _converter(one, named)) for one in avro_schema.branches(node)]
+
+    def choice(value: Any) -> Any:
+        if value is None:
+            return None
+        name, value = value if isinstance(value, tuple) else (None, value)
+        for index, (branch, convert) in enumerate(members):
+            if branch.holds(name, value):
+                return {f"member{index}": convert(value)}
+        raise DecodeError(f"a {type(value).__name__} is in no branch of the reader's union")
+
+    return choice
+
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (float,),
+    "double": (float,),
+    "bytes": (bytes,),
+    "fixed": (bytes,),
+    "string": (str,),
+    "enum": (str,),
+    "array": (list,),
+    "map": (dict,),
+    "record": (dict,),
+    "error": (dict,),
+}
+
+
+@attrs.define(frozen=True, kw_only=True)
+class _Branch:
+    """How the values of one branch of a union are told from the others'.
+
+    name: None for unnamed types. fields: of a record, since the name is missing where the writer has no union.
+    """
+
+    name: str | None
+    types: tuple[type, ...]
+    fields: frozenset[str] | None
+
+    @classmethod
+    def of(cls, node: Node, named: dict[str, Node]) -> _Branch:
+        node = named.get(node, node) if isinstance(node, str) else node
+        kind = node["type"] if isinstance(node, dict) else node
+        types = _PYTHON_TYPES[kind]
+        if isinstance(node, dict) and node.get("logicalType") == "decimal":
+            types = (Decimal,)
+        return cls(
+            name=node.get("name") if isinstance(node, dict) else None,
+            types=types,
+            fields=frozenset(field["name"] for field in node["fields"]) if kind in ("record", "error") else None,
+        )
+
+    def holds(self, name: str | None, value: Any) -> bool:
+        if name is not None:
+            return name == self.name
+        return type(value) in self.types and (self.fields is None or self.fields == value.keys())

@@ -1,0 +1,248 @@
+"""Avro schemas made ready: references put in place, logical types agreed on, and what Arrow type each becomes.
+
+fastavro would make Python objects of dates and timestamps by the writer's logical types. Arrow takes the plain numbers
+as they are, so that all logical types but `decimal` are removed before fastavro sees a schema; those of the reader
+decide the columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from kafscale.errors import ConfigError, DecodeError
+from kafscale.spark.registry import Schema
+from kafscale.spark.values.columns import error_text
+
+Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
+
+PRIMITIVES: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+TIMES = frozenset({"time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos"})  # numbers, units differ
+UNITS = TIMES | {logical for _, logical in LOGICAL}
+DECIMAL_MAX_DIGITS = 38  # Spark's
+
+
+def parse(schema: Schema) -> tuple[Node, dict[str, Node]]:
+    """The schema with full names, and the named types in it and in what it references. Raises DecodeError."""
+    named: dict[str, Node] = {}
+    try:
+        return _parse(schema, named), named
+    except Exception as exc:  # fastavro raises KeyError and others for some
+        raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
+
+
+def _parse(schema: Schema, named: dict[str, Node]) -> Node:
+    for reference in schema.references:
+        if reference.name not in named:
+            _parse(reference.schema, named)
+    return fastavro.parse_schema(json.loads(schema.text), named)
+
+
+def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
+    """A schema that is whole by itself: each named type is defined where it is met first. Units are left out.
+
+    Those are checked by `check_units` and known from the reader's columns.
+    """
+    if isinstance(node, list):
+        return [inlined(one, named, seen) for one in node]
+    if isinstance(node, str):
+        if node in PRIMITIVES or node in seen:
+            return node
+        return inlined(named[node], named, seen)
+    kept = {key: value for key, value in node.items() if not key.startswith("__")}
+    if kept.get("logicalType") != "decimal":
+        kept.pop("logicalType", None)
+    if "name" in kept:
+        if kept["name"] in seen:
+            return kept["name"]
+        seen.add(kept["name"])
+    for key in ("items", "values"):
+        if key in kept:
+            kept[key] = inlined(kept[key], named, seen)
+    if "fields" in kept:
+        kept["fields"] = [{**field, "type": inlined(field["type"], named, seen)} for field in kept["fields"]]
+    if not isinstance(kept["type"], str):
+        return inlined(kept["type"], named, seen)
+    return kept
+
+
+def type_of(node: Node, named: dict[str, Node], within: tuple[str, ...] = ()) -> pa.DataType:
+    """What a reader's schema becomes. Raises ConfigError for recursion and for decimals over 38 digits."""
+    if isinstance(node, list):
+        return _union_type(node, named, within)
+    if isinstance(node, str):
+        return PRIMITIVES[node] if node in PRIMITIVES else type_of(named[node], named, within)
+    kind, logical = node["type"], node.get("logicalType")
+    if not isinstance(kind, str):
+        return type_of(kind, named, within)
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        if node["precision"] > DECIMAL_MAX_DIGITS:
+            raise ConfigError(f"a decimal of {node['precision']} digits: Spark's have {DECIMAL_MAX_DIGITS} at most")
+        return pa.decimal128(node["precision"], node.get("scale", 0))
+    if kind == "array":
+        return pa.list_(_field("element", node["items"], named, within))
+    if kind == "map":
+        return pa.map_(pa.string(), _field("value", node["values"], named, within))
+    if kind in ("record", "error"):
+        name = node["name"]
+        if name in within:
+            raise ConfigError(f"record {name} contains itself, which no column can: give a reader schema that ends")
+        return pa.struct([_field(field["name"], field["type"], named, (*within, name)) for field in node["fields"]])
+    if kind == "enum":
+        return pa.string()
+    if kind == "fixed":
+        return pa.binary()
+    if kind in PRIMITIVES:
+        return LOGICAL.get((kind, str(logical)), PRIMITIVES[kind])
+    return type_of(named[kind], named, within)
+
+
+def _field(name: str, node: Node, named: dict[str, Node], within: tuple[str, ...]) -> pa.Field:
+    return pa.field(name, type_of(node, named, within), nullable=is_nullable(node))
+
+
+def is_nullable(node: Node) -> bool:
+    return node == "null" or (isinstance(node, list) and "null" in node)
+
+
+def branches(union: list[Node]) -> list[Node]:
+    """What a union may hold besides null."""
+    return [one for one in union if one != "null"]
+
+
+def plain_union_type(union: list[Node]) -> pa.DataType | None:
+    """The type of a union of numbers that widen to one, as Spark's `from_avro` has it, or None."""
+    names = {one if isinstance(one, str) else "" for one in branches(union)}
+    if names == {"int", "long"}:
+        return pa.int64()
+    return pa.float64() if names == {"float", "double"} else None
+
+
+def _union_type(union: list[Node], named: dict[str, Node], within: tuple[str, ...]) -> pa.DataType:
+    found = branches(union)
+    if not found:
+        return pa.null()
+    if len(found) == 1:
+        return type_of(found[0], named, within)
+    plain = plain_union_type(union)
+    if plain is not None:
+        return plain
+    return pa.struct([pa.field(f"member{index}", type_of(one, named, within)) for index, one in enumerate(found)])
+
+
+def in_microseconds(type_: pa.DataType) -> pa.DataType:
+    """The type with its timestamps in microseconds, which are Spark's only ones."""
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", type_.tz)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(in_microseconds(field.type)) for field in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(in_microseconds(type_.value_type)))
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, type_.item_field.with_type(in_microseconds(type_.item_type)))
+    return type_
+
+
+def check_units(writer: Node, reader: Node, names: tuple[dict[str, Node], dict[str, Node]]) -> None:
+    """Raise DecodeError where writer and reader have numbers of different units, which would be read as wrong times.
+
+    A unit on one side only is the reader's business: plain numbers are read in its unit, its plain numbers take any.
+    names: the named types of the writer and of the reader.
+    """
+    seen: set[tuple[str, str]] = set()
+    pending: list[tuple[Node, Node]] = [(writer, reader)]
+    while pending:
+        pair = _definition(pending[-1][0], names[0]), _definition(pending.pop()[1], names[1])
+        for one, other in _pairs(*pair):
+            one, other = _definition(one, names[0]), _definition(other, names[1])
+            if isinstance(one, list) or isinstance(other, list):
+                pending.append((one, other))
+                continue
+            if not isinstance(one, dict) or not isinstance(other, dict):
+                continue
+            units = one.get("logicalType"), other.get("logicalType")
+            if units[0] in UNITS and units[1] in UNITS and units[0] != units[1]:
+                raise DecodeError(f"written as {units[0]}, but the reader schema has {units[1]}")
+            key = str(one.get("name", id(one))), str(other.get("name", id(other)))
+            if key not in seen:
+                seen.add(key)
+                pending.extend(_children(one, other))
+
+
+def _definition(node: Node, named: dict[str, Node]) -> Node:
+    while True:
+        if isinstance(node, str) and node in named:
+            node = named[node]
+        elif isinstance(node, dict) and not isinstance(node["type"], str):
+            node = node["type"]
+        else:
+            return node
+
+
+def _pairs(writer: Node, reader: Node) -> Iterator[tuple[Node, Node]]:
+    """Each branch of the writer with the reader's of the same base type, or the only other one."""
+    writers = writer if isinstance(writer, list) else [writer]
+    readers = reader if isinstance(reader, list) else [reader]
+    for one in writers:
+        same = [other for other in readers if _base(other) == _base(one)]
+        for other in same or readers:
+            yield one, other
+
+
+def _base(node: Node) -> str:
+    return str(node.get("name", node["type"])) if isinstance(node, dict) else str(node)
+
+
+def _children(writer: dict[str, Node], reader: dict[str, Node]) -> Iterator[tuple[Node, Node]]:
+    for key in ("items", "values"):
+        if key in writer and key in reader:
+            yield writer[key], reader[key]
+    written = {field["name"]: field["type"] for field in writer.get("fields", ())}
+    for field in reader.get("fields", ()):
+        for name in (field["name"], *field.get("aliases", ())):
+            if name in written:
+                yield written[name], field["type"]
+
+
+def default_value(node: Node, value: Any, named: dict[str, Node]) -> Any:
+    """What fastavro would read where the reader's default stands in, from the default's JSON."""
+    if isinstance(node, list):
+        return default_value(node[0], value, named)
+    node = _definition(node, named)
+    kind = node["type"] if isinstance(node, dict) else node
+    if kind in ("bytes", "fixed") and isinstance(value, str):
+        raw = value.encode("latin-1")
+        if isinstance(node, dict) and node.get("logicalType") == "decimal":
+            return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.get("scale", 0))
+        return raw
+    if kind == "record":
+        return {
+            field["name"]: default_value(field["type"], value.get(field["name"], field.get("default")), named)
+            for field in node["fields"]
+        }
+    if kind == "array":
+        return [default_value(node["items"], one, named) for one in value]
+    if kind == "map":
+        return {key: default_value(node["values"], one, named) for key, one in value.items()}
+    return value

@@ -1,0 +1,75 @@
+"""What the formats share: decoded rows become an Arrow array, and rows that Arrow refuses become error texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+import pyarrow as pa
+
+from kafscale.spark.registry import Schema
+
+TEXT_MAX_CHARACTERS = 500
+
+
+@attrs.define(frozen=True, kw_only=True)
+class Decoded:
+    """values: null where there is an error, or the value was null. errors: one text or None for each value."""
+
+    values: pa.Array
+    errors: list[str | None]
+
+
+Decode = Callable[[list[bytes]], Decoded]  # payloads of one writer schema
+
+
+class Reader(Protocol):
+    """A format's reader schema."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of each decoded value."""
+
+    def of_writer(self, schema: Schema) -> Decode:
+        """How payloads of a writer schema are decoded into the reader schema. Raises DecodeError if they can't be."""
+
+
+def error_text(exc: Exception) -> str:
+    """What went wrong, in one line of bounded length."""
+    text = " ".join(str(exc).split())
+    return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
+
+
+def decode_each(payloads: list[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], list[str | None]]:
+    """The decoded rows, None for those that are bad, and the texts of what is bad in them."""
+    rows: list[Any] = []
+    errors: list[str | None] = []
+    for payload in payloads:
+        try:
+            rows.append(decode(payload))
+            errors.append(None)
+        except Exception as exc:  # a library given garbage may raise anything
+            rows.append(None)
+            errors.append(error_text(exc))
+    return rows, errors
+
+
+def to_columns(
+    rows: list[Any], errors: list[str | None], convert: Callable[[Sequence[Any]], pa.Array], type_: pa.DataType
+) -> Decoded:
+    """Convert rows to an array of type_; rows that `convert` raises for become null, with their text in `errors`."""
+    parts: list[pa.Array] = []
+    pending = [(0, len(rows))]
+    while pending:
+        start, end = pending.pop()
+        try:
+            parts.append(convert(rows[start:end]))
+        except Exception as exc:  # Arrow raises half a dozen types of them
+            if end - start == 1:
+                errors[start] = error_text(exc)
+                parts.append(pa.nulls(1, type_))
+            else:
+                middle = (start + end) // 2
+                pending += [(middle, end), (start, middle)]
+    return Decoded(values=parts[0] if len(parts) == 1 else pa.concat_arrays(parts), errors=errors)

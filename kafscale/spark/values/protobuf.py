@@ -1,0 +1,219 @@
+"""Protobuf values: parsed by protobuf's own library, then turned into columns field by field.
+
+The writer schema says which message a value's indexes name. The payload is then parsed as the reader's message, which
+is Protobuf's own way of schema evolution: fields go by number, those that the reader lacks are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.message import Message
+
+from kafscale.errors import ConfigError, DecodeError
+from kafscale.spark.registry import Schema
+from kafscale.spark.values import protobuf_schema
+from kafscale.spark.values.columns import Decode, Decoded, decode_each, to_columns
+
+Values = Sequence[Any]  # of one field in many messages, None where it is absent
+
+
+@attrs.define(frozen=True, kw_only=True)
+class Element:
+    """How the values of a field, or of the elements of one, become an array."""
+
+    type: pa.DataType
+    to_array: Callable[[Values], pa.Array]
+
+
+@attrs.define(frozen=True, kw_only=True)
+class Column:
+    """A field's column, filled from messages of which none is None."""
+
+    field: pa.Field
+    to_array: Callable[[Sequence[Message]], pa.Array]
+
+
+@attrs.define(eq=False, kw_only=True)
+class ProtobufReader:
+    """Raises ConfigError, when made, if the schema is not valid or lacks the message.
+
+    message: the full name; None for the first of the file.
+    """
+
+    schema: Schema
+    message: str | None = None
+    _descriptor: Descriptor = attrs.field(init=False)
+    _element: Element = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            file = protobuf_schema.load(self.schema)
+            found = (
+                protobuf_schema.message_at(file, (0,))
+                if self.message is None
+                else protobuf_schema.message_named(file, self.message)
+            )
+        except DecodeError as exc:
+            raise ConfigError(str(exc)) from exc
+        if found is None:
+            names = ", ".join(sorted(one.full_name for one in file.message_types_by_name.values()))
+            raise ConfigError(f"{self.schema} has no message {self.message!r}; it has {names}")
+        self._descriptor = found
+        self._element = _message_element(found, ())
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._element.type
+
+    def of_writer(self, schema: Schema) -> Decode:
+        """Raises DecodeError if the schema is no Protobuf."""
+        return partial(self._decode, protobuf_schema.load(schema), {})
+
+    def _decode(self, file: FileDescriptor, checked: dict[tuple[int, ...], str], payloads: list[bytes]) -> Decoded:
+        """checked: for each indexes met in the writer's file the full name of the message there."""
+        parse = message_factory.GetMessageClass(self._descriptor).FromString
+        wanted = self._descriptor.full_name
+
+        def one(payload: bytes) -> Message:
+            indexes, start = protobuf_schema.read_indexes(payload)
+            name = checked.get(indexes)
+            if name is None:
+                name = protobuf_schema.message_at(file, indexes).full_name
+                checked[indexes] = name
+            if name != wanted:
+                raise DecodeError(f"the value is a {name}, not a {wanted}")
+            return parse(payload[start:])
+
+        rows, errors = decode_each(payloads, one)
+        return to_columns(rows, errors, self._element.to_array, self.type)
+
+
+def _struct_element(descriptor: Descriptor, within: tuple[str, ...]) -> Element:
+    columns = [_column(field, (*within, descriptor.full_name)) for field in descriptor.fields]
+    fields = [column.field for column in columns]
+    empty = message_factory.GetMessageClass(descriptor)()
+
+    def to_array(messages: Values) -> pa.Array:
+        absent = [message is None for message in messages]
+        mask = None
+        if any(absent):
+            messages = [empty if message is None else message for message in messages]
+            mask = pa.array(absent, pa.bool_())
+        return pa.StructArray.from_arrays([column.to_array(messages) for column in columns], fields=fields, mask=mask)
+
+    return Element(type=pa.struct(fields), to_array=to_array)
+
+
+def _column(field: FieldDescriptor, within: tuple[str, ...]) -> Column:
+    name = field.name
+    if field.is_repeated:
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        element = _map_element(field.message_type, within) if is_map else _list_element(field, within)
+        return Column(
+            field=pa.field(name, element.type, nullable=False),
+            to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
+        )
+    element = _value_element(field, within)
+    if not field.has_presence:
+        return Column(
+            field=pa.field(name, element.type, nullable=False),
+            to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
+        )
+    return Column(
+        field=pa.field(name, element.type),
+        to_array=lambda messages: element.to_array(
+            [getattr(message, name) if message.HasField(name) else None for message in messages]
+        ),
+    )
+
+
+def _offsets(lists: Values) -> pa.Array:
+    return pa.array(accumulate((len(one) for one in lists), initial=0), pa.int32())
+
+
+def _list_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
+    element = _value_element(field, within)
+    type_ = pa.list_(pa.field("element", element.type, nullable=False))
+
+    def to_array(lists: Values) -> pa.Array:
+        flat = element.to_array(list(chain.from_iterable(lists)))
+        return pa.ListArray.from_arrays(_offsets(lists), flat, type=type_)
+
+    return Element(type=type_, to_array=to_array)
+
+
+def _map_element(entry: Descriptor, within: tuple[str, ...]) -> Element:
+    key = _value_element(entry.fields_by_name["key"], within)
+    value = _value_element(entry.fields_by_name["value"], within)
+    type_ = pa.map_(key.type, pa.field("value", value.type, nullable=False))
+
+    def to_array(maps: Values) -> pa.Array:
+        pairs = list(chain.from_iterable(one.items() for one in maps))
+        keys, values = key.to_array([one for one, _ in pairs]), value.to_array([other for _, other in pairs])
+        return pa.MapArray.from_arrays(_offsets(maps), keys, values, type=type_)
+
+    return Element(type=type_, to_array=to_array)
+
+
+_SCALARS: dict[int, pa.DataType] = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),  # Spark has no unsigned numbers, and none is to wrap around
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_STRING: pa.string(),
+}
+
+
+def _value_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
+    """Of one value of a field, be it repeated or not."""
+    if field.message_type is not None:
+        return _message_element(field.message_type, within)
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return _mapped(pa.string(), lambda number: names.get(number) or str(number))
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _plain(pa.binary())
+    return _plain(_SCALARS[field.cpp_type])
+
+
+def _message_element(descriptor: Descriptor, within: tuple[str, ...]) -> Element:
+    name = descriptor.full_name
+    if name == "google.protobuf.Timestamp":
+        return _mapped(pa.timestamp("us", "UTC"), lambda time: time.seconds * 1_000_000 + time.nanos // 1000)
+    if name == "google.protobuf.Duration":
+        return _mapped(pa.duration("us"), lambda time: time.seconds * 1_000_000 + int(time.nanos / 1000))
+    if name in _WRAPPERS:
+        scalar = _value_element(descriptor.fields_by_name["value"], within)
+        return _mapped(scalar.type, lambda wrapper: wrapper.value)
+    if name in _AS_JSON or name in within or not descriptor.fields:
+        return _mapped(pa.string(), partial(json_format.MessageToJson, indent=None, preserving_proto_field_name=True))
+    return _struct_element(descriptor, within)
+
+
+_WRAPPERS = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_AS_JSON = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
+
+
+def _plain(type_: pa.DataType) -> Element:
+    return Element(type=type_, to_array=lambda values: pa.array(values, type_))
+
+
+def _mapped(type_: pa.DataType, convert: Callable[[Any], Any]) -> Element:
+    return Element(
+        type=type_,
+        to_array=lambda values: pa.array([None if value is None else convert(value) for value in values], type_),
+    )

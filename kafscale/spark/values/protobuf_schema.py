@@ -1,0 +1,173 @@
+"""Protobuf schemas of a registry made message classes: base64 descriptors as they are, `.proto` text through protoc.
+
+Each schema gets a descriptor pool of its own, since two versions of one file can't be in one.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+
+from kafscale.errors import DecodeError
+from kafscale.spark.registry import Schema
+from kafscale.spark.values.columns import error_text
+
+MAIN = "kafscale-value.proto"  # a name that no import has
+BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")  # what serializers register no reference for
+PROTOC_SECONDS = 60
+
+Files = dict[str, descriptor_pb2.FileDescriptorProto]
+
+
+def load(schema: Schema) -> FileDescriptor:
+    """The file that a schema is. Raises DecodeError if it, or what it imports, is no valid Protobuf."""
+    if schema.format != "PROTOBUF":
+        raise DecodeError(f"{schema} is of type {schema.format}, not PROTOBUF")
+    files: Files = {}
+    try:
+        _collect(schema, MAIN, files)
+        pool = descriptor_pool.DescriptorPool()
+        added: set[str] = set()
+        _add(pool, MAIN, files, added)
+        return pool.FindFileByName(MAIN)
+    except DecodeError:
+        raise
+    except Exception as exc:  # protobuf's implementations raise different types
+        raise DecodeError(f"{schema} is not a valid Protobuf schema: {error_text(exc)}") from exc
+
+
+def _collect(schema: Schema, name: str, files: Files) -> None:
+    """Put the schema under `name`, and all that it imports, into files."""
+    for reference in schema.references:
+        if reference.name not in files:
+            _collect(reference.schema, reference.name, files)
+    file = _from_base64(schema.text) or _compiled(schema.text, name, files)
+    file.name = name
+    files[name] = file
+    for imported in file.dependency:
+        _collect_built_in(imported, files)
+
+
+def _from_base64(text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except Exception:  # binascii.Error, or what protobuf raises: then it is text
+        return None
+
+
+def _collect_built_in(name: str, files: Files) -> None:
+    if name in files or not name.startswith(BUILT_IN):
+        return
+    file = descriptor_pb2.FileDescriptorProto()
+    _built_in(name).CopyToProto(file)
+    files[name] = file
+    for imported in file.dependency:
+        _collect_built_in(imported, files)
+
+
+def _built_in(name: str) -> FileDescriptor:
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    for package in ("", "confluent_kafka.schema_registry."):
+        try:
+            return importlib.import_module(package + module).DESCRIPTOR
+        except ImportError:
+            continue
+    raise DecodeError(f"{name} is imported without a reference, and no installed package has it")
+
+
+def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Files, added: set[str]) -> None:
+    """Add a file to the pool, after those that it imports."""
+    if name in added:
+        return
+    added.add(name)
+    if name not in files:
+        raise DecodeError(f"{name} is imported, but the schema has no reference of that name")
+    for imported in files[name].dependency:
+        _add(pool, imported, files, added)
+    pool.Add(files[name])
+
+
+def _compiled(text: str, name: str, files: Files) -> descriptor_pb2.FileDescriptorProto:
+    """What protoc makes of a text; `files` has what it imports, but for protoc's own."""
+    with tempfile.TemporaryDirectory(prefix="kafscale-protoc-") as folder:
+        source, target = Path(folder, name), Path(folder, "compiled.pb")
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(text, encoding="utf-8")
+        known = Path(folder, "known.pb")
+        known.write_bytes(descriptor_pb2.FileDescriptorSet(file=_with_built_ins(text, files)).SerializeToString())
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
+        command += [f"--descriptor_set_in={known}", f"--descriptor_set_out={target}", name]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=PROTOC_SECONDS, check=False)
+        if ran.returncode:
+            raise DecodeError(f"protoc (of the package grpcio-tools) refuses the schema: {ran.stderr.strip()}")
+        return descriptor_pb2.FileDescriptorSet.FromString(target.read_bytes()).file[0]
+
+
+def _with_built_ins(text: str, files: Files) -> list[descriptor_pb2.FileDescriptorProto]:
+    """The files known so far and the built-in ones that the text names in quotes, each after what it imports."""
+    known = dict(files)
+    for word in text.replace("'", '"').split('"'):
+        if word.startswith(BUILT_IN) and word.endswith(".proto"):
+            _collect_built_in(word, known)
+    return list(known.values())
+
+
+def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
+    """The message that a value's indexes name: of the file's, then of the nested ones. Raises DecodeError."""
+    messages = list(file.message_types_by_name.values())
+    message: Descriptor | None = None
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            raise DecodeError(f"the schema has no message at {list(indexes)}")
+        message = messages[index]
+        messages = list(message.nested_types)
+    assert message is not None, "indexes are never empty"
+    return message
+
+
+def message_named(file: FileDescriptor, name: str) -> Descriptor | None:
+    """The message with this full name, nested ones included."""
+    pending = list(file.message_types_by_name.values())
+    while pending:
+        message = pending.pop()
+        if message.full_name == name:
+            return message
+        pending.extend(message.nested_types)
+    return None
+
+
+def read_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
+    """The message indexes before a payload and where they end: zigzag varints, first their count; one 0 means [0].
+
+    Raises DecodeError if they are cut off.
+    """
+    count, position = _read_varint(payload, 0)
+    if count == 0:
+        return (0,), position
+    if not 0 < count <= len(payload):
+        raise DecodeError(f"the count of the message indexes is {count}")
+    indexes = []
+    for _ in range(count):
+        index, position = _read_varint(payload, position)
+        indexes.append(index)
+    return tuple(indexes), position
+
+
+def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(payload) or shift > 63:
+            raise DecodeError("the message indexes are cut off")
+        byte = payload[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
