@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql.functions import col, count, lit
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
@@ -58,7 +58,7 @@ def from_registry(column: Column | str, registry: RegistryOptions | str, **readi
     def decode(values: pa.Array) -> pa.Array:
         return decode_array(registry, reader, values)
 
-    result: Column = arrow_udf(decode, spark_type(type_))(column)
+    result: Column = arrow_udf(decode, spark_type(type_), ArrowUDFType.SCALAR)(column)
     return result
 
 

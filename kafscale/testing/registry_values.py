@@ -1,0 +1,79 @@
+"""Values as confluent-kafka's own serializers write them, and decoders of them, against one registry."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import attrs
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from kafscale.spark.registry import RegistryClient, RegistryOptions, Schema
+from kafscale.spark.values import protobuf_schema
+from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.testing.registry import Registry
+
+
+def prefixed(schema_id: int, payload: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+
+@lru_cache
+def message_class(text: str, name: str) -> Any:
+    """The class of a message of a .proto text."""
+    file = protobuf_schema.load(Schema(format="PROTOBUF", text=text))
+    descriptor = protobuf_schema.message_named(file, name)
+    assert descriptor is not None
+    return message_factory.GetMessageClass(descriptor)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Values:
+    """Writes to the subject `<topic>-value`, and reads by any schema. No sleeping between attempts."""
+
+    registry: Registry
+    client: RegistryClient = attrs.field(init=False)
+    _confluent: SchemaRegistryClient = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.client = RegistryClient(options=RegistryOptions(urls=(self.registry.url,)), sleep=lambda seconds: None)
+        self._confluent = SchemaRegistryClient({"url": self.registry.url})
+
+    def close(self) -> None:
+        self.client.close()
+        self._confluent.close()
+
+    def avro(self, schema: Any, value: Any, *, topic: str = "orders") -> bytes:
+        return self._bytes(AvroSerializer(self._confluent, json.dumps(schema)), value, topic)
+
+    def json(self, schema: Any, value: Any, *, topic: str = "orders") -> bytes:
+        return self._bytes(JSONSerializer(json.dumps(schema), self._confluent), value, topic)
+
+    def protobuf(self, message: Message, *, topic: str = "orders") -> bytes:
+        return self._bytes(ProtobufSerializer(type(message), self._confluent), message, topic)
+
+    def reader(self, format: str, schema: Any, **options: Any) -> ValueDecoder:
+        """A decoder into a schema given as text, or as the JSON of it."""
+        text = schema if isinstance(schema, str) and format == "protobuf" else json.dumps(schema)
+        given = Schema(format=format.upper(), text=text)
+        return self._decoder(ReaderOptions(format=format, schema=given, **options))
+
+    def reader_of(self, subject: str = "orders-value", **options: Any) -> ValueDecoder:
+        """A decoder into a subject's newest schema."""
+        schema = self.client.by_subject(subject)
+        return self._decoder(ReaderOptions(format=schema.format.lower(), schema=schema, **options))
+
+    def _decoder(self, options: ReaderOptions) -> ValueDecoder:
+        return ValueDecoder(reader=make_reader(options), client=self.client)
+
+    def _bytes(self, serializer: Any, value: Any, topic: str) -> bytes:
+        written = serializer(value, SerializationContext(topic, MessageField.VALUE))
+        assert isinstance(written, bytes)
+        return written

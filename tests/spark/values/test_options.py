@@ -1,0 +1,53 @@
+"""The data source's options of values."""
+
+import pytest
+
+from kafscale.errors import ConfigError, UnknownSchema
+from kafscale.spark.values.options import ValueOptions
+
+URL = "http://registry:8081"
+
+
+def test_options_are_taken_in_any_case_of_letters():
+    options = ValueOptions.parse(
+        {"valueformat": "Avro", "SCHEMAREGISTRYURL": f"{URL}/, http://other:8081", "valueSubject": "s", "store": "x"}
+    )
+    assert options.format == "avro"
+    assert options.registry.urls == (URL, "http://other:8081")
+    assert options.subject == "s"
+
+
+def test_without_a_format_values_stay_bytes():
+    assert ValueOptions.parse({"store": "x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valueSubject": "s"}, "valueSubject has no effect without valueFormat"),
+        ({"valueFormat": "avro"}, "needs schemaRegistryUrl"),
+        ({"valueFormat": "xml", "schemaRegistryUrl": URL}, "one of avro, protobuf, json"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": "registry"}, "give http://host:port"),
+        ({"valueFormat": "json", "schemaRegistryUrl": URL, "valueValidate": "maybe"}, "true or false"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": URL, "valueSubject": "s", "valueSchema": "t"}, "not both"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": URL, "valueSchemaVersion": "x"}, "a number, or latest"),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ValueOptions.parse(options)
+
+
+def test_the_reader_schema_is_the_subjects_the_topics_or_given(values):
+    values.registry.register("orders-value", '"int"')
+    values.registry.register("orders-value", '"long"')
+    parse = {"valueFormat": "avro", "schemaRegistryUrl": values.registry.url}
+    assert ValueOptions.parse(parse).reader_options(values.client, "orders").schema.text == '"long"'
+    first = ValueOptions.parse({**parse, "valueSubject": "orders-value", "valueSchemaVersion": "1"})
+    assert first.reader_options(values.client).schema.text == '"int"'
+    given = ValueOptions.parse({**parse, "valueSchema": '"string"'})
+    assert given.reader_options(values.client).schema.text == '"string"'
+    with pytest.raises(ConfigError, match="give the subject"):
+        ValueOptions.parse(parse).reader_options(values.client)
+    with pytest.raises(UnknownSchema, match="no /subjects/nope-value"):
+        ValueOptions.parse(parse).reader_options(values.client, "nope")
