@@ -15,14 +15,14 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
     lost commit            a group's offset older than what was acknowledged, or never committed
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
-one ended unless it says `sought`. Offsets have no holes, as long as nothing is compacted and there are no transactions.
-Not for several threads.
+one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
+one of its key, or nobody knows what was there. There are no transactions. Not for several threads.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 
@@ -68,6 +68,7 @@ class Read:
 class _Sent:
     producer: str
     number: int  # among what this producer sent to this partition
+    key: str | None  # that others may have too
 
 
 @attrs.frozen
@@ -120,12 +121,12 @@ class History:
         self._time += 1
         return self._time
 
-    def sent(self, producer: str, partition: str, value: str) -> None:
-        """A producer is about to send a value."""
+    def sent(self, producer: str, partition: str, value: str, *, key: str | None = None) -> None:
+        """A producer is about to send a value; with a key, if a later value of it may have this one removed."""
         found = self._partitions[partition]
         assert value not in found.sent, f"{value} was sent before"
         self.note(f"sent {partition} {value}")
-        found.sent[value] = _Sent(producer, found.sent_counts[producer])
+        found.sent[value] = _Sent(producer, found.sent_counts[producer], key)
         found.sent_counts[producer] += 1
 
     def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
@@ -205,6 +206,7 @@ def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
 def _written(partition: _Partition) -> Iterator[_Finding]:
     """Everything acknowledged must have been read, as far as anybody has read."""
     values = _values_by_offset(partition)
+    removable = _removable_offsets(partition, values)
     seen = set().union(*values.values())
     last_read = max(values, default=-1)
     last_number: Counter[str] = Counter()
@@ -212,7 +214,7 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
         sent = partition.sent[value]
         last_number[sent.producer] = max(last_number[sent.producer], sent.number)
     for each in partition.acknowledged:
-        if each.value in seen:
+        if each.value in seen or each.offset in removable:
             continue
         sent = partition.sent[each.value]
         passed = last_number[sent.producer] > sent.number if each.offset is None else last_read >= each.offset
@@ -253,13 +255,31 @@ def _ordered(partition: _Partition) -> Iterator[_Finding]:
                 last[sent.producer] = (sent.number, value)
 
 
+def _removable_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
+    """Where compaction may have left nothing: none, unless there are keys that several values may have."""
+    placed = {offset: min(found) for offset, found in values.items()}
+    placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
+    removable: set[int] = set()
+    later_keys: set[str] = set()
+    for offset, value in sorted(placed.items(), reverse=True):
+        sent = partition.sent.get(value)
+        if sent is not None and sent.key is not None:
+            if sent.key in later_keys:
+                removable.add(offset)
+            later_keys.add(sent.key)
+    if later_keys:
+        removable |= set(range(max(placed))) - placed.keys()
+    return removable
+
+
 def _read(partition: _Partition) -> Iterator[_Finding]:
+    removable = _removable_offsets(partition, _values_by_offset(partition))
     for consumer, runs in partition.runs.items():
         for run in runs:
             for before, after in pairwise(run):
                 if after.offset <= before.offset:
                     yield Kind.NON_MONOTONIC_POLL, f"{consumer} read {after.offset} after {before.offset}"
-                elif after.offset != before.offset + 1:
+                elif not removable.issuperset(range(before.offset + 1, after.offset)):
                     yield Kind.GAP, f"{consumer} read {after.offset} after {before.offset}"
 
 

@@ -54,7 +54,6 @@ POINT_PASSES_MAX_COUNT = 20
 STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
 
 
-# Each record has a key of its own, so that compaction rewrites everything and may remove nothing.
 COMPACTED = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.0",
@@ -72,6 +71,7 @@ class Simulation:
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
+    _keys_count: int | None = attrs.field(default=None, init=False)  # None: compaction may remove nothing
     _bucket: RemoteBucket = attrs.field(factory=RemoteBucket, init=False)
     _disk: MemoryDisk = attrs.field(init=False)
     _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
@@ -95,6 +95,8 @@ class Simulation:
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
             compaction_check_interval_seconds=rng.choice([0.1, 10.0]),
+            cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
+            readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
             segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
             retention_check_interval_seconds=rng.choice([1.0, 60.0]),
             orphan_check_interval_seconds=rng.choice([1.0, 60.0]),
@@ -112,7 +114,8 @@ class Simulation:
         async with trio.open_nursery() as world:
             self._world = world
             await self._start(calm=True)
-            topic = await create_topic(self._connect_newest, "orders", self._random.choice([{}, COMPACTED]))
+            configs, self._keys_count = self._random.choice([({}, None), (COMPACTED, None), (COMPACTED, 20)])
+            topic = await create_topic(self._connect_newest, "orders", configs)
             stopping = trio.Event()
             committer = self._committer(topic, stopping)
             async with trio.open_nursery() as readers:
@@ -314,6 +317,7 @@ class Simulation:
             random=Random(self._random.random()),
             stopping=stopping,
             pause_max_seconds=self._random.choice([0.02, 0.1]),
+            keys_count=self._keys_count,
         )
 
     def _reader(self, name: str, topic: Topic) -> Reader:

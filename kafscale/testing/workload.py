@@ -100,6 +100,7 @@ class IdempotentProducer:
     stopping: trio.Event
     pause_max_seconds: float = PAUSE_MAX_SECONDS
     padding_max_bytes: int = PADDING_MAX_BYTES
+    keys_count: int | None = None  # how many keys a partition has; None for one of its own for each value
     acknowledged_count: int = attrs.field(default=0, init=False)  # batches
     _stamp: ProducerStamp | None = attrs.field(default=None, init=False)
     _sequences: dict[int, int] = attrs.field(factory=dict, init=False)
@@ -142,18 +143,21 @@ class IdempotentProducer:
 
     def _make(self, stamp: ProducerStamp) -> _Batch:
         partition = self.random.randrange(self.topic.partition_count)
-        values = []
+        keys: dict[str, str] = {}  # of each value
         for _ in range(self.random.randint(1, BATCH_RECORDS_MAX_COUNT)):
-            values.append(f"{self.name}:{self._number}")
+            value = f"{self.name}:{self._number}"
+            shared = None if self.keys_count is None else f"key{self.random.randrange(self.keys_count)}"
+            keys[value] = shared or value
             self._number += 1
-            self.history.sent(self.name, self.topic.partition_name(partition), values[-1])
+            self.history.sent(self.name, self.topic.partition_name(partition), value, key=shared)
+        values = list(keys)
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
         padding_bytes = self.random.randint(0, self.padding_max_bytes)
         now_ms = time.time_ns() // 1_000_000  # what is older than the retention would be deleted
         records = [
-            Record(key=value.encode(), value=encode_value(value, padding_bytes), timestamp_ms=now_ms)
-            for value in values
+            Record(key=key.encode(), value=encode_value(value, padding_bytes), timestamp_ms=now_ms)
+            for value, key in keys.items()
         ]
         data = build_batch(records, producer=attrs.evolve(stamp, base_sequence=sequence))
         batch = _Batch(partition, data, values)
