@@ -159,6 +159,30 @@ def test_each_kind_of_anomaly_is_planted() -> None:
     assert set().union(*(kinds for _, kinds in PLANTS)) == set(Kind)
 
 
+def compacted_history() -> History:
+    """Offset 0 has a value that another one of its key follows, 1 and 3 do not, 2 is what nobody knows of."""
+    history = History()
+    for value, key in (("p0", "a"), ("p1", "b"), ("p2", "a"), ("p3", "a")):
+        history.sent("p", ORDERS, value, key=key)
+    for value, offset in (("p0", 0), ("p1", 1), ("p3", 3)):
+        history.acknowledged(ORDERS, value, offset)
+    return history
+
+
+def test_what_compaction_may_remove_is_no_anomaly() -> None:
+    history = compacted_history()
+    history.polled("c", ORDERS, reads(1, "p1"))
+    history.polled("c", ORDERS, reads(3, "p3"))
+    assert history.anomalies() == []
+
+
+def test_the_latest_value_of_a_key_must_stay() -> None:
+    history = compacted_history()
+    history.polled("c", ORDERS, reads(0, "p0"))
+    history.polled("c", ORDERS, reads(3, "p3"))
+    assert {anomaly.kind for anomaly in history.anomalies()} == {Kind.GAP, Kind.LOST_WRITE}
+
+
 def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
     history = History()
     slow, fast = history.now(), history.now()
