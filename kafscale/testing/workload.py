@@ -42,7 +42,7 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
 
 MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
 BATCH_RECORDS_MAX_COUNT = 8
@@ -263,10 +263,12 @@ class Reader:
             where, began=began, log_start_offset=answer.log_start_offset, high_watermark=answer.high_watermark
         )
         assert isinstance(answer.records, bytes | memoryview)
-        reads = [each for each in read_batches(memoryview(answer.records)) if each.offset >= self.positions[index]]
+        data = memoryview(answer.records)
+        reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
         if reads:
             self.history.polled(self.name, where, reads)
-            self.positions[index] = reads[-1].offset + 1
+        for batch in batches(data):  # compaction leaves some without a record, or without their last one
+            self.positions[index] = max(self.positions[index], parse_header(batch).last_offset + 1)
 
 
 def read_batches(data: memoryview) -> Iterator[Read]:
