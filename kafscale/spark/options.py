@@ -300,7 +300,11 @@ class StreamOptions:
     @property
     def limits(self) -> Sequence[str]:
         """The names of those limits that are set."""
-        named = {"maxOffsetsPerTrigger": self.max_offsets, "maxBytesPerTrigger": self.max_bytes}
+        named = {
+            "maxOffsetsPerTrigger": self.max_offsets,
+            "maxBytesPerTrigger": self.max_bytes,
+            "minOffsetsPerTrigger": self.min_offsets,
+        }
         return [name for name, value in named.items() if value is not None]
 
 

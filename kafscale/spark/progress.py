@@ -31,6 +31,7 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     _initial: Offsets | None = attrs.field(default=None, init=False)
     _position: Offsets | None = attrs.field(default=None, init=False)
+    _last: Offsets | None = attrs.field(default=None, init=False)
     _last_batch_seconds: float = attrs.field(default=-math.inf, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
 
@@ -41,7 +42,11 @@ class Progress:
         assert self._initial is not None
         return self._initial
 
-    def latest(self, start: Offsets | None = None) -> Offsets:
+    def stop_at_present(self) -> None:
+        """Go no further than to what is there now. Raises ConfigError, StoreError."""
+        self._last = {partition: log.end_offset for partition, log in self.planner.logs().items()}
+
+    def latest(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
         """Where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits let it.
 
         Raises ConfigError, DataLoss, StoreError.
@@ -55,9 +60,9 @@ class Progress:
             logs = self.planner.logs(self._position.keys(), must_exist=False)
         self.planner.report_damaged(logs.values())
         available = self._available(logs, self._position)
-        if self._waits_for_more(available):
+        if is_limited and self._waits_for_more(available):
             return self._position
-        ends = self._limited(available)
+        ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}
         self._position = {partition: ends[partition] for partition in available}
         return self._position
 
@@ -104,14 +109,18 @@ class Progress:
             partition: _Available(
                 log=log,
                 start=position.get(partition, log.start_offset),
-                end=max(log.end_offset, position.get(partition, log.start_offset)),
+                end=max(self._end(partition, log), position.get(partition, log.start_offset)),
             )
             for partition, log in logs.items()
+            if self._last is None or partition in self._last or partition in position
         }
+
+    def _end(self, partition: TopicPartition, log: PartitionLog) -> int:
+        return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
 
     def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
         """Whether there is less than minOffsetsPerTrigger, and the last batch was not too long ago."""
-        if self.options.min_offsets is None:
+        if self.options.min_offsets is None or self._last is not None:
             return False
         now = self.clock()
         is_early = (now - self._last_batch_seconds) * 1000 < self.options.max_delay_ms
@@ -154,7 +163,7 @@ class Progress:
 
     def _warn_of_available_now(self, is_cut: bool) -> None:
         """Once a run, as no reader is told by which trigger it runs."""
-        if is_cut and not self._has_warned:
+        if is_cut and not self._has_warned and self._last is None:
             self._has_warned = True
             logger.warning(
                 "%s leaves records for later batches; under Trigger.AvailableNow there is only one on this Spark, so "

@@ -38,7 +38,10 @@ from kafscale.spark.planning import Planner
 from kafscale.spark.progress import Progress
 from kafscale.spark.splits import Split
 
+Offsets = dict[str, dict[str, int]]
+
 NAME = "kafscale"
+LARGEST_COUNT = (1 << 63) - 1
 HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 )
@@ -162,8 +165,20 @@ class FilteringReader(BatchReader):
         return filters
 
 
+def _available_now() -> Any:
+    """A mark of Spark 4.2: it asks such a reader again under Trigger.AvailableNow, so that limits hold there too."""
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:
+        return object
+    return SupportsTriggerAvailableNow
+
+
+_AvailableNow: Any = _available_now()
+
+
 @attrs.define(kw_only=True, eq=False, slots=False)
-class StreamReader(_SplitReading, DataSourceStreamReader):
+class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
     """Plans the batches of a stream, and reads them."""
 
     limits: StreamOptions
@@ -185,19 +200,28 @@ class StreamReader(_SplitReading, DataSourceStreamReader):
         if self._progress is not None:
             self._progress.planner.close()
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:
+    def initialOffset(self) -> Offsets:
         """Raises ConfigError, StoreError."""
         return to_json(self.progress.initial())
 
-    def latestOffset(
-        self, start: dict[str, dict[str, int]] | None = None, limit: Any = None
-    ) -> dict[str, dict[str, int]]:
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:
         """Raises ConfigError, DataLoss, StoreError.
 
-        Spark 4.1 calls it without arguments; later versions may say where the stream is. The limits are our options.
+        Spark 4.1 gives no arguments. Later ones say where the stream is, and whether the trigger wants all there is.
         """
-        return to_json(self.progress.latest(None if start is None else from_json(start)))
+        position = None if start is None else from_json(start)
+        return to_json(self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable"))
 
-    def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[SplitPartition]:
+    def getDefaultReadLimit(self) -> Any:
+        """Of Spark 4.2 and later, which gives it back to `latestOffset`; it stands for all limits of the options."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        return ReadMaxRows(self.limits.max_offsets or LARGEST_COUNT) if self.limits.limits else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Of Spark 4.2 and later: what comes from now on is for another run. Raises ConfigError, StoreError."""
+        self.progress.stop_at_present()
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""
         return [SplitPartition(split) for split in self.progress.splits(from_json(start), from_json(end))]

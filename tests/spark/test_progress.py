@@ -93,6 +93,23 @@ def test_a_spark_that_says_where_the_stream_is_is_believed(directory):
         assert progress.latest({("t", 0): 0, ("t", 1): 0}) == {("t", 0): 10, ("t", 1): 2}
 
 
+def test_a_spark_that_asks_again_gets_all_that_was_there_at_first_by_the_limits(directory, caplog):
+    stream = Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="18", minOffsetsPerTrigger="18")
+    stream.progress.stop_at_present()
+    put(directory, 30, 1)
+    put(directory, 0, 1, partition=2)
+    assert [stream.latest() for _ in range(3)] == [{0: 15, 1: 3, 2: 0}, {0: 30, 1: 6, 2: 0}, {0: 30, 1: 6, 2: 0}]
+    assert not caplog.text
+    assert Stream(directory, startingOffsets="earliest").latest() == {0: 33, 1: 6, 2: 3}
+
+
+def test_a_trigger_that_wants_all_gets_all(directory):
+    progress = Stream(
+        directory, startingOffsets="earliest", maxOffsetsPerTrigger="2", minOffsetsPerTrigger="1"
+    ).progress
+    assert progress.latest(is_limited=False) == {("t", 0): 30, ("t", 1): 6}
+
+
 def test_a_small_partition_gets_one_offset_at_least(directory):
     assert Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="2").latest() == {0: 1, 1: 1}
 

