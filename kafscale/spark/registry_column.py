@@ -11,12 +11,12 @@ The work is done by an Arrow UDF, in Spark's Python workers.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql.functions import col, count, lit
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
@@ -58,7 +58,8 @@ def from_registry(column: Column | str, registry: RegistryOptions | str, **readi
     def decode(values: pa.Array) -> pa.Array:
         return decode_array(registry, reader, values)
 
-    result: Column = arrow_udf(decode, spark_type(type_), ArrowUDFType.SCALAR)(column)
+    make_udf: Any = arrow_udf  # which kind it tells by the annotations above, though its own want it told
+    result: Column = make_udf(decode, spark_type(type_))(column)
     return result
 
 

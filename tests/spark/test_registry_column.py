@@ -5,11 +5,15 @@ from datetime import datetime
 
 import pytest
 
-from kafscale.spark import count_values, from_registry, split_values
+import kafscale.spark
 from kafscale.testing.registry import running_registry
 from kafscale.testing.registry_values import Values, message_class
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+    pytest.mark.timeout(300),
+]
 
 AVRO = {
     "type": "record",
@@ -46,10 +50,10 @@ def test_a_frame_is_decoded_split_and_counted(spark, values):
     reader["fields"][-1]["default"] = None
     good = [values.avro(older, row, topic="avro"), values.avro(AVRO, {**row, "note": "n"}, topic="avro")]
     frame = spark.createDataFrame([(value,) for value in [*good, b"garbage", None, good[0][:-2]]], "value binary")
-    column = from_registry("value", values.registry.url, schema=json.dumps(reader), format="avro")
+    column = kafscale.spark.from_registry("value", values.registry.url, schema=json.dumps(reader), format="avro")
     observation = Observation("values")
-    counted = count_values(frame.withColumn("decoded", column), "decoded", observation)
-    rows, dead_letters = split_values(counted.cache(), "decoded")
+    counted = kafscale.spark.count_values(frame.withColumn("decoded", column), "decoded", observation)
+    rows, dead_letters = kafscale.spark.split_values(counted.cache(), "decoded")
     notes = [one.decoded and one.decoded.note for one in rows.collect()]
     first = rows.first().decoded
     assert notes == [None, "n", None]
@@ -68,8 +72,8 @@ def test_protobuf_and_json_are_decoded_by_the_newest_schema_of_their_subject(spa
     frame = spark.createDataFrame(written, "proto binary, json binary")
     url = values.registry.url
     decoded = frame.select(
-        from_registry("proto", url, subject="proto-value").alias("proto"),
-        from_registry("json", url, subject="json-value").alias("json"),
+        kafscale.spark.from_registry("proto", url, subject="proto-value").alias("proto"),
+        kafscale.spark.from_registry("json", url, subject="json-value").alias("json"),
     )
     selected = decoded.selectExpr("proto.value.id", "proto.value.items.sku", "proto.value.took", "json.value")
     (row,) = selected.collect()
@@ -79,7 +83,7 @@ def test_protobuf_and_json_are_decoded_by_the_newest_schema_of_their_subject(spa
 
 def test_a_registry_that_is_down_fails_the_query(spark, values):
     value = values.avro(AVRO, {"id": 1, "at": 0, "seen": 0, "tags": {}, "note": None}, topic="down")
-    column = from_registry("value", values.registry.url, subject="down-value")
+    column = kafscale.spark.from_registry("value", values.registry.url, subject="down-value")
     values.registry.failures = [503] * 100
     frame = spark.createDataFrame([(value,)], "value binary")
     with pytest.raises(Exception, match="no schema registry answers"):
