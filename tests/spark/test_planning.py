@@ -249,3 +249,12 @@ def test_a_bucket_that_can_not_be_listed(directory, s3, wrong, monkeypatch):
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.0)
     with pytest.raises(StoreError, match=r"can't be listed: .*Check the options store, s3Endpoint"):
         query(directory, **(s3 | wrong))
+
+
+def test_a_timestamp_that_a_damaged_segment_may_have_is_not_looked_for_behind_it(directory, caplog):
+    for name in (key(0).key, key(0).of_kind("index").key):
+        (directory / name).write_bytes(b"damaged")
+    options = {"assign": '{"t":[0]}', "startingTimestamp": str(CREATED_MS + 5)}
+    with pytest.raises(DataLoss, match="offsets 0 to 14 of partition 0"):
+        query(directory, **options)
+    assert query(directory, failOnDataLoss="false", **options) == rows(0, *range(15, 30))
