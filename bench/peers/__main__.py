@@ -75,7 +75,7 @@ def main(
     show(run.results, "peers: medians of the rounds")
     click.echo(f"the disk takes {disk[0]:.0f} MiB/s synced before the run, {disk[1]:.0f} after it")
     targets = show_targets(run.results, min(disk))
-    options = {**click.get_current_context().params, "disk_mib_per_second": round(min(disk))}
+    options = {**click.get_current_context().params, "disk_mib_per_second": int(min(disk))}
     click.echo(write_page(run.results, targets, options) if docs else save("peers", run.results, options))
 
 
