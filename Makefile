@@ -100,7 +100,7 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-spark: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale, Spark and the development tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,iceberg]'
 	@touch $(VENV)/installed $(VENV)/installed-dev $@
 
 $(VENV)/bin/python:

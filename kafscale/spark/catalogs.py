@@ -1,0 +1,121 @@
+"""Iceberg catalogs as Spark's settings: hadoop (a directory), jdbc (SQLite or Postgres), rest.
+
+    CatalogOptions(type="jdbc", uri="jdbc:sqlite:/data/catalog.db", warehouse="/data/warehouse").conf()
+
+A warehouse at `s3://` is written by Iceberg's own S3FileIO, with credentials from where AWS SDKs look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from kafscale.errors import ConfigError
+from kafscale.spark import packages
+
+NAME_DEFAULT = "lake"
+TYPES = ("hadoop", "jdbc", "rest")
+DRIVERS = {"jdbc:sqlite:": packages.SQLITE, "jdbc:postgresql:": packages.POSTGRES}
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@attrs.frozen(kw_only=True)
+class CatalogOptions:
+    """A catalog of Iceberg tables. Raises ConfigError, when made, for what can't be together."""
+
+    type: str = attrs.field(metadata={"doc": "`hadoop` (a directory), `jdbc` (SQLite or Postgres), or `rest`."})
+    name: str = attrs.field(default=NAME_DEFAULT, metadata={"doc": "What tables are found under in Spark's SQL."})
+    warehouse: str | None = attrs.field(
+        default=None,
+        metadata={"doc": "Where tables are: a directory or `s3://BUCKET/PREFIX`. For `rest` it may be the server's."},
+    )
+    uri: str | None = attrs.field(
+        default=None, metadata={"doc": "Of `jdbc` (`jdbc:sqlite:PATH`, `jdbc:postgresql://HOST/DATABASE`) and `rest`."}
+    )
+    user: str | None = attrs.field(default=None, metadata={"doc": "Of the database."})
+    password: str | None = attrs.field(default=None, repr=False, metadata={"doc": "Of the database."})
+    token: str | None = attrs.field(default=None, repr=False, metadata={"doc": "A bearer token, for `rest`."})
+    credential: str | None = attrs.field(
+        default=None, repr=False, metadata={"doc": "`ID:SECRET`, which `rest` gets a token for."}
+    )
+    s3_endpoint: str | None = attrs.field(default=None, metadata={"doc": "Where S3 is, for the warehouse."})
+    s3_region: str | None = attrs.field(default=None, metadata={"doc": "Without it, what AWS SDKs find."})
+    s3_path_style: bool = attrs.field(
+        default=False, metadata={"doc": "Whether the bucket is in the path, not in the host's name."}
+    )
+    properties: Mapping[str, str] = attrs.field(
+        factory=dict, metadata={"doc": "Further properties of Iceberg's catalog, as Iceberg names them."}
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.type not in TYPES:
+            raise ConfigError(f"a catalog's type is one of {', '.join(TYPES)}, not '{self.type}'")
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"a catalog's name is a word of letters, digits and _, not '{self.name}'")
+        if self.name == "spark_catalog":
+            raise ConfigError("spark_catalog is Spark's own catalog; give the catalog another name")
+        if self.type != "rest" and self.warehouse is None:
+            raise ConfigError(f"a catalog of type {self.type} needs a warehouse: a directory, or s3://BUCKET/PREFIX")
+        if self.type == "hadoop" and self.on_s3:
+            raise ConfigError("a hadoop catalog loses commits on S3, which can't rename: use jdbc or rest there")
+        if self.type != "hadoop" and self.uri is None:
+            raise ConfigError(f"a catalog of type {self.type} needs a uri")
+        if self.type == "jdbc" and self._driver is None:
+            raise ConfigError(f"the uri of a jdbc catalog begins with {' or '.join(DRIVERS)}, unlike '{self.uri}'")
+
+    @property
+    def on_s3(self) -> bool:
+        """Whether the warehouse is in S3."""
+        return (self.warehouse or "").startswith("s3://")
+
+    def packages(self) -> Sequence[str]:
+        """Coordinates of the jars that it takes."""
+        aws = [packages.ICEBERG_AWS] if self.on_s3 or self.s3_endpoint or self.s3_region else []
+        driver = [] if self._driver is None else [self._driver]
+        return [packages.ICEBERG, *aws, *driver]
+
+    def conf(self) -> dict[str, str]:
+        """Spark's settings."""
+        settings = {"type": self.type, **self._location(), **self._access(), **self._s3(), **self.properties}
+        prefix = f"spark.sql.catalog.{self.name}"
+        return {
+            "spark.sql.extensions": EXTENSIONS,
+            prefix: SPARK_CATALOG,
+            **{f"{prefix}.{name}": value for name, value in settings.items() if value is not None},
+        }
+
+    @property
+    def _driver(self) -> str | None:
+        """Coordinates of the JDBC driver."""
+        if self.type != "jdbc":
+            return None
+        return next((jar for prefix, jar in DRIVERS.items() if (self.uri or "").startswith(prefix)), None)
+
+    def _location(self) -> dict[str, str | None]:
+        warehouse = self.warehouse
+        if warehouse is not None and self.type != "rest" and "://" not in warehouse:
+            warehouse = str(Path(warehouse.removeprefix("file:")).absolute())
+        return {"uri": self.uri, "warehouse": warehouse}
+
+    def _access(self) -> dict[str, str | None]:
+        if self.type == "jdbc":
+            # V1 has views too; without saying so Iceberg warns of it and leaves the tables of an older schema.
+            return {"jdbc.schema-version": "V1", "jdbc.user": self.user, "jdbc.password": self.password}
+        return {"token": self.token, "credential": self.credential}
+
+    def _s3(self) -> dict[str, str | None]:
+        if packages.ICEBERG_AWS not in self.packages():
+            return {}
+        return {
+            "io-impl": S3_FILE_IO,
+            "s3.endpoint": self.s3_endpoint,
+            "client.region": self.s3_region,
+            "s3.path-style-access": "true" if self.s3_path_style else None,
+        }

@@ -1,0 +1,193 @@
+"""The Spark of a command: embedded unless `master` says otherwise, with the jars that it needs, and quiet.
+
+Jars are resolved by Spark. Which files they were is kept in a file of the user's cache, so that later starts, and those
+without a network, take the files that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+import kafscale.spark
+from kafscale.errors import StartupError
+from kafscale.spark import packages
+from kafscale.spark.catalogs import CatalogOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT = "local[*]"
+JAVA_OLDEST = 17  # Spark 4 runs on no older one
+INSTALL = "pip install 'kafscale[spark]'"
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+JARS = ("spark.jars", "spark.jars.packages")
+RESOLVED = ("spark.jars", "spark.submit.pyFiles")  # where Spark tells; the first only if nobody has set it
+LOGGING = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOCAL_DEFAULTS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+@attrs.frozen(kw_only=True)
+class SessionOptions:
+    """What a session is made of.
+
+    conf: Spark's settings, which go before those of KafScale and of the catalogs.
+    packages: coordinates (`group:artifact:version`) besides those that the catalogs need.
+    """
+
+    master: str = MASTER_DEFAULT
+    app_name: str = "kafscale"
+    conf: Mapping[str, str] = attrs.field(factory=dict)
+    catalogs: Sequence[CatalogOptions] = ()
+    packages: Sequence[str] = ()
+
+    def settings(self) -> dict[str, str]:
+        """Spark's settings, but for the jars."""
+        local = LOCAL_DEFAULTS if self.master.startswith("local") else {}
+        logging = {JAVA_OPTIONS: f"-Dlog4j2.configurationFile={LOGGING} {self.conf.get(JAVA_OPTIONS, '')}".strip()}
+        catalogs = {name: value for each in self.catalogs for name, value in each.conf().items()}
+        settings = {**DEFAULTS, **local, **catalogs, **self.conf, **logging}
+        return {name: value for name, value in settings.items() if name not in JARS}
+
+    def own_jars(self) -> Sequence[str]:
+        """Files that `conf` names."""
+        return _listed(self.conf.get("spark.jars", ""))
+
+    def coordinates(self) -> Sequence[str]:
+        """Of all jars, each once, in order."""
+        given = _listed(self.conf.get("spark.jars.packages", ""))
+        needed = [jar for catalog in self.catalogs for jar in catalog.packages()]
+        return list(dict.fromkeys([*needed, *self.packages, *given]))
+
+
+def start_session(options: SessionOptions | None = None) -> SparkSession:
+    """Start Spark. Raises StartupError, which says what is missing and how to get it."""
+    options = SessionOptions() if options is None else options
+    check_pyspark(needs_iceberg=bool(options.catalogs))
+    check_java()
+    from pyspark.sql import SparkSession
+
+    if options.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of the host's name
+    cache = JarCache()
+    coordinates = options.coordinates()
+    builder = SparkSession.builder.master(options.master).appName(options.app_name)
+    for name, value in {**options.settings(), **cache.settings(coordinates, options.own_jars())}.items():
+        builder = builder.config(name, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except Exception as exc:  # py4j's and pyspark's own, whose text is Java's stack
+        raise StartupError(f"Spark does not start on {options.master}: {_first_line(exc)}") from exc
+    session.sparkContext.setLogLevel(options.settings()["spark.log.level"])
+    conf = session.sparkContext.getConf()
+    jars = [each for name in RESOLVED for each in _listed(conf.get(name, ""))]
+    cache.keep(coordinates, [each for each in jars if each not in options.own_jars()])
+    kafscale.spark.register(session)
+    return session
+
+
+def check_pyspark(*, needs_iceberg: bool = False) -> None:
+    """Raises StartupError if it is missing, or is not one that Iceberg runs on."""
+    try:
+        import pyspark
+    except ImportError as exc:
+        raise StartupError(f"this command needs pyspark: {INSTALL}") from exc
+    version = pyspark.__version__
+    if needs_iceberg and version.split(".")[:2] != packages.ICEBERG_SPARK.split("."):
+        raise StartupError(
+            f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK}, pyspark here is {version}: "
+            "pip install 'kafscale[iceberg]'"
+        )
+
+
+def check_java() -> None:
+    """Raises StartupError unless Spark will find a Java that is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    where = f"JAVA_HOME ({home})" if home else "the PATH"
+    if program is None:
+        raise StartupError(f"Spark needs Java {JAVA_OLDEST}, and there is none in {where}: install a JDK or JRE")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    found = _JAVA_VERSION.search(told.stderr)
+    if found is None or int(found[1]) < JAVA_OLDEST:
+        version = "one that does not tell its version" if found is None else f"Java {found[1]}"
+        raise StartupError(f"Spark needs Java {JAVA_OLDEST} or newer, and {program} is {version}")
+
+
+def _listed(text: str) -> Sequence[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _first_line(exc: Exception) -> str:
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    causes = [line for line in lines if "Exception:" in line or "Error:" in line]
+    return next(iter([*causes[:1], *lines[:1]]), type(exc).__name__)
+
+
+def cache_directory() -> Path:
+    """Of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafscale"
+
+
+@attrs.frozen
+class JarCache:
+    """Which files Spark resolved some coordinates to. A list whose files are not all there does not count."""
+
+    path: Path = attrs.field(factory=lambda: cache_directory() / "jars.json")
+
+    def settings(self, coordinates: Sequence[str], own: Sequence[str] = ()) -> dict[str, str]:
+        """Spark's settings for these jars and files of the user's own."""
+        files = self._read().get(_key(coordinates), [])
+        is_known = bool(files) and all(Path(each).is_file() for each in files)
+        jars = [*own, *files] if is_known else own
+        settings = {"spark.jars": jars, "spark.jars.packages": [] if is_known else coordinates}
+        return {name: ",".join(listed) for name, listed in settings.items() if listed}  # empty ones undo Spark's own
+
+    def keep(self, coordinates: Sequence[str], jars: Iterable[str]) -> None:
+        """Remember files that Spark resolved. Not being able to is no error: Spark looks for them again then."""
+        files = list(dict.fromkeys(unquote(urlsplit(each).path) for each in jars))
+        known = self._read()
+        if not all(any(_is_of(file, each) for file in files) for each in coordinates):
+            return  # a session was there already, with other jars
+        if not coordinates or known.get(_key(coordinates)) == files:
+            return
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft = self.path.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps({**known, _key(coordinates): files}, indent=2), encoding="utf-8")
+            draft.replace(self.path)
+
+    def _read(self) -> dict[str, list[str]]:
+        try:
+            known = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+
+def _key(coordinates: Iterable[str]) -> str:
+    return ",".join(sorted(coordinates))
+
+
+def _is_of(file: str, coordinate: str) -> bool:
+    """By the name that Ivy gives: group_artifact-version.jar."""
+    group, artifact, version = coordinate.split(":")[:3]
+    return Path(file).name == f"{group}_{artifact}-{version}.jar"

@@ -1,0 +1,112 @@
+"""The settings of a command's Spark, and what is said when it can't start; Spark itself is not started here."""
+
+import pytest
+
+from kafscale.errors import ConfigError, StartupError
+from kafscale.spark import packages, session
+from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.session import JarCache, SessionOptions
+
+HADOOP = CatalogOptions(type="hadoop", warehouse="/data/warehouse")
+
+
+def test_the_users_settings_go_before_all_others():
+    conf = {"spark.sql.catalog.lake.warehouse": "/elsewhere", "spark.log.level": "INFO"}
+    settings = SessionOptions(catalogs=[HADOOP], conf=conf).settings()
+    assert settings["spark.sql.catalog.lake.warehouse"] == "/elsewhere"
+    assert settings["spark.log.level"] == "INFO"
+
+
+def test_only_an_embedded_spark_stays_on_loopback():
+    assert SessionOptions().settings()["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in SessionOptions(master="spark://host:7077").settings()
+
+
+def test_jars_of_catalogs_and_users_are_named_once():
+    conf = {"spark.jars.packages": f"{packages.ICEBERG}, org.example:more:1"}
+    options = SessionOptions(catalogs=[HADOOP], conf=conf, packages=[packages.SQLITE])
+    assert options.coordinates() == [packages.ICEBERG, packages.SQLITE, "org.example:more:1"]
+    assert "spark.jars.packages" not in options.settings()
+
+
+def test_what_was_resolved_once_is_not_resolved_again(tmp_path):
+    jar = tmp_path / "org.xerial_sqlite-jdbc-3.50.3.0.jar"
+    jar.touch()
+    cache = JarCache(tmp_path / "cache" / "jars.json")
+    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
+    cache.keep([packages.SQLITE], [jar.as_uri()])
+    assert cache.settings([packages.SQLITE], ["own.jar"]) == {"spark.jars": f"own.jar,{jar}"}
+    jar.unlink()
+    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
+
+
+def test_jars_of_a_session_that_was_there_before_are_not_taken_for_those_asked_for(tmp_path):
+    cache = JarCache(tmp_path / "jars.json")
+    cache.keep([packages.SQLITE], ["file:///elsewhere/another.jar"])
+    assert not cache.path.exists()
+
+
+def test_a_damaged_cache_is_passed_over(tmp_path):
+    cache = JarCache(tmp_path / "jars.json")
+    cache.path.write_text("{")
+    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
+
+
+def test_no_java_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StartupError, match=rf"needs Java 17, and there is none in JAVA_HOME \({tmp_path}\)"):
+        session.check_java()
+
+
+@pytest.mark.parametrize(("told", "found"), [("11.0.2", "Java 11"), ("1.8.0_292", "Java 8")])
+def test_an_old_java_is_told(monkeypatch, tmp_path, told, found):
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{told}\"' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StartupError, match=f"17 or newer, and {program} is {found}"):
+        session.check_java()
+
+
+def test_no_pyspark_is_told(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
+    with pytest.raises(StartupError, match=r"pip install 'kafscale\[spark\]'"):
+        session.check_pyspark()
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"type": "glue"}, "one of hadoop, jdbc, rest, not 'glue'"),
+        ({"type": "hadoop"}, "needs a warehouse"),
+        ({"type": "hadoop", "warehouse": "s3://bucket"}, "use jdbc or rest"),
+        ({"type": "rest"}, "needs a uri"),
+        ({"type": "jdbc", "warehouse": "w", "uri": "jdbc:mysql:x"}, "begins with jdbc:sqlite: or jdbc:postgresql:"),
+        ({"type": "hadoop", "warehouse": "w", "name": "a-b"}, "letters, digits and _"),
+        ({"type": "hadoop", "warehouse": "w", "name": "spark_catalog"}, "another name"),
+    ],
+)
+def test_a_catalog_that_can_not_be_is_refused(settings, wrong):
+    with pytest.raises(ConfigError, match=wrong):
+        CatalogOptions(**settings)
+
+
+def test_a_database_gets_its_driver_and_its_user():
+    catalog = CatalogOptions(type="jdbc", uri="jdbc:postgresql://h/d", warehouse="w", user="u", password="p")
+    assert list(catalog.packages()) == [packages.ICEBERG, packages.POSTGRES]
+    assert catalog.conf()["spark.sql.catalog.lake.jdbc.user"] == "u"
+    assert "p'" not in repr(catalog)
+
+
+def test_a_warehouse_in_s3_is_written_by_icebergs_own_client():
+    catalog = CatalogOptions(
+        type="rest", uri="http://h", warehouse="s3://b/p", s3_endpoint="http://m", s3_path_style=True
+    )
+    assert packages.ICEBERG_AWS in catalog.packages()
+    conf = {name.removeprefix("spark.sql.catalog.lake."): value for name, value in catalog.conf().items()}
+    assert conf["io-impl"].endswith("S3FileIO")
+    assert conf["s3.endpoint"] == "http://m"
+    assert conf["s3.path-style-access"] == "true"
+    assert conf["warehouse"] == "s3://b/p"
+    assert "token" not in conf
