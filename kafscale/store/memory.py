@@ -1,7 +1,8 @@
 """The object store in memory: the verified fake, and `--store memory:` for demonstrations and benchmarks.
 
-It passes the contract suite that S3 passes. It starts no thread, so it works under an autojump clock, and each
-operation is one checkpoint and then one synchronous effect, so a cancelled operation has had none.
+It passes the contract suite that S3 passes. Each operation is one synchronous effect after all that is waited for, so a
+cancelled operation has had none. Without a limit it starts no thread, so it works under an autojump clock; with one,
+large objects are copied in a thread, into memory that is used again (`kafscale.store.blocks`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import trio
 
 from kafscale.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart
+from kafscale.store.blocks import BLOCK_BYTES, BlockObject, BlockPool, fill
 from kafscale.store.paths import check_key, check_prefix
 
 
@@ -23,11 +25,26 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@attrs.frozen(eq=False)
+class _JoinedObject:
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, length_bytes: int) -> Buffer:
+        return memoryview(self.data)[start : start + length_bytes]
+
+
 @attrs.frozen
 class _Object:
-    data: bytes
+    content: _JoinedObject | BlockObject
     etag: str
     modified_ms: int
+
+    def part(self, start: int, length_bytes: int) -> ObjectPart:
+        return ObjectPart(self.content.read(start, length_bytes), self.content.size_bytes, self.etag)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -42,29 +59,31 @@ class MemoryStore:
     max_bytes: int | None = None
     clock_ms: Callable[[], int] = _wall_clock_ms
     used_bytes: int = attrs.field(default=0, init=False)
+    blocks: BlockPool = attrs.field(factory=BlockPool, init=False)
     _objects: dict[str, _Object] = attrs.field(factory=dict, init=False)  # in the order of their last write
     _keys: list[str] = attrs.field(factory=list, init=False)  # sorted; order by code points is order by UTF-8 bytes
     _etags: Iterator[int] = attrs.field(factory=lambda: count(1), init=False)
+    _copier: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def get(self, key: str) -> ObjectPart:
         await trio.lowlevel.checkpoint()
         found = self._find(key)
-        return ObjectPart(found.data, len(found.data), found.etag)
+        return found.part(0, found.content.size_bytes)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
         assert start >= 0, start
         assert length_bytes > 0, length_bytes
         await trio.lowlevel.checkpoint()
         found = self._find(key)
-        if start >= len(found.data):
-            raise RangeNotSatisfiable(f"{key}: byte {start} of {len(found.data)}")
-        return ObjectPart(memoryview(found.data)[start : start + length_bytes], len(found.data), found.etag)
+        if start >= found.content.size_bytes:
+            raise RangeNotSatisfiable(f"{key}: byte {start} of {found.content.size_bytes}")
+        return found.part(start, length_bytes)
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
         assert length_bytes > 0, length_bytes
         await trio.lowlevel.checkpoint()
         found = self._find(key)
-        return ObjectPart(memoryview(found.data)[-length_bytes:], len(found.data), found.etag)
+        return found.part(max(0, found.content.size_bytes - length_bytes), length_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
         await trio.lowlevel.checkpoint()
@@ -72,24 +91,22 @@ class MemoryStore:
         return self._info(key)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        check_key(key)
-        await trio.lowlevel.checkpoint()
-        return self._write(key, parts)
+        return await self._write(key, parts, lambda: None)
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        check_key(key)
-        await trio.lowlevel.checkpoint()
-        if key in self._objects:
-            raise PreconditionFailed(f"{key} exists")
-        return self._write(key, parts)
+        def check() -> None:
+            if key in self._objects:
+                raise PreconditionFailed(f"{key} exists")
+
+        return await self._write(key, parts, check)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        check_key(key)
-        await trio.lowlevel.checkpoint()
-        current = self._objects.get(key)
-        if current is None or current.etag != etag:
-            raise PreconditionFailed(f"{key} has ETag {current and current.etag}, not {etag}")
-        return self._write(key, parts)
+        def check() -> None:
+            current = self._objects.get(key)
+            if current is None or current.etag != etag:
+                raise PreconditionFailed(f"{key} has ETag {current and current.etag}, not {etag}")
+
+        return await self._write(key, parts, check)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         check_prefix(prefix)
@@ -124,20 +141,39 @@ class MemoryStore:
 
     def _info(self, key: str) -> ObjectInfo:
         found = self._objects[key]
-        return ObjectInfo(key, len(found.data), found.etag, found.modified_ms)
+        return ObjectInfo(key, found.content.size_bytes, found.etag, found.modified_ms)
 
-    def _write(self, key: str, parts: Sequence[Buffer]) -> str:
+    async def _write(self, key: str, parts: Sequence[Buffer], check: Callable[[], None]) -> str:
+        """`check` raises PreconditionFailed."""
+        check_key(key)
+        await trio.lowlevel.checkpoint()
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        if self.max_bytes is None or size_bytes < BLOCK_BYTES:
+            check()
+            return self._publish(key, _JoinedObject(b"".join(parts)))
+        content = self.blocks.take(size_bytes)
+        try:
+            await trio.to_thread.run_sync(fill, content, parts, limiter=self._copier)
+            check()
+        except BaseException:
+            self.blocks.give_back(content)
+            raise
+        return self._publish(key, content)
+
+    def _publish(self, key: str, content: _JoinedObject | BlockObject) -> str:
         if key in self._objects:
             self._drop(key)
-        data = b"".join(parts)
         etag = str(next(self._etags))
-        self._objects[key] = _Object(data, etag, self.clock_ms())
+        self._objects[key] = _Object(content, etag, self.clock_ms())
         insort(self._keys, key)
-        self.used_bytes += len(data)
+        self.used_bytes += content.size_bytes
         while self.max_bytes is not None and self.used_bytes > self.max_bytes and len(self._objects) > 1:
             self._drop(next(iter(self._objects)))
         return etag
 
     def _drop(self, key: str) -> None:
-        self.used_bytes -= len(self._objects.pop(key).data)
+        content = self._objects.pop(key).content
+        self.used_bytes -= content.size_bytes
         del self._keys[bisect_left(self._keys, key)]
+        if isinstance(content, BlockObject):
+            self.blocks.give_back(content)

@@ -40,6 +40,13 @@ async def open_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
 
 
 @asynccontextmanager
+async def open_limited_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
+    """With a limit it keeps large objects in blocks."""
+    async with aclosing(MemoryStore(max_bytes=1 << 30)) as store:
+        yield store
+
+
+@asynccontextmanager
 async def open_s3_store(path: Path, *, tls: bool = False) -> AsyncIterator[ObjectStore]:
     """The stand-in server, which demands what S3 does."""
     async with open_s3_server(tls=tls) as server:
@@ -101,6 +108,7 @@ async def open_faulty_store(path: Path) -> AsyncIterator[ObjectStore]:
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = {
     "file": open_file_store,
     "memory": open_memory_store,
+    "memory-limited": open_limited_memory_store,
     "s3": open_s3_store,
     "s3-tls": partial(open_s3_store, tls=True),
     "wrapped": open_wrapped_store,

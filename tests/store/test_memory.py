@@ -1,8 +1,14 @@
+import threading
 import time
 from contextlib import aclosing
 
+import pytest
 import trio
+import trio.testing
 
+from kafscale.errors import PreconditionFailed
+from kafscale.store import memory
+from kafscale.store.blocks import BLOCK_BYTES, fill
 from kafscale.store.memory import MemoryStore
 
 
@@ -61,3 +67,43 @@ async def test_a_listing_sees_writes_between_its_pages():
         rest = [info.key async for page in pages for info in page]
     assert len(first) == 1000
     assert rest == sorted([f"{number:05d}" for number in range(1000, 1500) if number != 1200] + ["01100x"])
+
+
+async def test_what_was_read_stays_when_the_memory_of_a_dropped_object_is_used_again():
+    store = MemoryStore(max_bytes=2 * BLOCK_BYTES)
+    await store.put("old", [bytearray(b"o" * BLOCK_BYTES), b"o"])
+    part = await store.get_range("old", BLOCK_BYTES - 10, 20)
+    for key in ("new", "newer"):
+        await store.put(key, [bytearray(b"n" * BLOCK_BYTES), b"n"])
+    assert bytes(part.data) == b"o" * 11
+    assert await keys_of(store) == ["newer"]
+
+
+async def test_a_refused_write_gives_its_memory_back():
+    store = MemoryStore(max_bytes=10 * BLOCK_BYTES)
+    await store.put("key", [b"1"])
+    for _ in range(3):
+        with pytest.raises(PreconditionFailed):
+            await store.put_if_absent("key", [bytes(3 * BLOCK_BYTES)])
+    assert len(store.blocks) == 3
+
+
+async def test_a_write_that_is_cancelled_while_another_one_is_copied_gives_its_memory_back(monkeypatch):
+    store = MemoryStore(max_bytes=10 * BLOCK_BYTES)
+    may_copy = threading.Event()
+    monkeypatch.setattr(memory, "fill", lambda content, parts: may_copy.wait() and fill(content, parts))
+
+    async def put(key):
+        await store.put(key, [bytes(3 * BLOCK_BYTES)])
+
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put, "one")
+            nursery.start_soon(put, "other")
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            may_copy.set()
+    (kept,) = await keys_of(store)  # what a thread has begun is done
+    assert len(store.blocks) == 3
+    await store.delete([kept])
+    assert len(store.blocks) == 6

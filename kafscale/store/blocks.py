@@ -1,0 +1,82 @@
+"""Memory for large objects, in blocks of 1 MiB that are used again: `--store memory:SIZE`.
+
+New memory is dear: each page is a fault, in a virtual machine perhaps one of the host too. Copying 64 MiB into new
+memory takes 48 ms, into used memory 12 ms. The copy leaves the interpreter to others: an assignment to slices, in a
+thread, kept the event loop waiting for 5 to 8 ms, `memmove` for 0.5 to 2.7 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from kafscale.store.base import Buffer
+
+BLOCK_BYTES = 1 << 20
+
+
+@attrs.frozen(eq=False)
+class BlockObject:
+    """The bytes of an object, in blocks that are full but for the last one."""
+
+    size_bytes: int
+    blocks: Sequence[memoryview]
+
+    def read(self, start: int, length_bytes: int) -> bytes:
+        """A copy, as the blocks are used again when the object is dropped; fewer bytes at the end."""
+        end = min(start + length_bytes, self.size_bytes)
+        pieces = []
+        while start < end:
+            number, position = divmod(start, BLOCK_BYTES)
+            piece = self.blocks[number][position : position + end - start]
+            pieces.append(piece)
+            start += len(piece)
+        return b"".join(pieces)
+
+
+@attrs.define(eq=False)
+class BlockPool:
+    """Blocks that have been given back, and new ones where there are none."""
+
+    _free: list[memoryview] = attrs.field(factory=list, init=False)
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self, size_bytes: int) -> BlockObject:
+        """An object of this size, whose bytes are anything yet."""
+        count = -(-size_bytes // BLOCK_BYTES)
+        used = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        new = [memoryview(mmap.mmap(-1, BLOCK_BYTES)) for _ in range(count - len(used))]
+        return BlockObject(size_bytes, used + new)
+
+    def give_back(self, dropped: BlockObject) -> None:
+        """Nobody reads the object any more."""
+        self._free += dropped.blocks
+
+
+def fill(target: BlockObject, parts: Sequence[Buffer]) -> None:
+    """Copy the parts, joined, into the object. Takes long, and may be called in a thread."""
+    rooms = iter(target.blocks)
+    room = memoryview(b"")
+    for source in _not_empty(parts):
+        while source:
+            room = room or next(rooms)
+            size = min(len(room), len(source))
+            _copy(room[:size], source[:size])
+            room, source = room[size:], source[size:]
+
+
+def _not_empty(parts: Sequence[Buffer]) -> Iterator[memoryview]:
+    return (view for part in parts if (view := memoryview(part).cast("B")))
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    if source.readonly:  # only what is writable tells ctypes its address
+        target[:] = source
+    else:
+        to, origin = ctypes.c_char.from_buffer(target), ctypes.c_char.from_buffer(source)
+        ctypes.memmove(ctypes.addressof(to), ctypes.addressof(origin), len(source))
