@@ -97,6 +97,35 @@ OPTIONS: Sequence[Option] = (
         doc="Whether offsets that are not there any more, or can't be read, end the query, or are logged and left out.",
     ),
     Option(name="includeHeaders", used_in="read", default="false", doc="Whether there is a column `headers`."),
+    Option(
+        name="valueFormat",
+        used_in="read",
+        doc="`avro`, `protobuf` or `json`: values begin with the id of their schema in a registry, and a column "
+        "`decoded` of `value` and `error` is added. [Decode values](../how-to/spark-values.md).",
+    ),
+    Option(name="schemaRegistryUrl", used_in="read", doc="Needed by `valueFormat`; several with commas between."),
+    Option(name="schemaRegistryBasicAuth", used_in="read", doc="`user:password`."),
+    Option(name="schemaRegistryBearerToken", used_in="read", doc="In place of `schemaRegistryBasicAuth`."),
+    Option(name="schemaRegistryCaFile", used_in="read", doc="Certificates to trust, for a registry of your own."),
+    Option(
+        name="valueSubject",
+        used_in="read",
+        default="TOPIC-value",
+        doc="Whose schema values are read into. Has no default for several topics, or a pattern.",
+    ),
+    Option(
+        name="valueSchemaVersion", used_in="read", default="latest", doc="Of the subject, as it is when a query begins."
+    ),
+    Option(name="valueSchema", used_in="read", doc="The schema that values are read into, in place of a subject."),
+    Option(
+        name="valueMessage", used_in="read", doc="Protobuf: the full name of the message; without it, the first one."
+    ),
+    Option(
+        name="valueValidate",
+        used_in="read",
+        default="false",
+        doc="JSON: hold each value to the schema that it was written by, which takes ten times as long.",
+    ),
     Option(name="minPartitions", used_in="read", doc="At least so many tasks, as far as there are batches for them."),
     Option(name="maxRecordsPerPartition", used_in="read", doc="At most about so many records a task, cut at batches."),
     Option(name="maxOffsetsPerTrigger", used_in="stream", doc="At most so many offsets a batch, shared by size."),

@@ -10,7 +10,6 @@ The work is done by an Arrow UDF, in Spark's Python workers.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
@@ -20,11 +19,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
-from kafscale.spark.registry import RegistryClient, RegistryOptions
-from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.spark.registry import RegistryOptions
+from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
-
-DECODER_MAX_COUNT = 32  # kept by a worker, one for each use of from_registry
 
 
 class Reading(TypedDict, total=False):
@@ -48,27 +45,14 @@ def from_registry(column: Column | str, registry: RegistryOptions | str, **readi
     """
     if isinstance(registry, str):
         registry = RegistryOptions(urls=RegistryOptions.parse_urls(registry))
-    client = RegistryClient(options=registry)
-    try:
-        reader = ValueOptions(registry=registry, **reading).reader_options(client)
-    finally:
-        client.close()
-    type_ = _struct_type(make_reader(reader).type)
+    decoding = Decoding.of(ValueOptions(registry=registry, **reading))
 
     def decode(values: pa.Array) -> pa.Array:
-        return decode_array(registry, reader, values)
+        return decoding.decode(values)
 
     make_udf: Any = arrow_udf  # which kind it tells by the annotations above, though its own want it told
-    result: Column = make_udf(decode, spark_type(type_))(column)
+    result: Column = make_udf(decode, spark_type(decoding.type))(column)
     return result
-
-
-def decode_array(registry: RegistryOptions, reader: ReaderOptions, values: pa.Array) -> pa.Array:
-    """Framed values as struct<value, error>. Raises RegistryError."""
-    decoder = _decoder(registry, reader)
-    decoded = decoder.decode(values.to_pylist())
-    errors = pa.array(decoded.errors, pa.string())
-    return pa.StructArray.from_arrays([decoded.values, errors], fields=list(_struct_type(decoder.type)))
 
 
 def spark_type(type_: pa.DataType) -> DataType:
@@ -99,12 +83,3 @@ def count_values(frame: DataFrame, column: str, observation: Observation | str) 
         count(lit(1)).alias("value_count"),
         count(col(f"{column}.error")).alias("dead_letter_count"),
     )
-
-
-def _struct_type(value: pa.DataType) -> pa.StructType:
-    return pa.struct([pa.field("value", value), pa.field("error", pa.string())])
-
-
-@lru_cache(maxsize=DECODER_MAX_COUNT)
-def _decoder(registry: RegistryOptions, reader: ReaderOptions) -> ValueDecoder:
-    return ValueDecoder(reader=make_reader(reader), client=RegistryClient(options=registry))

@@ -37,6 +37,9 @@ from kafscale.spark.options import BatchOptions, Given, ReadOptions, StreamOptio
 from kafscale.spark.planning import Planner
 from kafscale.spark.progress import Progress
 from kafscale.spark.splits import Split
+from kafscale.spark.subscription import Subscription
+from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.options import ValueOptions
 
 Offsets = dict[str, dict[str, int]]
 
@@ -65,6 +68,7 @@ class KafScaleDataSource(DataSource):
         """Raises ConfigError for an option that there is not."""
         super().__init__(dict(options))
         self.given = Given(options)
+        self.decoding: Decoding | None = None  # looked up once: it goes with the source from `schema` to `reader`
 
     @classmethod
     def name(cls) -> str:
@@ -72,20 +76,26 @@ class KafScaleDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Of the Kafka source, headers at its end if they are asked for. Raises ConfigError."""
+        """Of the Kafka source, behind it headers and decoded values if they are asked for.
+
+        Raises ConfigError, RegistryError, UnknownSchema.
+        """
         options = self._read_options()
-        return StructType([*SCHEMA.fields, HEADERS]) if options.include_headers else SCHEMA
+        fields = [*SCHEMA.fields, HEADERS] if options.include_headers else SCHEMA.fields
+        return StructType([*fields, *self._decoded(options)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch query. Raises ConfigError."""
+        """Of a batch query. Raises ConfigError, RegistryError, UnknownSchema."""
         reader = FilteringReader if self.given.flag("pushFilters", False) else BatchReader
-        return reader(options=self._read_options(), limits=BatchOptions.of(self.given), columns=columns_of(schema))
+        options, limits = self._read_options(), BatchOptions.of(self.given)
+        columns = self._columns(schema, options)
+        return reader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Of a streaming query. Raises ConfigError."""
-        return StreamReader(
-            options=self._read_options(), limits=StreamOptions.of(self.given), columns=columns_of(schema)
-        )
+        """Of a streaming query. Raises ConfigError, RegistryError, UnknownSchema."""
+        options, limits = self._read_options(), StreamOptions.of(self.given)
+        columns = self._columns(schema, options)
+        return StreamReader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch query. Raises ConfigError."""
@@ -104,10 +114,47 @@ class KafScaleDataSource(DataSource):
         self.given.warn_of_ignored()
         return options
 
+    def _decoded(self, options: ReadOptions) -> Sequence[StructField]:
+        """The column of decoded values, if there is one."""
+        values = ValueOptions.parse(self.given.values)
+        if values is None:
+            return []
+        from kafscale.spark.registry_column import spark_type
 
-def columns_of(schema: StructType) -> Sequence[str]:
+        if self.decoding is None:
+            self.decoding = Decoding.of(values, _topic_of_subject(values, options.subscription))
+        return [StructField(DECODED, spark_type(self.decoding.type))]
+
+    def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
+        """Those of a user's schema. No registry is asked if decoded values are not among them."""
+        if DECODED not in schema.fieldNames():
+            return columns_of(schema)
+        decoded = self._decoded(options)
+        if not decoded:
+            raise ConfigError(f"a schema has the column {DECODED} only with the option valueFormat: give it")
+        return columns_of(schema, decoded)
+
+    def _decoding_of(self, columns: Sequence[str]) -> Decoding | None:
+        return self.decoding if DECODED in columns else None
+
+
+def _topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
+    """Whose subject the reader schema is of, if none is given. Raises ConfigError unless that is one topic."""
+    if values.subject is not None or values.schema is not None:
+        return None
+    topics = sorted({*subscription.topics, *(topic for topic, _ in subscription.assigned)})
+    if len(topics) != 1:
+        found = "a pattern" if subscription.pattern is not None else ", ".join(topics)
+        raise ConfigError(
+            f"valueFormat reads all values into one schema, and {found} may have many: say which by valueSubject or "
+            "valueSchema, or load each topic by itself"
+        )
+    return topics[0]
+
+
+def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Sequence[str]:
     """The names of a user's schema, in its order. Raises ConfigError for one that does not fit."""
-    types = {field.name: field.dataType for field in [*SCHEMA.fields, HEADERS]}
+    types = {field.name: field.dataType for field in [*SCHEMA.fields, HEADERS, *decoded]}
     for field in schema.fields:
         if types.get(field.name) != field.dataType:
             columns = ", ".join(f"{name} {type_.simpleString()}" for name, type_ in types.items())
@@ -131,12 +178,24 @@ class _SplitReading:
 
     options: ReadOptions
     columns: Sequence[str]
+    decoding: Decoding | None = None
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The records of a split. Raises DataLoss, StoreError."""
-        if isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
-            with closing(Planner.of(self.options)) as planner:
-                yield from planner.reader(self.columns).read(partition.split)
+        """The records of a split. Raises DataLoss, StoreError, RegistryError."""
+        if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
+            return
+        with closing(Planner.of(self.options)) as planner:
+            for records in planner.reader(self._stored_columns).read(partition.split):
+                if self.decoding is None:
+                    yield records
+                else:
+                    yield from self.decoding.select(records, self.columns)
+
+    @property
+    def _stored_columns(self) -> Sequence[str]:
+        if self.decoding is None:
+            return self.columns
+        return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value"]))
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)

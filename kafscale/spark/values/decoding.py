@@ -1,0 +1,77 @@
+"""Framed values as an Arrow array of struct<value, error>: what `from_registry` and the data source's column hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import attrs
+import pyarrow as pa
+
+from kafscale.spark.registry import RegistryClient, RegistryOptions
+from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.spark.values.options import ValueOptions
+
+DECODED = "decoded"  # the data source's column
+ROWS_AT_ONCE_COUNT = 10_000  # Python objects of so many values are in memory; Spark's own Arrow batches have as many
+DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded values
+
+
+@attrs.frozen(kw_only=True)
+class Decoding:
+    """Which registry is asked, and the reader schema as it was when the query was planned. Travels to the tasks."""
+
+    registry: RegistryOptions
+    reader: ReaderOptions
+
+    @classmethod
+    def of(cls, options: ValueOptions, topic: str | None = None) -> Decoding:
+        """Looks the reader schema up, by the topic's name if need be.
+
+        Raises ConfigError, UnknownSchema, RegistryError.
+        """
+        client = RegistryClient(options=options.registry)
+        try:
+            return cls(registry=options.registry, reader=options.reader_options(client, topic))
+        finally:
+            client.close()
+
+    @property
+    def type(self) -> pa.StructType:
+        """Of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
+        return _struct_type(make_reader(self.reader).type)
+
+    def decode(self, values: pa.Array) -> pa.StructArray:
+        """Raises RegistryError."""
+        decoder = _decoder(self)
+        decoded = decoder.decode(values.to_pylist())
+        type_ = _struct_type(decoder.type)
+        errors = pa.array(decoded.errors, pa.string())
+        return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
+
+    def select(self, records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of records, `decoded` among them, which is made of their `value`. Raises RegistryError."""
+        for start in range(0, records.num_rows, ROWS_AT_ONCE_COUNT):
+            rows = records.slice(start, ROWS_AT_ONCE_COUNT)
+            arrays = [self.decode(rows["value"]) if name == DECODED else rows[name] for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _struct_type(value: pa.DataType) -> pa.StructType:
+    return pa.struct([pa.field("value", _nullable(value)), pa.field("error", pa.string())])
+
+
+def _nullable(type_: pa.DataType) -> pa.DataType:
+    """As types are that are written down in a user's schema, to which Spark holds what comes."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, _nullable(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_nullable(type_.value_type))
+    return type_
+
+
+@lru_cache(maxsize=DECODER_MAX_COUNT)
+def _decoder(decoding: Decoding) -> ValueDecoder:
+    return ValueDecoder(reader=make_reader(decoding.reader), client=RegistryClient(options=decoding.registry))
