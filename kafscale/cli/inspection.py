@@ -14,12 +14,11 @@ import attrs
 
 from kafscale.cli.output import iso_time
 from kafscale.cluster.claim import decode_claim
-from kafscale.cluster.metadata import checkpoint
-from kafscale.cluster.metadata.transaction_format import decode_transaction
 from kafscale.errors import DamagedObject
-from kafscale.log import manifest_checkpoint, s3_wal_format, segment, segment_v1, wal_format
+from kafscale.log import manifest_checkpoint, metadata_checkpoint, s3_wal_format, segment, segment_v1, wal_format
 from kafscale.log.s3_wal_check import WalObjectCheck
 from kafscale.log.segment_check import BodyCheck
+from kafscale.log.transaction_format import decode_transaction
 from kafscale.log.wal_check import WalFileCheck
 from kafscale.store.base import Buffer
 from kafscale.store.paths import SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
@@ -286,7 +285,7 @@ def _inspect_transaction(found: Inspection, entry: wal_format.WalEntry) -> None:
 def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
     found = Inspection(kind="checkpoint", row_class=MetadataRow)
     try:
-        read = checkpoint.decode_checkpoint(name, view)
+        read = metadata_checkpoint.decode_checkpoint(name, view)
     except DamagedObject as exc:
         found.damage.append(str(exc).removeprefix(f"{name}: "))
         return found
@@ -363,7 +362,7 @@ def batch_row(header: BatchHeader, position: int) -> BatchRow:
 _BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
     wal_format.FILE_MAGIC: _inspect_wal,
     s3_wal_format.MAGIC: _inspect_wal_object,
-    checkpoint.MAGIC: _inspect_checkpoint,
+    metadata_checkpoint.MAGIC: _inspect_checkpoint,
     manifest_checkpoint.MAGIC: _inspect_manifests,
     segment.HEADER_MAGIC: _inspect_segment,
     segment_v1.INDEX_MAGIC: _inspect_version_1_index,

@@ -12,10 +12,10 @@ import attrs
 
 from kafscale.cluster.claim import Claim, claim_key, decode_claim
 from kafscale.cluster.converter import encode
-from kafscale.cluster.metadata.checkpoint import decode_checkpoint
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.log.findings import Finding, Kind
 from kafscale.log.manifest_checkpoint import ManifestCheckpoint, decode_manifests
+from kafscale.log.metadata_checkpoint import decode_checkpoint
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix

@@ -10,10 +10,11 @@ import logging
 
 from kafscale.cluster.converter import decode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpoint, find_checkpoints
-from kafscale.cluster.metadata.transaction_format import decode_transaction, folded
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, find_checkpoints
+from kafscale.log.metadata_checkpoint import Checkpoint
 from kafscale.log.s3_wal_format import START, WalPosition
 from kafscale.log.s3_wal_replay import EarlierLog, find_log
+from kafscale.log.transaction_format import decode_transaction, folded
 from kafscale.log.wal_format import METADATA, WalEntry
 from kafscale.store.base import ObjectStore
 from kafscale.store.versions import Versions

@@ -10,7 +10,16 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.log import log_end, manifest_checkpoint, s3_wal_format, segment, segment_v1, wal_format
+from kafscale.log import (
+    log_end,
+    manifest_checkpoint,
+    metadata_checkpoint,
+    s3_wal_format,
+    segment,
+    segment_v1,
+    transaction_format,
+    wal_format,
+)
 from kafscale.store import paths
 from kafscale.wire import batch_header
 
@@ -31,6 +40,8 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Write-ahead log in the bucket", s3_wal_format),
     ("Checkpoints of the manifests", manifest_checkpoint),
     ("The log's end in such a checkpoint", log_end),
+    ("Checkpoints of the metadata", metadata_checkpoint),
+    ("The transaction in such a checkpoint", transaction_format),
     ("Record batches", batch_header),
 )
 

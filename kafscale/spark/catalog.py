@@ -2,7 +2,8 @@
 
 By the same rules as the broker: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a
 newer generation wins over what it covers (`kafscale.log.manifest.resolve`). An `.index` is read first, since it is the
-footer and nothing else; where it is missing or damaged, the footer at the end of the `.kfs` is.
+footer and nothing else; where it is missing or damaged, the footer at the end of the `.kfs` is. What no segment tells
+of a topic is in the broker's checkpoint of its metadata (`kafscale.spark.metadata`), where there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kafscale.log.segment import Footer
 from kafscale.log.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.blocking import BlockingStore, run
 from kafscale.spark.bucket import Bucket
+from kafscale.spark.metadata import Metadata, MetadataReader
 from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import NAMESPACE_DEFAULT, SegmentKey, namespace_prefix, parse_segment_key, topic_name_prefix
 
@@ -33,22 +35,28 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class PartitionLog:
-    """The segments of a partition that are read, in order of offset; at least one. `damaged` ones are left out."""
+    """The segments of a partition that are read, in order of offset. `damaged` ones are left out.
+
+    log_start_offset: what is below was deleted, though a segment may still have it.
+    topic_id: None for a partition of which the bucket tells nothing.
+    """
 
     topic: str
     partition: int
     segments: Sequence[Segment]
     damaged: Sequence[SegmentKey] = ()
+    log_start_offset: int = 0
+    topic_id: bytes | None = None
 
     @property
     def start_offset(self) -> int:
         """Of the first record that is there."""
-        return self.segments[0].base_offset if self.segments else 0
+        return max(self.segments[0].base_offset if self.segments else 0, self.log_start_offset)
 
     @property
     def end_offset(self) -> int:
         """Behind the last record that is there."""
-        return max((segment.last_offset + 1 for segment in self.segments), default=0)
+        return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
 
 
 @attrs.frozen
@@ -66,11 +74,32 @@ class Catalog:
 
     bucket: Bucket
     namespace: str = NAMESPACE_DEFAULT
+    _metadata: Metadata | None = attrs.field(default=None, init=False)
+    _metadata_reader: MetadataReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
     _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self._metadata_reader = MetadataReader(self.bucket, self.namespace)
+
+    @property
+    def metadata(self) -> Metadata:
+        """As it was when it was first asked for, or since `look_again`. Raises StoreError."""
+        if self._metadata is None:
+            self._metadata = self._metadata_reader.read()
+        return self._metadata
+
+    def look_again(self) -> None:
+        """Ask for the newest metadata the next time."""
+        self._metadata = None
+
     def topics(self) -> Sequence[str]:
-        """Names of topics that have segments, in order. One listing request per topic."""
+        """Names of topics that there are, in order. One listing request per topic."""
+        deleted = {each.name for each in self.metadata.deletions.values()}
+        listed = [name for name in self._listed_topics() if name not in deleted or self._list(name)[1]]
+        return sorted({*listed, *self.metadata.topics})
+
+    def _listed_topics(self) -> Sequence[str]:
         prefix = namespace_prefix(self.namespace)
         names: list[str] = []
         after = ""
@@ -81,17 +110,21 @@ class Catalog:
         return names
 
     def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
-        """Those of a topic that have segments. Empty for a topic that there is not. Raises StoreError."""
-        by_partition = self._list(topic)
+        """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError."""
+        topic_id, by_partition = self._list(topic)
         opened: list[SegmentKey] = []
         for found in by_partition.values():
             last_base_offset = max(each.key.base_offset for each in found)
             opened += [each.key for each in found if each.key.generation or each.key.base_offset == last_base_offset]
         footers = self.footers(opened)
-        return {
-            partition: _assemble(topic, partition, by_partition[partition], footers)
-            for partition in sorted(by_partition)
-        }
+        logs = {index: _assemble(topic, index, found, footers) for index, found in by_partition.items()}
+        known = self.metadata.topics.get(topic)
+        if known is not None and topic_id in (None, known.topic_id):
+            topic_id = known.topic_id
+            for index in range(known.partition_count):
+                log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
+                logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
+        return {index: attrs.evolve(logs[index], topic_id=topic_id) for index in sorted(logs)}
 
     def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
         """Those that are intact, and there, read in parallel. Raises StoreError.
@@ -133,8 +166,8 @@ class Catalog:
                 return footer
         return run(read_footer(store, key))
 
-    def _list(self, topic: str) -> Mapping[int, Sequence[_Found]]:
-        """By partition, of the incarnation of the topic that was written last."""
+    def _list(self, topic: str) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
+        """By partition, of the incarnation of the topic that was written last, and its id; of none that was deleted."""
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
         before = {key: found for key, found in self._found.items() if key.topic == topic}
@@ -152,7 +185,11 @@ class Catalog:
                 del self._found[key]
             if self._found.get(key) != known:
                 self._footers.pop(key, None)
-        return max(by_id.values(), key=_last_modified_ms, default={})
+        kept = [topic_id for topic_id in by_id if topic_id not in self.metadata.deletions]
+        if not kept:
+            return None, {}
+        newest = max(kept, key=lambda topic_id: _last_modified_ms(by_id[topic_id]))
+        return newest, by_id[newest]
 
 
 def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:

@@ -174,9 +174,11 @@ class OffsetFinder:
         """By the indexes alone down to a row, of which the records are read then."""
         footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
         for segment in log.segments:
+            if segment.last_offset < log.start_offset:
+                continue
             footer = footers.get(segment.key)
             if footer is None:
-                return segment.base_offset  # damaged: who reads from here is told of it
+                return max(segment.base_offset, log.start_offset)  # damaged: who reads from here is told of it
             if footer.identity.max_timestamp_ms >= timestamp_ms:
                 found = self._first_in(log, footer, timestamp_ms)
                 if found is not None:
@@ -193,7 +195,8 @@ class OffsetFinder:
         offsets, rows = footer.index.base_offsets, footer.index.max_timestamps_ms
         for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
             end_offset = offsets[row + 1] if row + 1 < len(offsets) else footer.last_offset + 1
-            for split in plan(self.catalog, [Extent(log=log, start_offset=offsets[row], end_offset=end_offset)]):
+            start_offset = max(offsets[row], log.start_offset)
+            for split in plan(self.catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
                 for records in reader.read(split):
                     late = records["timestamp"].cast("int64").to_numpy() >= timestamp_ms * 1000
                     if late.any():

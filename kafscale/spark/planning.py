@@ -101,6 +101,11 @@ class Planner:
         """Raises DataLoss, or logs it, as failOnDataLoss says."""
         report_loss(message, fail=self.options.fail_on_data_loss)
 
+    def gone(self, topic: str) -> str:
+        """Why a partition of a topic is not there any more, as a sentence's end."""
+        deletion = self.catalog.metadata.deletion_of(topic)
+        return "has gone" if deletion is None else f"has gone: {deletion}"
+
     def report_damaged(self, logs: Collection[PartitionLog]) -> None:
         """Damaged segments behind the end of what can be read, which no offset that is asked for would come upon."""
         for log in logs:

@@ -34,6 +34,8 @@ class Progress:
     _last: Offsets | None = attrs.field(default=None, init=False)
     _last_batch_seconds: float = attrs.field(default=-math.inf, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
+    _topic_ids: dict[TopicPartition, bytes] = attrs.field(factory=dict, init=False)
+    _created_again: set[TopicPartition] = attrs.field(factory=set, init=False)
 
     def initial(self) -> Offsets:
         """Where a stream begins that has no checkpoint; always the same. Raises ConfigError, StoreError."""
@@ -59,6 +61,7 @@ class Progress:
         else:
             logs = self.planner.logs(self._position.keys(), must_exist=False)
         self.planner.report_damaged(logs.values())
+        self._position = {**self._position, **self._starts_of_new_topics(logs, self._position)}
         available = self._available(logs, self._position)
         if is_limited and self._waits_for_more(available):
             return self._position
@@ -76,7 +79,7 @@ class Progress:
             return []
         logs = self.planner.logs(end.keys(), must_exist=False)
         for topic, index in start.keys() - end.keys():
-            self.planner.report(f"partition {index} of topic '{topic}' has gone")
+            self.planner.report(f"partition {index} of topic '{topic}' {self.planner.gone(topic)}")
         logs = {partition: log for partition, log in logs.items() if partition in end}
         starts = {partition: self._start(partition, start, end, logs) for partition in logs}
         return self.planner.splits(logs, starts, end)
@@ -94,14 +97,40 @@ class Progress:
             if earliest:
                 self.planner.report(f"partition {index} of topic '{topic}' is new, and begins at {earliest}, not at 0")
             return earliest
+        if partition in self._created_again:
+            self._created_again.discard(partition)  # and was reported
+            return min(logs[partition].start_offset, end[partition])
         if start[partition] <= end[partition]:
             return start[partition]
         if start == self._initial and self.options.starting.is_moving(partition):
             return end[partition]  # the first batch is repeated; when it was planned the stream began before its end
-        self.planner.report(
-            f"partition {index} of topic '{topic}' went back from offset {start[partition]} to {end[partition]}"
-        )
-        return end[partition]
+        went_back = f"partition {index} of topic '{topic}' went back from offset {start[partition]} to {end[partition]}"
+        deletion = self.planner.catalog.metadata.deletion_of(topic)
+        if deletion is None:
+            self.planner.report(went_back)
+            return end[partition]
+        self.planner.report(f"{went_back}: {deletion}, and created again")
+        return min(logs[partition].start_offset, end[partition])
+
+    def _starts_of_new_topics(self, logs: Logs, position: Offsets) -> Offsets:
+        """Of partitions whose topic was deleted and created again since it was seen last, or, after a restart, since
+        the position was behind all that there is now. Raises DataLoss.
+        """
+        found: dict[TopicPartition, int] = {}
+        for partition, log in logs.items():
+            if log.topic_id is None:
+                continue
+            topic, index = partition
+            deletion = self.planner.catalog.metadata.deletion_of(topic)
+            is_behind = deletion is not None and position.get(partition, 0) > log.end_offset
+            if self._topic_ids.setdefault(partition, log.topic_id) != log.topic_id or is_behind:
+                self.planner.report(
+                    f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew"
+                )
+                self._topic_ids[partition] = log.topic_id
+                self._created_again.add(partition)
+                found[partition] = log.start_offset
+        return found
 
     def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
         """What lies behind the position. Where the log ends before it, retention has taken all that was there."""

@@ -87,7 +87,9 @@ class SplitReader:
         catalog = Catalog(self.bucket, self.namespace)
         log = catalog.partitions(wanted.topic).get(wanted.partition)
         if log is None or log.start_offset >= wanted.end_offset:
-            self._lose(f"{gone.key.key} has gone, and nothing has {_named(wanted)}")
+            deletion = catalog.metadata.deletions.get(gone.key.topic_id)
+            why = f": {deletion}" if deletion is not None else ""
+            self._lose(f"{gone.key.key} has gone, and nothing has {_named(wanted)}{why}")
             return
         if log.start_offset > wanted.start_offset:
             self._lose(f"{_named(wanted)} were planned, and the log begins at {log.start_offset} now")

@@ -26,9 +26,10 @@ class Subscription:
     def find(self, catalog: Catalog, *, known: Collection[TopicPartition] = (), must_exist: bool = True) -> Logs:
         """The partitions, in order; one that nothing was flushed of has an empty log.
 
-        The bucket does not tell of partitions without a segment, so those that the query says there are (`known`) are
-        believed. Raises ConfigError for a topic that there is not, if it `must_exist`.
+        Not every bucket tells of partitions without a segment, so those that the query says there are (`known`) are
+        believed, unless their topic was deleted. Raises ConfigError for a topic that there is not, if it `must_exist`.
         """
+        catalog.look_again()
         found: dict[TopicPartition, PartitionLog] = {}
         for topic in self._topics(catalog):
             logs = catalog.partitions(topic)
@@ -37,7 +38,8 @@ class Subscription:
             found |= {(topic, index): log for index, log in logs.items()}
         names = {topic for topic, _ in found}
         for topic, index in {*self.assigned, *(each for each in known if not must_exist or each[0] in names)}:
-            found.setdefault((topic, index), PartitionLog(topic=topic, partition=index, segments=()))
+            if topic in names or catalog.metadata.deletion_of(topic) is None:
+                found.setdefault((topic, index), PartitionLog(topic=topic, partition=index, segments=()))
         wanted = set(self.assigned) or found.keys()
         return {partition: found[partition] for partition in sorted(found) if partition in wanted}
 
@@ -48,6 +50,9 @@ class Subscription:
 
 
 def _no_such_topic(topic: str, catalog: Catalog) -> ConfigError:
+    deletion = catalog.metadata.deletion_of(topic)
+    if deletion is not None:
+        return ConfigError(f"{deletion}, and no topic of this name was created since: leave it out")
     topics = catalog.topics()
     near = difflib.get_close_matches(topic, topics, n=1) or topics[:5]
     there = f"there is: {', '.join(near)}" if near else "there is no topic at all"

@@ -15,11 +15,11 @@ from kafscale.cluster.claim import Claim, claim_key
 from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.base import Entry, Transaction
 from kafscale.cluster.metadata.checkpoint import encode_checkpoint
-from kafscale.cluster.metadata.transaction_format import encode_transaction
 from kafscale.errors import DamagedObject
 from kafscale.log import segment, wal_format
 from kafscale.log.manifest_checkpoint import encode_manifests
 from kafscale.log.s3_wal_format import ObjectHeader, WalPosition, encode_object
+from kafscale.log.transaction_format import encode_transaction
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.compression import ZSTD

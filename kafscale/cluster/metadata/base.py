@@ -7,10 +7,14 @@ revision that changed it last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
+
+from kafscale.log.transaction_format import Transaction
+
+__all__ = ["Entry", "MetadataStore", "Transaction"]
 
 
 @attrs.frozen
@@ -20,16 +24,6 @@ class Entry:
     key: str
     value: bytes
     revision: int
-
-
-@attrs.frozen
-class Transaction:
-    """All of `puts` and `deletes`, if every key of `expect` has the revision given (0: does not exist)."""
-
-    puts: Mapping[str, bytes] = attrs.field(factory=dict)
-    deletes: Sequence[str] = ()
-    delete_prefixes: Sequence[str] = ()
-    expect: Mapping[str, int] = attrs.field(factory=dict)
 
 
 class MetadataStore(Protocol):

@@ -1,57 +1,30 @@
-"""Checkpoints of the metadata in the bucket, with which a broker whose disk is empty begins.
+"""Writes and finds the checkpoints of the metadata; their format is `kafscale.log.metadata_checkpoint`.
 
-    checkpoint = magic 8 | version u16 | zeros 2 | epoch u32 | number u64 | length u64 | crc32c u32
-                 | one transaction that puts every entry (`length` bytes)
-
-`epoch` and `number` say up to where in the log in the bucket the checkpoint holds; what comes behind is replayed. In
-`wal` mode nothing does: what was changed after the last checkpoint is lost with the disk.
-
-Each is an object of its own and is written once, under a key of the broker's epoch and a number. The newest intact one
-wins. Two are kept, and the log behind the older one, so that a damaged one can be done without. Entries of LOCAL_PREFIX
-are about the data directory and stay in it.
+Entries of LOCAL_PREFIX are about the data directory and stay in it.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
 import trio
-from crc32c import crc32c
 
-from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
-from kafscale.cluster.metadata.transaction_format import (
-    NO_DELETES,
-    decode_transaction,
-    encode_beginning,
-    encode_puts,
-)
-from kafscale.errors import DamagedObject, StoreError
+from kafscale.cluster.metadata.base import Entry, MetadataStore
+from kafscale.errors import StoreError
+from kafscale.log.metadata_checkpoint import Checkpoint, decode_checkpoint, encode_header
 from kafscale.log.s3_wal_format import WalPosition
+from kafscale.log.transaction_format import NO_DELETES, encode_beginning, encode_puts
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.versions import KEPT_COUNT, Versions, VersionWriter, find_versions
 
-VERSION = 1
-MAGIC = b"KAFSCKPT"
 LOCAL_PREFIX = "local/"
 INTERVAL_SECONDS = 10.0  # between two checkpoints, while something changes
 SLICE_COUNT = 1000  # entries that are encoded between two checkpoints of trio's, about 1 ms
 
-_HEADER = struct.Struct(">8sHxxIQQ")
-HEADER_BYTES = _HEADER.size + 4
-
 logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class Checkpoint:
-    """What one holds: the position in the log, and the transaction that makes the metadata of then."""
-
-    position: WalPosition
-    transaction: Transaction
 
 
 async def encode_checkpoint(position: WalPosition, entries: Sequence[Entry]) -> list[Buffer]:
@@ -62,25 +35,7 @@ async def encode_checkpoint(position: WalPosition, entries: Sequence[Entry]) -> 
         body.append(encode_puts({entry.key: entry.value for entry in kept[start : start + SLICE_COUNT]}))
         await trio.lowlevel.checkpoint()
     body.append(NO_DELETES)
-    header = _HEADER.pack(MAGIC, VERSION, position.epoch, position.number, sum(map(len, body)))
-    checksum = crc32c(header)
-    for part in body:
-        checksum = crc32c(part, checksum)
-    return [header + checksum.to_bytes(4, "big"), *body]
-
-
-def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
-    """Raises DamagedObject, naming the key."""
-    view = memoryview(data)
-    header, checksum, body = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES], view[HEADER_BYTES:]
-    if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):
-        raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
-    magic, version, epoch, number, length = _HEADER.unpack(header)
-    if magic != MAGIC or length != len(body):
-        raise DamagedObject(f"{key}: is no checkpoint")
-    if version != VERSION:
-        raise DamagedObject(f"{key}: checkpoint version {version} is not known, only {VERSION}")
-    return Checkpoint(WalPosition(epoch, number), decode_transaction(body))
+    return [encode_header(position, body), *body]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
-from kafscale.cluster.metadata.transaction_format import encode_transaction
 from kafscale.errors import PreconditionFailed, StorageFailed
 from kafscale.log.s3_wal_format import WalObject, WalPosition
+from kafscale.log.transaction_format import encode_transaction
 from kafscale.log.wal import Round
 from kafscale.log.wal_format import METADATA, WalEntry
 

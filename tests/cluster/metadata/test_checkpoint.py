@@ -7,11 +7,11 @@ from kafscale.cluster.metadata.base import Entry, Transaction
 from kafscale.cluster.metadata.checkpoint import (
     INTERVAL_SECONDS,
     Checkpointer,
-    decode_checkpoint,
     encode_checkpoint,
     find_checkpoints,
 )
 from kafscale.errors import DamagedObject
+from kafscale.log.metadata_checkpoint import decode_checkpoint
 from kafscale.log.s3_wal_format import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.metadata.transaction_format import decode_transaction, encode_transaction, folded
 from kafscale.errors import DamagedObject
+from kafscale.log.transaction_format import decode_transaction, encode_transaction, folded
 
 keys = st.text("ab/", max_size=3)
 transactions = st.builds(

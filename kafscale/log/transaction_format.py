@@ -12,12 +12,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from kafscale.cluster.metadata.base import Transaction
+import attrs
+
 from kafscale.errors import DamagedObject
 
 VERSION = 1
 
 _LENGTH = struct.Struct(">I")
+
+
+@attrs.frozen
+class Transaction:
+    """All of `puts` and `deletes`, if every key of `expect` has the revision given (0: does not exist)."""
+
+    puts: Mapping[str, bytes] = attrs.field(factory=dict)
+    deletes: Sequence[str] = ()
+    delete_prefixes: Sequence[str] = ()
+    expect: Mapping[str, int] = attrs.field(factory=dict)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
