@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
+from kafscale.cluster.metadata.ticket import Ticket
 from kafscale.errors import PreconditionFailed, StorageFailed
 from kafscale.log.s3_wal_format import WalObject, WalPosition
 from kafscale.log.transaction_format import encode_transaction
@@ -41,19 +42,6 @@ class MetadataJournal(Protocol):
 
 
 @attrs.define(eq=False)
-class _Ticket:
-    """A transaction on its way, and what became of it."""
-
-    transaction: Transaction
-    done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    outcome: int | Exception = attrs.field(default=0, init=False)
-
-    def settle(self, outcome: int | Exception) -> None:
-        self.outcome = outcome
-        self.done.set()
-
-
-@attrs.define(eq=False)
 class JournaledMetadataStore:
     """A MetadataStore around the local one; usable while `run` runs.
 
@@ -64,7 +52,7 @@ class JournaledMetadataStore:
     _journal: MetadataJournal
     applied_position: WalPosition
     change_count: int = attrs.field(default=0, init=False)
-    _queue: deque[_Ticket] = attrs.field(factory=deque, init=False)
+    _queue: deque[Ticket] = attrs.field(factory=deque, init=False)
     _queued: trio.Event = attrs.field(factory=trio.Event, init=False)
     _failure: str | None = attrs.field(default=None, init=False)
 
@@ -78,7 +66,7 @@ class JournaledMetadataStore:
         if self._failure is not None:
             raise StorageFailed(self._failure)
         await trio.lowlevel.checkpoint_if_cancelled()
-        ticket = _Ticket(transaction)
+        ticket = Ticket(transaction)
         self._queue.append(ticket)
         self._queued.set()
         try:
@@ -91,9 +79,7 @@ class JournaledMetadataStore:
                 await ticket.done.wait()
             if not ticket.done.is_set() or isinstance(ticket.outcome, Exception):
                 raise
-        if isinstance(ticket.outcome, Exception):
-            raise ticket.outcome
-        return ticket.outcome
+        return ticket.revision()
 
     async def aclose(self) -> None:
         """The local store belongs to whoever opened it."""
@@ -101,7 +87,7 @@ class JournaledMetadataStore:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit until cancelled. Raises StorageFailed if the log or the local store fails."""
-        group: Sequence[_Ticket] = ()
+        group: Sequence[Ticket] = ()
         try:
             task_status.started()
             while True:
@@ -119,16 +105,16 @@ class JournaledMetadataStore:
                     ticket.settle(StorageFailed(self._failure))
             self._queue.clear()
 
-    def _take(self) -> Sequence[_Ticket]:
+    def _take(self) -> Sequence[Ticket]:
         """The next group; empty if what waited has been cancelled."""
-        group: deque[_Ticket] = deque()
+        group: deque[Ticket] = deque()
         while self._queue and len(group) < GROUP_MAX_COUNT and not (group and self._queue[0].transaction.expect):
             group.append(self._queue.popleft())
         if not self._queue:
             self._queued = trio.Event()
         return tuple(group)
 
-    async def _write(self, group: Sequence[_Ticket]) -> None:
+    async def _write(self, group: Sequence[Ticket]) -> None:
         refusal = await self._refusal(group[0].transaction)
         if refusal is not None:
             group[0].settle(refusal)

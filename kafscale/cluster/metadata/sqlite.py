@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Entry, Transaction
+from kafscale.cluster.metadata.ticket import Ticket
 from kafscale.errors import PreconditionFailed, StartupError, StorageFailed
 
 T = TypeVar("T")
@@ -36,19 +37,6 @@ CREATE TABLE IF NOT EXISTS entry (key BLOB PRIMARY KEY, value BLOB NOT NULL, rev
 CREATE TABLE IF NOT EXISTS revision (current INTEGER NOT NULL);
 INSERT INTO revision SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM revision);
 """
-
-
-@attrs.define(eq=False)
-class _Ticket:
-    """A transaction on its way to the disk, and what became of it."""
-
-    transaction: Transaction
-    done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    outcome: int | Exception = attrs.field(default=0, init=False)
-
-    def settle(self, outcome: int | Exception) -> None:
-        self.outcome = outcome
-        self.done.set()
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +54,7 @@ class SqliteMetadataStore:
 
     _connection: sqlite3.Connection
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
-    _queue: deque[_Ticket] = attrs.field(factory=deque, init=False)
+    _queue: deque[Ticket] = attrs.field(factory=deque, init=False)
     _queued: trio.Event = attrs.field(factory=trio.Event, init=False)
     _closing: bool = attrs.field(default=False, init=False)
     _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -102,7 +90,7 @@ class SqliteMetadataStore:
     async def commit(self, transaction: Transaction) -> int:
         self._check_usable()
         await trio.lowlevel.checkpoint_if_cancelled()
-        ticket = _Ticket(transaction)
+        ticket = Ticket(transaction)
         self._queue.append(ticket)
         self._queued.set()
         try:
@@ -113,9 +101,7 @@ class SqliteMetadataStore:
                 raise
             with trio.CancelScope(shield=True):  # bounded by one disk sync
                 await ticket.done.wait()
-        if isinstance(ticket.outcome, Exception):
-            raise ticket.outcome
-        return ticket.outcome
+        return ticket.revision()
 
     async def aclose(self) -> None:
         """Commit what waits, then close the file. Everything after it raises StorageFailed."""
@@ -143,7 +129,7 @@ class SqliteMetadataStore:
                 await trio.to_thread.run_sync(self._connection.close, limiter=self._limiter)
                 self._closed.set()
 
-    async def _write_batch(self, batch: Sequence[_Ticket]) -> None:
+    async def _write_batch(self, batch: Sequence[Ticket]) -> None:
         transactions = [ticket.transaction for ticket in batch]
         outcomes: Sequence[int | Exception] = [StorageFailed("the metadata writer failed")] * len(batch)
         try:
