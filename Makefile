@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SHORT_SMOKE_SECONDS := 1
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 
@@ -24,8 +25,9 @@ help: ## List the targets
 serve: $(VENV)/installed ## Set up everything and run the broker; its data goes to ./kafscale-data
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
-test: check ## Set up everything and run formatting, lint, types, import direction and tests
+test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
 	$(BIN)/python -m pytest -m "not java and not spark and not faults and not compose" $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
 	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose."
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests
@@ -70,10 +72,10 @@ bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce
 	$(BIN)/python -m bench.consume
 
-bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes ten minutes, writes docs/benchmarks
+bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes a quarter of an hour, writes docs/benchmarks
 	$(BIN)/python -m bench.claims
 
-bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless told otherwise
+bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
