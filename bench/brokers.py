@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +26,7 @@ from kafscale.config import Address
 from kafscale.errors import KafkaError
 
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
-STOP_SECONDS = 30
-TOPIC_SECONDS = 20
+TOPIC_SECONDS = 60
 FLUSH_SECONDS = 120
 OWN_NAME = "kafscale"
 
@@ -81,6 +79,10 @@ class RunningBroker:
         """An empty topic, in place of one that an earlier load has left."""
         trio.run(_create_topic, self.address, partitions)
 
+    def remove_topic(self) -> None:
+        """What a load has left need not be written to the disk any more."""
+        trio.run(_remove_topic, self.address)
+
 
 class Startable(Protocol):
     """What `running` brings up, or finds running."""
@@ -103,6 +105,11 @@ async def _create_topic(address: Address, partitions: int) -> None:
         with trio.fail_after(TOPIC_SECONDS):
             await _until_done(partial(admin.create_topic, client, new))
             await _until_done(partial(list_offsets, client, TOPIC, dict.fromkeys(range(partitions), LATEST)))
+
+
+async def _remove_topic(address: Address) -> None:
+    async with connect(address, "bench") as client:
+        await admin.delete_topic(client, TOPIC)
 
 
 async def _until_done(attempt: Callable[[], Awaitable[object]]) -> None:
@@ -138,14 +145,14 @@ class Peer:
         yield RunningBroker(name=self.name, address=self.address, pid=pid, metrics_url=None)
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class OwnBroker:
-    """`kafscale serve`, started for one load in an empty directory, which is removed with it.
+    """`kafscale serve`, started in an empty directory, which is removed with it.
 
     Or in `data_dir`, which stays. `environ` is set on top of this process's own.
     """
 
-    options: Sequence[str]
+    options: Sequence[str] = ()
     directory: Path | None = None
     name: str = OWN_NAME
     data_dir: Path | None = None
@@ -165,11 +172,7 @@ class OwnBroker:
                 try:
                     yield self._when_ready(process)
                 finally:
-                    process.send_signal(signal.SIGTERM)
-                    try:
-                        process.wait(STOP_SECONDS)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
+                    processes.stop(process)
 
     def _when_ready(self, process: subprocess.Popen[str]) -> RunningBroker:
         assert process.stdout is not None

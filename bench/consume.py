@@ -7,16 +7,15 @@ Options after `--` go to `kafscale serve`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import click
 
-from bench.brokers import OwnBroker, Peer, RunningBroker, Startable
+from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.fetch_load import FetchLoad, run_fetch
 from bench.figures import Result
 from bench.frames import batch_of
-from bench.options import common_options, parsed
+from bench.options import RunOptions, common_options, parsed
 from bench.points import LARGE_BATCH_BYTES, Point
 from bench.produce_load import ProduceLoad, run_produce
 from bench.report import save, show
@@ -73,39 +72,31 @@ def standard_points() -> list[FetchPoint]:
     "--point", "points", multiple=True, metavar="tail|backlog/SIZE/PARTITIONS", callback=parsed(FetchPoint.parse)
 )
 @common_options
-def main(
-    *,
-    points: Sequence[FetchPoint],
-    seconds: float,
-    warm_up_seconds: float,
-    rounds: int,
-    peers: Sequence[Peer],
-    directory: Path | None,
-    broker_options: Sequence[str],
-) -> None:
+def main(points: Sequence[FetchPoint], options: RunOptions) -> None:
     """Fill partitions, fetch them from a broker that is started for it, and from peers, and show what it took."""
     runner = Runner()
     results: list[Result] = []
-    for round in range(rounds):
+    for round in range(options.rounds):
         for point in points or standard_points():
-            own = OwnBroker([*SOURCE_OPTIONS[point.source], *broker_options], directory)
-            brokers: list[Startable] = [own, *peers]
+            serve_options = [*SOURCE_OPTIONS[point.source], *options.broker_options]
+            own = OwnBroker(options=serve_options, directory=options.directory)
+            brokers: list[Startable] = [own, *options.peers]
             for broker in brokers:
                 with broker.running() as running:
+                    running.create_topic(point.partitions)
                     load = fill(runner, running, point)
-                    runner.send(run_fetch, attrs.evolve(load, seconds=warm_up_seconds))
-                    load = attrs.evolve(load, seconds=seconds)
+                    runner.send(run_fetch, attrs.evolve(load, seconds=options.warm_up_seconds))
+                    load = attrs.evolve(load, seconds=options.seconds)
                     results.append(runner.measure(run_fetch, load, running, point=str(point), round=round))
     runner.close()
     show(results, "consume: source / batch size / partitions")
     click.echo(save("consume", results, click.get_current_context().params))
 
 
-def fill(runner: Runner, broker: RunningBroker, point: FetchPoint) -> FetchLoad:
-    """Produce what is to be fetched; a backlog is waited for until all of it is in the bucket."""
-    broker.create_topic(point.partitions)
+def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes: int = DATA_BYTES) -> FetchLoad:
+    """Produce what is to be fetched to an empty topic; a backlog is waited for until all of it is in the bucket."""
     batch_bytes = len(batch_of(point.loaded))
-    batches_per_partition = DATA_BYTES // batch_bytes // point.partitions
+    batches_per_partition = data_bytes // batch_bytes // point.partitions
     load = ProduceLoad(
         address=broker.address,
         point=point.loaded,

@@ -43,7 +43,7 @@ def run_end_to_end(load: EndToEndLoad) -> Figures:
     thread = threading.Thread(target=consumer.run, daemon=True)
     thread.start()
     ring = ProduceRing.of(load.point, [0])
-    with socket.create_connection((load.address.host, load.address.port)) as connection:
+    with socket.create_connection((load.address.host, load.address.port), timeout=LOST_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         began = perf_counter()
         for number in range(count):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import attrs
@@ -75,3 +75,11 @@ def middle(values: Sequence[float | int | None]) -> float | None:
     """The median of what is known."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+Reading = Callable[[Result], float | None]
+
+
+def median_of(results: Sequence[Result], point: str, broker: str, reading: Reading) -> float | None:
+    """Over the rounds of a point against a broker; None if there is none."""
+    return middle([reading(each) for each in results if (each.point, each.broker) == (point, broker)])

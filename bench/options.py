@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import attrs
 import click
 
 from bench.brokers import Peer
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Sequence[str]], list[Any]]:
@@ -25,8 +25,27 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     return convert
 
 
-def common_options(function: F) -> F:
-    """Rounds, seconds, peers, and what is passed on to `kafscale serve`."""
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """For how long, how often and where is measured, beside which peers, with what passed on to `kafscale serve`."""
+
+    seconds: float
+    warm_up_seconds: float
+    rounds: int
+    peers: Sequence[Peer] = ()
+    directory: Path | None = None
+    broker_options: Sequence[str] = ()
+
+
+def common_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give the command the options of `RunOptions`, as its argument `options`."""
+    names = [field.name for field in attrs.fields(RunOptions)]
+
+    @wraps(function)
+    def command(**arguments: Any) -> None:
+        function(options=RunOptions(**{name: arguments.pop(name) for name in names}), **arguments)
+
+    decorated: Callable[..., None] = command
     for decorate in (
         click.argument("broker_options", nargs=-1, type=click.UNPROCESSED),
         click.option("--directory", type=click.Path(path_type=Path), help="Where the brokers' directories are made."),
@@ -35,5 +54,5 @@ def common_options(function: F) -> F:
         click.option("--warm-up", "warm_up_seconds", default=2.0, show_default=True, help="Seconds per point."),
         click.option("--seconds", default=5.0, show_default=True, help="Per point."),
     ):
-        function = decorate(function)
-    return function
+        decorated = decorate(decorated)
+    return decorated

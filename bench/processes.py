@@ -1,13 +1,16 @@
-"""What /proc says about a process: CPU time, memory, and who listens on a port."""
+"""What /proc says about a process: CPU time, memory, and who listens on a port; and how one is ended."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 LISTENING = "0A"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+STOP_SECONDS = 30
 
 
 def cpu_seconds(pid: int) -> float:
@@ -47,3 +50,13 @@ def listener_pid(port: int) -> int | None:
         except OSError:
             continue
     return None
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Ask it to end, and kill it if it does not do so in time."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -6,14 +6,13 @@ Each point of each round has a broker of its own. Options after `--` go to `kafs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import click
 
-from bench.brokers import OwnBroker, Peer, Startable
+from bench.brokers import OwnBroker, Startable
 from bench.figures import Result
-from bench.options import common_options, parsed
+from bench.options import RunOptions, common_options, parsed
 from bench.points import Point, standard_points
 from bench.produce_load import ProduceLoad, run_produce
 from bench.report import save, show
@@ -23,27 +22,19 @@ from bench.runner import Runner
 @click.command()
 @click.option("--point", "points", multiple=True, metavar="SIZE/IN_FLIGHT/PARTITIONS", callback=parsed(Point.parse))
 @common_options
-def main(
-    *,
-    points: Sequence[Point],
-    seconds: float,
-    warm_up_seconds: float,
-    rounds: int,
-    peers: Sequence[Peer],
-    directory: Path | None,
-    broker_options: Sequence[str],
-) -> None:
+def main(points: Sequence[Point], options: RunOptions) -> None:
     """Produce to a broker that is started for it, and to peers, and show what it took."""
     runner = Runner()
     results: list[Result] = []
-    for round in range(rounds):
+    for round in range(options.rounds):
         for point in points or standard_points():
-            brokers: list[Startable] = [OwnBroker(broker_options, directory), *peers]
+            own = OwnBroker(options=options.broker_options, directory=options.directory)
+            brokers: list[Startable] = [own, *options.peers]
             for broker in brokers:
                 with broker.running() as running:
                     running.create_topic(point.partitions)
-                    load = ProduceLoad(address=running.address, point=point, seconds=seconds)
-                    runner.send(run_produce, attrs.evolve(load, seconds=warm_up_seconds))
+                    load = ProduceLoad(address=running.address, point=point, seconds=options.seconds)
+                    runner.send(run_produce, attrs.evolve(load, seconds=options.warm_up_seconds))
                     results.append(runner.measure(run_produce, load, running, point=str(point), round=round))
     runner.close()
     show(results, "produce: batch size / in flight / partitions")

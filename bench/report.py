@@ -18,7 +18,7 @@ from bench.processes import PROC
 from kafscale import __version__
 
 RESULTS = Path(__file__).parent / "results"
-WIDTH = 150  # of a table that does not go to a terminal
+WIDTH = 190  # of a table that does not go to a terminal
 
 
 def console() -> Console:
@@ -27,7 +27,7 @@ def console() -> Console:
 
 
 def show(results: Sequence[Result], title: str) -> None:
-    """One row per point and broker: the medians of its rounds, and how far apart their requests/s lie."""
+    """One row per point and broker: the medians of its rounds, and how far apart these lie."""
     table = Table(title=title)
     table.add_column("point", no_wrap=True)
     table.add_column("broker")
@@ -40,7 +40,7 @@ def show(results: Sequence[Result], title: str) -> None:
 
 def headings() -> Sequence[str]:
     """Of what `rows` gives."""
-    return ["point", "broker", *_COLUMNS, "spread"]
+    return ["point", "broker", "rounds", *_COLUMNS, "p99 ms, from–to", "requests/s, from–to"]
 
 
 def rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
@@ -48,7 +48,11 @@ def rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
     for point, broker in dict.fromkeys((each.point, each.broker) for each in results):
         rounds = [each for each in results if (each.point, each.broker) == (point, broker)]
         medians = [_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()]
-        yield [point, broker, *medians, _spread([each.requests_per_second for each in rounds])]
+        spreads = [
+            _spread([each.figures.p99_ms for each in rounds]),
+            _spread([each.requests_per_second for each in rounds]),
+        ]
+        yield [point, broker, str(len(rounds)), *medians, *spreads]
 
 
 _COLUMNS: dict[str, Callable[[Result], float | None]] = {
@@ -73,9 +77,8 @@ def _cell(value: float | None) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """From the least to the most, as a share of the median."""
-    least, most, median = min(values), max(values), middle(values)
-    return f"{(most - least) / median:.0%}" if median and len(values) > 1 else "–"
+    """From the least to the most."""
+    return f"{_cell(min(values))}–{_cell(max(values))}" if len(values) > 1 else "–"
 
 
 def machine() -> dict[str, object]:

@@ -190,7 +190,7 @@ def run_starts(store: str, data_dir: Path, options: Sequence[str]) -> Iterator[S
         "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
         "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
     }
-    broker = OwnBroker(options, data_dir=data_dir, environ=environ)
+    broker = OwnBroker(options=options, data_dir=data_dir, environ=environ)
     for checkpoint in (False, True):
         click.echo(f"starting on {store} {'with' if checkpoint else 'without'} a checkpoint")
         began = time.monotonic()

@@ -15,13 +15,15 @@ from bench.figures import Figures, Result
 L = TypeVar("L")
 
 
+def _new_pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
 @attrs.define(eq=False)
 class Runner:
     """One process for all loads, so that each begins with a warm client."""
 
-    _pool: ProcessPoolExecutor = attrs.field(
-        factory=lambda: ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")), init=False
-    )
+    _pool: ProcessPoolExecutor = attrs.field(factory=_new_pool, init=False)
 
     def send(self, run: Callable[[L], Figures], load: L) -> Figures:
         """Run a load whose broker is not watched, such as a warm-up."""
@@ -43,6 +45,11 @@ class Runner:
             puts=_whole(_difference(after.puts, before.puts)),
             gets=_whole(_difference(after.gets, before.gets)),
         )
+
+    def renew(self) -> None:
+        """Another process, after a load that failed: its own may be gone."""
+        self._pool.shutdown()
+        self._pool = _new_pool()
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -62,7 +62,7 @@ def measure_produce(runner: Runner, name: str, seconds: float) -> Measured:
     )
 
     def load() -> Figures:
-        with OwnBroker(()).running() as broker:
+        with OwnBroker().running() as broker:
             broker.create_topic(point.partitions)
             wanted = ProduceLoad(address=broker.address, point=point, seconds=seconds / 4)
             runner.send(run_produce, wanted)
@@ -79,7 +79,8 @@ def measure_fetch(runner: Runner, name: str, seconds: float) -> Measured:
     )
 
     def load() -> Figures:
-        with OwnBroker(SOURCE_OPTIONS[point.source]).running() as broker:
+        with OwnBroker(options=SOURCE_OPTIONS[point.source]).running() as broker:
+            broker.create_topic(point.partitions)
             wanted = fill(runner, broker, point)
             runner.send(run_fetch, attrs.evolve(wanted, seconds=seconds / 4))
             return runner.send(run_fetch, attrs.evolve(wanted, seconds=seconds))

@@ -38,13 +38,17 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """A claim, what its source says of it, and the experiment."""
+    """A claim, what its source says of it, and the experiment.
+
+    find_missing: what this machine lacks for it, as a text; None if nothing.
+    """
 
     row: str
     source: str
     claim: str
     source_figure: str
     run: Callable[[], Finding]
+    find_missing: Callable[[], str | None] = lambda: None
 
     @property
     def about(self) -> str:

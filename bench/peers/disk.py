@@ -7,21 +7,40 @@ import tempfile
 import time
 from pathlib import Path
 
+import attrs
+
+from bench.figures import Figures
 from kafscale.config.units import MIB
 
 WRITE_BYTES = 4 * MIB
+FILE_BYTES = 64 * WRITE_BYTES
 
 
-def synced_mib_per_second(directory: Path | None, seconds: float) -> float:
+@attrs.frozen(kw_only=True)
+class DiskLoad:
     """4 MiB at a time into a file that has its size already, `fdatasync` after each, as a write-ahead log does it."""
+
+    directory: Path | None
+    seconds: float
+
+
+def run_disk(load: DiskLoad) -> Figures:
+    """A request is one write with its sync."""
     block = os.urandom(WRITE_BYTES)
-    with tempfile.TemporaryFile(dir=directory) as file:
+    latencies: list[float] = []
+    with tempfile.TemporaryFile(dir=load.directory) as file:
         descriptor = file.fileno()
-        os.posix_fallocate(descriptor, 0, 64 * WRITE_BYTES)
-        count = 0
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            os.pwrite(descriptor, block, count % 64 * WRITE_BYTES)
+        os.posix_fallocate(descriptor, 0, FILE_BYTES)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        now = began
+        while not latencies or now - began < load.seconds:
+            os.pwrite(descriptor, block, len(latencies) * WRITE_BYTES % FILE_BYTES)
             os.fdatasync(descriptor)
-            count += 1
-        return count * WRITE_BYTES / MIB / (time.perf_counter() - began)
+            write_began, now = now, time.perf_counter()
+            latencies.append(now - write_began)
+        return Figures.of(
+            latencies,
+            seconds=now - began,
+            size_bytes=len(latencies) * WRITE_BYTES,
+            client_cpu_seconds=time.process_time() - cpu_began,
+        )

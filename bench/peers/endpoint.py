@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.brokers import RunningBroker
+from bench.peers.names import ENDPOINT
 from bench.points import TOPIC
 from kafscale.config import Address
 from kafscale.testing.scripted_broker import ScriptedBroker
@@ -33,7 +34,6 @@ from kafscale.wire.messages.produce import (
     TopicProduceResponse,
 )
 
-NAME = "only answers"
 PARTITION_COUNT = 16
 SIZE_BYTES = 4
 MAX_FRAME_BYTES = 8 << 20
@@ -42,7 +42,7 @@ MAX_FRAME_BYTES = 8 << 20
 class Endpoint:
     """Runs in a process of its own."""
 
-    name = NAME
+    name = ENDPOINT
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
@@ -52,7 +52,7 @@ class Endpoint:
         process.start()
         try:
             yield AnsweringBroker(
-                name=NAME, address=Address("127.0.0.1", here.recv()), pid=process.pid, metrics_url=None
+                name=ENDPOINT, address=Address("127.0.0.1", here.recv()), pid=process.pid, metrics_url=None
             )
         finally:
             process.terminate()
@@ -64,6 +64,9 @@ class AnsweringBroker(RunningBroker):
 
     def create_topic(self, partitions: int) -> None:
         """Its topic has as many partitions as a load can want."""
+
+    def remove_topic(self) -> None:
+        """It holds nothing."""
 
 
 def _serve(pipe: Connection) -> None:

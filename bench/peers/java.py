@@ -19,7 +19,9 @@ PRODUCED = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec .*?"
     r"([\d.]+) ms 50th, ([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99.9th"
 )
-RATE_SECONDS = 5  # of the run that finds out how many records a run of some seconds has
+FIRST_COUNT = 10_000  # records of the first run that finds out how many are sent in a second
+RATE_SECONDS = 2.0  # such a run must last at least so long
+TIMEOUT_SECONDS = 300  # of one run of a tool; then it hangs
 
 
 @attrs.frozen(kw_only=True)
@@ -28,45 +30,41 @@ class JavaProduceLoad:
 
     address: Address
     record_bytes: int
-    seconds: float
+    count: int = FIRST_COUNT
     settings: tuple[str, ...] = ()
     records_per_second: float = math.inf
 
 
-def run_java_produce(load: JavaProduceLoad) -> Figures:
-    """The tool wants a number of records: a short run before finds out how many are sent in `seconds`.
+def find_rate(load: JavaProduceLoad) -> Figures:
+    """Ever more records, since the tool wants a number of them, until a run is long enough to say what a second takes.
 
-    That run also warms up the broker. Raises RuntimeError with what the tool wrote.
+    Warms up the broker as well. Raises RuntimeError as `run_java_produce` does.
     """
-    rate = load.records_per_second
-    if rate == math.inf:
-        rate = 0.0
-        count = 10_000
-        while rate * RATE_SECONDS / 2 > count or not rate:
-            if rate:
-                count = int(rate * RATE_SECONDS)
-            found = _produce(load, count)
-            rate = found.requests / found.seconds
-    return _produce(load, int(rate * load.seconds))
+    while True:
+        figures = run_java_produce(load)
+        if figures.seconds >= RATE_SECONDS:
+            return figures
+        load = attrs.evolve(load, count=math.ceil(figures.requests / figures.seconds * 2 * RATE_SECONDS))
 
 
-def _produce(load: JavaProduceLoad, count: int) -> Figures:
+def run_java_produce(load: JavaProduceLoad) -> Figures:
+    """Send `count` records. Raises RuntimeError with what the tool wrote."""
     throughput = -1 if load.records_per_second == math.inf else round(load.records_per_second)
     cpu_began = _children_cpu_seconds()
     output = _run(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", TOPIC, "--num-records", str(count), "--record-size", str(load.record_bytes)),
+        *("--topic", TOPIC, "--num-records", str(load.count), "--record-size", str(load.record_bytes)),
         *("--throughput", str(throughput)),
         *("--producer-props", f"bootstrap.servers={load.address}", "acks=all", *load.settings),
     )
     found = PRODUCED.findall(output)
-    if not found or int(found[-1][0]) != count:
-        raise RuntimeError(f"ProducerPerformance did not send {count} records: {output[-2000:]}")
+    if not found or int(found[-1][0]) != load.count:
+        raise RuntimeError(f"ProducerPerformance did not send {load.count} records: {output[-2000:]}")
     _, per_second, p50, _, p99, p999 = found[-1]
     return Figures(
-        requests=count,
-        seconds=count / float(per_second),
-        size_bytes=count * load.record_bytes,
+        requests=load.count,
+        seconds=load.count / float(per_second),
+        size_bytes=load.count * load.record_bytes,
         p50_ms=float(p50),
         p99_ms=float(p99),
         p999_ms=float(p999),
@@ -105,7 +103,8 @@ def run_java_consume(load: JavaConsumeLoad) -> Figures:
 
 
 def _run(*arguments: str) -> str:
-    done = subprocess.run(java_command(*arguments), capture_output=True, text=True, check=False)
+    command = java_command(*arguments)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
     return done.stdout

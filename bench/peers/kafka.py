@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import attrs
 
 from bench.brokers import RunningBroker
+from bench.processes import stop
 from kafscale.config import Address
 
 POM = Path(__file__).with_name("pom.xml")
@@ -24,7 +24,6 @@ BROKER_FLAGS = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMi
                 "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 START_SECONDS = 60
-STOP_SECONDS = 30
 
 DURABLE: Mapping[str, str] = {"log.flush.interval.messages": "1"}
 DEFAULT: Mapping[str, str] = {}
@@ -82,12 +81,7 @@ class KafkaBroker:
                     name=self.name, address=Address("127.0.0.1", port), pid=process.pid, metrics_url=None
                 )
             finally:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                stop(process)
 
 
 def _node(port: int, controller_port: int, directory: str) -> dict[str, str]:

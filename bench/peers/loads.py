@@ -1,152 +1,222 @@
-"""What the brokers of a run are put under, in the order in which it is done.
+"""What the brokers of a run are put under, in the order in which it is done in each round.
 
-A load makes a task from a running broker and from what is known by then: the rate of some is a share of what an earlier
-load has reached.
+Names: `produce` and `fetch` are our own generators at a point; `java` is ProducerPerformance with records and batches
+of a size to so many partitions, its `article` setting is that of AutoMQ's article.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from bench.brokers import RunningBroker
-from bench.consume import BACKLOG, SOURCE_OPTIONS, TAIL, FetchPoint, fill
+from bench.consume import BACKLOG, DATA_BYTES, SOURCE_OPTIONS, TAIL, FetchPoint, fill
 from bench.end_to_end import EndToEndLoad, run_end_to_end
-from bench.fetch_load import FetchLoad, run_fetch
-from bench.figures import Figures
-from bench.peers.java import JavaConsumeLoad, JavaProduceLoad, run_java_consume, run_java_produce
+from bench.fetch_load import run_fetch
+from bench.figures import Result
+from bench.peers.disk import DiskLoad, run_disk
+from bench.peers.java import (
+    JavaConsumeLoad,
+    JavaProduceLoad,
+    find_rate,
+    run_java_consume,
+    run_java_produce,
+)
+from bench.peers.lagging import LaggingLoad, run_lagging
 from bench.peers.librdkafka import LibrdkafkaLoad, run_librdkafka
-from bench.points import LARGE_BATCH_BYTES, Point
+from bench.peers.load import TOPIC_SECONDS, Context, Load, Task
+from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN
+from bench.peers.standing import STARTS_COUNT, IdleLoad, StartLoad, run_idle, run_starts
+from bench.points import LARGE_BATCH_BYTES, Point, standard_points
 from bench.produce_load import ProduceLoad, run_produce
-from bench.runner import Runner
-from kafscale.config.units import KIB, MIB
+from kafscale.config.units import KIB, MIB, format_size
 
-KAFKA_DURABLE = "kafka durable"
-KAFKA_DEFAULT = "kafka default"
-FIXED_RATE_MIB = 95
-LIVE_RATE_MIB = 30  # beside a consumer that lags
-ARTICLE_RECORD_BYTES = 64 * KIB
-ARTICLE_SETTINGS = ("batch.size=1048576", "linger.ms=1")
-ARTICLE = "java article"
-JAVA_PARTITIONS = 16
+FIXED_RATES = {"95 MiB/s": 95 * MIB, "150 MB/s": 150_000_000}
+LIVE_RATE = ("30 MiB/s", 30 * MIB)  # beside a consumer that lags
+MANY_PARTITIONS = 16
 CROWD = Point(batch_bytes=KIB, in_flight=1, partitions=1000)
 CROWD_CONNECTIONS = 200
 MIDDLE_BATCHES = Point(batch_bytes=16 * KIB, in_flight=64, partitions=1)
 LARGE_BATCHES = Point(batch_bytes=LARGE_BATCH_BYTES, in_flight=5, partitions=1)
 
+START = "start, empty directory"
+IDLE_PARTITIONS = 1000
+IDLE = f"idle, {IDLE_PARTITIONS:,} partitions"
+IDLE_TIMES = 3.0  # as long as another load: a process that does nothing is seen in hundredths of a second only
+DISK_ALONE = "disk, 4 MiB synced"
+ARTICLE = "java article"
+ARTICLE_SHARE = 0.8
+ARTICLE_RECORD_BYTES = 64 * KIB
+ARTICLE_SETTINGS = ("batch.size=1048576", "linger.ms=1")
+ARTICLE_RATE = 2400
 
-@attrs.frozen(kw_only=True)
-class Task:
-    """`run(load)` in the process of the clients. `warm_up` is what goes before, if anything."""
-
-    run: Callable[[Any], Figures]
-    load: Any
-    warm_up: Any = None
-
-
-@attrs.frozen(kw_only=True)
-class Context:
-    """What a task is made from. `mib_per_second`: the medians of the loads that are done, by load and broker."""
-
-    runner: Runner
-    broker: RunningBroker
-    seconds: float
-    warm_up_seconds: float
-    mib_per_second: Mapping[tuple[str, str], float]
-
-    def timed(self, run: Callable[[Any], Figures], load: Any) -> Task:
-        """A load that takes its time as `seconds`."""
-        return Task(
-            run=run,
-            load=attrs.evolve(load, seconds=self.seconds),
-            warm_up=attrs.evolve(load, seconds=self.warm_up_seconds),
-        )
-
-
-@attrs.frozen(kw_only=True)
-class Load:
-    """`task` gives None if a median that it needs is not there.
-
-    serve_options: of a broker of ours that is started for this load alone.
-    at_endpoint: also against the endpoint that only answers.
-    """
-
-    name: str
-    partitions: int
-    task: Callable[[Context], Task | None]
-    serve_options: Sequence[str] = ()
-    at_endpoint: bool = False
+JAVA_SECONDS = 4.0  # beside those of the broker: the JVM of the client, twice
+FILL_SECONDS = 4.0
+BACKLOG_BYTES = 1024 * MIB  # for ConsumerPerformance, whose first second is spent on getting warm
+SHARES = (0.1, 0.5, 0.9)
 
 
 def all_loads() -> Sequence[Load]:
     """The whole list."""
+    records = [(size, batch, partitions) for partitions in (MANY_PARTITIONS, 1)
+               for size in (KIB, 100) for batch in (16 * KIB, 64 * KIB)]  # fmt: skip
+    sources = [FetchPoint(source=source, batch_bytes=size, partitions=partitions) for source in (TAIL, BACKLOG)
+               for partitions in (1, MANY_PARTITIONS) for size in (LARGE_BATCH_BYTES, 16 * KIB)]  # fmt: skip
     return [
-        *(_produce(Point(batch_bytes=size, in_flight=in_flight, partitions=partitions))
-          for partitions in (1, 16) for size in (LARGE_BATCH_BYTES, 16 * KIB, KIB) for in_flight in (1, 5, 64)),
-        _produce(LARGE_BATCHES, mib_per_second=FIXED_RATE_MIB),
+        _starts(),
+        _idle(),
+        _disk(),
+        *(_produce(point) for point in standard_points()),
+        *(_produce(LARGE_BATCHES, rate=rate) for rate in FIXED_RATES.items()),
         _produce(CROWD, connections=CROWD_CONNECTIONS),
-        _java(ARTICLE, ARTICLE_RECORD_BYTES, ARTICLE_SETTINGS, partitions=1, at_endpoint=True),
-        _java(f"{ARTICLE} 2400/s", ARTICLE_RECORD_BYTES, ARTICLE_SETTINGS, partitions=1, records_per_second=2400),
-        _java_share(0.8),
-        *(_java(f"java {size}B batch.size={batch}", size, (f"batch.size={batch}",), partitions=JAVA_PARTITIONS)
-          for size in (KIB, 100) for batch in (16 * KIB, 64 * KIB)),
+        article(),
+        article(records_per_second=ARTICLE_RATE),
+        _article_share(),
+        *(_java(size, batch, partitions) for size, batch, partitions in records),
         *(_librdkafka(size) for size in (KIB, 100)),
-        *(_fetch(FetchPoint(source=source, batch_bytes=size, partitions=partitions))
-          for source in (TAIL, BACKLOG) for partitions in (1, 16) for size in (LARGE_BATCH_BYTES, 16 * KIB)),
+        *(_fetch(point) for point in sources),
         *(_java_consume(source) for source in (TAIL, BACKLOG)),
-        *(_end_to_end(share) for share in (0.1, 0.5, 0.9)),
-        _produce(MIDDLE_BATCHES, mib_per_second=LIVE_RATE_MIB),
+        *(_end_to_end(share) for share in SHARES),
+        _produce(MIDDLE_BATCHES, rate=LIVE_RATE),
         _lagging(),
-    ]  # fmt: skip
+    ]
 
 
-def _produce(point: Point, *, connections: int = 1, mib_per_second: float | None = None) -> Load:
-    rate = float("inf") if mib_per_second is None else mib_per_second * MIB / point.batch_bytes
-    name = f"produce {point}"
-    name += f" over {connections} connections" if connections > 1 else ""
-    name += f" at {mib_per_second} MiB/s" if mib_per_second else ""
+def produce_name(point: Point, rate: str = "") -> str:
+    """Of the load with our own generator."""
+    return f"produce {point}{' at ' if rate else ''}{rate}"
+
+
+def java_name(record_bytes: int, batch_bytes: int, partitions: int) -> str:
+    """`java 100B/16KiB/16`: records, batch.size, partitions."""
+    return f"java {_record_size(record_bytes)}/{format_size(batch_bytes)}/{partitions}"
+
+
+def _record_size(record_bytes: int) -> str:
+    return f"{record_bytes}B" if record_bytes < KIB else format_size(record_bytes)
+
+
+def end_to_end_name(share: float) -> str:
+    return f"end to end {share:.0%}"
+
+
+def _requests_per_second(result: Result) -> float:
+    return result.requests_per_second
+
+
+# ---- nobody's work --------------------------------------------------------------------------------------------------
+
+
+def _starts() -> Load:
+    def task(context: Context) -> Task:
+        assert context.startable is not None
+        return Task(run=run_starts, load=StartLoad(startable=context.startable))
+
+    return Load(
+        name=START, partitions=0, task=task, only_at=(OWN, KAFKA_DEFAULT), times=0, extra_seconds=2.0 * STARTS_COUNT
+    )
+
+
+def _idle() -> Load:
+    def task(context: Context) -> Task:
+        seconds = IDLE_TIMES * context.options.seconds
+        settling = IdleLoad(seconds=context.options.warm_up_seconds)
+        return Task(run=run_idle, load=IdleLoad(seconds=seconds), warm_up=settling)
+
+    return Load(name=IDLE, partitions=IDLE_PARTITIONS, task=task, only_at=(OWN, KAFKA_DEFAULT), times=IDLE_TIMES)
+
+
+def _disk() -> Load:
+    def task(context: Context) -> Task:
+        return Task(run=run_disk, load=DiskLoad(directory=context.options.directory, seconds=context.options.seconds))
+
+    return Load(name=DISK_ALONE, partitions=0, task=task, only_at=(DISK,))
+
+
+# ---- produce --------------------------------------------------------------------------------------------------------
+
+
+def _produce(point: Point, *, connections: int = 1, rate: tuple[str, float] = ("", math.inf)) -> Load:
+    named, bytes_per_second = rate
 
     def task(context: Context) -> Task:
         load = ProduceLoad(
-            address=context.broker.address, point=point, seconds=0, connections=connections, requests_per_second=rate
+            address=context.broker.address,
+            point=point,
+            seconds=0,
+            connections=connections,
+            requests_per_second=bytes_per_second / point.batch_bytes,
         )
         return context.timed(run_produce, load)
 
+    name = produce_name(point, named) + (f" over {connections} connections" if connections > 1 else "")
     return Load(name=name, partitions=point.partitions, task=task)
 
 
-def _java(
-    name: str, record_bytes: int, settings: tuple[str, ...], *, partitions: int, at_endpoint: bool = False,
-    records_per_second: float = float("inf"),
-) -> Load:  # fmt: skip
+def _java(record_bytes: int, batch_bytes: int, partitions: int) -> Load:
+    name = java_name(record_bytes, batch_bytes, partitions)
+    return _java_load(name, partitions, record_bytes=record_bytes, settings=(f"batch.size={batch_bytes}",))
+
+
+def article(*, records_per_second: float = math.inf) -> Load:
+    """The setting of AutoMQ's article, as fast as it goes or throttled."""
+    if records_per_second == math.inf:
+        return _article_load(ARTICLE, also_at=(ENDPOINT,))
+    return _article_load(f"{ARTICLE} {records_per_second:.0f}/s", records_per_second=records_per_second)
+
+
+def _article_load(name: str, **further: Any) -> Load:
+    return _java_load(name, 1, record_bytes=ARTICLE_RECORD_BYTES, settings=ARTICLE_SETTINGS, **further)
+
+
+def _article_share() -> Load:
+    """At a share of what Kafka reaches in it with an fsync for every batch."""
+    name = f"{ARTICLE} {ARTICLE_SHARE:.0%}"
+
+    def task(context: Context) -> Task | None:
+        most = context.median(ARTICLE, KAFKA_DURABLE, _requests_per_second)
+        if most is None:
+            return None
+        return _article_load(name, records_per_second=ARTICLE_SHARE * most).task(context)
+
+    load = _article_load(name, records_per_second=ARTICLE_RATE)
+    return attrs.evolve(load, task=task, share_of=(ARTICLE, KAFKA_DURABLE))
+
+
+def _java_load(name: str, partitions: int, *, record_bytes: int, settings: tuple[str, ...], **further: Any) -> Load:
+    records_per_second = further.pop("records_per_second", math.inf)
+
     def task(context: Context) -> Task:
         load = JavaProduceLoad(
             address=context.broker.address,
             record_bytes=record_bytes,
-            seconds=context.seconds,
             settings=settings,
             records_per_second=records_per_second,
         )
-        return Task(run=run_java_produce, load=load)
+        return _java_task(context, name, load)
 
-    return Load(name=name, partitions=partitions, task=task, at_endpoint=at_endpoint)
+    extra_seconds = TOPIC_SECONDS + JAVA_SECONDS
+    return Load(name=name, partitions=partitions, task=task, extra_seconds=extra_seconds, **further)
 
 
-def _java_share(share: float) -> Load:
-    """The article's setting, at a share of what Kafka reaches in it with an fsync for every batch."""
+def _java_task(context: Context, name: str, load: JavaProduceLoad) -> Task:
+    """The tool wants a number of records: as many as this broker took in an earlier round, or in a run to find out.
 
-    def task(context: Context) -> Task | None:
-        if (ARTICLE, KAFKA_DURABLE) not in context.mib_per_second:
-            return None
-        rate = share * context.mib_per_second[ARTICLE, KAFKA_DURABLE] * MIB / ARTICLE_RECORD_BYTES
-        return _java("", ARTICLE_RECORD_BYTES, ARTICLE_SETTINGS, partitions=1, records_per_second=rate).task(context)
+    That run is the warm-up then.
+    """
+    known = load.records_per_second
+    if known == math.inf:
+        known = context.median(name, context.broker.name, _requests_per_second) or 0.0
+    found = None if known else context.runner.send(find_rate, load)
+    rate = found.requests / found.seconds if found else known
 
-    return Load(name=f"{ARTICLE} {share:.0%}", partitions=1, task=task)
+    def lasting(seconds: float) -> JavaProduceLoad:
+        return attrs.evolve(load, count=math.ceil(rate * seconds))
+
+    warm_up = None if found else lasting(context.options.warm_up_seconds)
+    return Task(run=run_java_produce, load=lasting(context.options.seconds), warm_up=warm_up)
 
 
 def _librdkafka(record_bytes: int) -> Load:
@@ -154,85 +224,86 @@ def _librdkafka(record_bytes: int) -> Load:
         load = LibrdkafkaLoad(address=context.broker.address, record_bytes=record_bytes, seconds=0)
         return context.timed(run_librdkafka, load)
 
-    return Load(name=f"librdkafka {record_bytes}B", partitions=JAVA_PARTITIONS, task=task)
+    return Load(name=f"librdkafka {_record_size(record_bytes)}", partitions=MANY_PARTITIONS, task=task)
+
+
+# ---- fetch ----------------------------------------------------------------------------------------------------------
+
+
+def _serve_options(source: str) -> Sequence[str]:
+    """A backlog is flushed by hand; only a tail needs a broker that does not flush it."""
+    return SOURCE_OPTIONS[source] if source == TAIL else ()
 
 
 def _fetch(point: FetchPoint) -> Load:
     def task(context: Context) -> Task:
         return context.timed(run_fetch, fill(context.runner, context.broker, point))
 
-    options = SOURCE_OPTIONS[point.source]
-    return Load(name=f"fetch {point}", partitions=point.partitions, task=task, serve_options=options)
+    return Load(
+        name=f"fetch {point}",
+        partitions=point.partitions,
+        task=task,
+        serve_options=_serve_options(point.source),
+        is_from_memory=point.source == TAIL,
+        extra_seconds=TOPIC_SECONDS + FILL_SECONDS,
+    )
 
 
 def _java_consume(source: str) -> Load:
-    point = FetchPoint(source=source, batch_bytes=16 * KIB, partitions=JAVA_PARTITIONS)
+    point = FetchPoint(source=source, batch_bytes=16 * KIB, partitions=MANY_PARTITIONS)
+    data_bytes = DATA_BYTES if source == TAIL else BACKLOG_BYTES
 
     def task(context: Context) -> Task:
-        filled = fill(context.runner, context.broker, point)
+        filled = fill(context.runner, context.broker, point, data_bytes=data_bytes)
         load = JavaConsumeLoad(address=context.broker.address, count=filled.end_offset * filled.partitions)
         return Task(run=run_java_consume, load=load)
 
-    options = SOURCE_OPTIONS[source]
-    return Load(name=f"java consume {source}", partitions=JAVA_PARTITIONS, task=task, serve_options=options)
+    return Load(
+        name=f"java consume {source}",
+        partitions=MANY_PARTITIONS,
+        task=task,
+        serve_options=_serve_options(source),
+        is_from_memory=source == TAIL,
+        extra_seconds=TOPIC_SECONDS + FILL_SECONDS + JAVA_SECONDS,
+        times=0,
+    )
+
+
+# ---- both -----------------------------------------------------------------------------------------------------------
 
 
 def _end_to_end(share: float) -> Load:
     """At a share of what each broker itself reaches."""
+    most_load = produce_name(MIDDLE_BATCHES)
 
     def task(context: Context) -> Task | None:
-        most = context.mib_per_second.get((f"produce {MIDDLE_BATCHES}", context.broker.name))
+        most = context.median(most_load, context.broker.name, _requests_per_second)
         if most is None:
             return None
         load = EndToEndLoad(
             address=context.broker.address,
             point=MIDDLE_BATCHES,
-            seconds=context.seconds,
-            requests_per_second=share * most * MIB / MIDDLE_BATCHES.batch_bytes,
+            seconds=context.options.seconds,
+            requests_per_second=share * most,
         )
         return Task(run=run_end_to_end, load=load)
 
-    return Load(name=f"end to end {share:.0%}", partitions=1, task=task)
-
-
-@attrs.frozen(kw_only=True)
-class LaggingLoad:
-    """A live producer, and a consumer that reads the same partition from its beginning, again and again."""
-
-    live: ProduceLoad
-    lagging: FetchLoad
-    seconds: float
-
-
-def run_lagging(load: LaggingLoad) -> Figures:
-    """What the producer saw; the consumer has a process of its own."""
-    with _beside(partial(run_fetch, attrs.evolve(load.lagging, seconds=load.seconds + 60))):
-        return run_produce(attrs.evolve(load.live, seconds=load.seconds))
-
-
-@contextmanager
-def _beside(run: Callable[[], object]) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=run)
-    process.start()
-    try:
-        yield
-        if process.exitcode is not None:
-            raise RuntimeError("the lagging consumer failed")
-    finally:
-        process.terminate()
-        process.join()
+    return Load(name=end_to_end_name(share), partitions=1, task=task, share_of=(most_load, None))
 
 
 def _lagging() -> Load:
+    rate_name, bytes_per_second = LIVE_RATE
+
     def task(context: Context) -> Task:
         point = FetchPoint(source=BACKLOG, batch_bytes=MIDDLE_BATCHES.batch_bytes, partitions=1)
         live = ProduceLoad(
             address=context.broker.address,
             point=MIDDLE_BATCHES,
             seconds=0,
-            requests_per_second=LIVE_RATE_MIB * MIB / MIDDLE_BATCHES.batch_bytes,
+            requests_per_second=bytes_per_second / MIDDLE_BATCHES.batch_bytes,
         )
         filled = fill(context.runner, context.broker, point)
         return context.timed(run_lagging, LaggingLoad(live=live, lagging=filled, seconds=0))
 
-    return Load(name=f"produce {MIDDLE_BATCHES} at {LIVE_RATE_MIB} MiB/s, a consumer lags", partitions=1, task=task)
+    name = f"{produce_name(MIDDLE_BATCHES, rate_name)}, a consumer lags"
+    return Load(name=name, partitions=1, task=task, extra_seconds=TOPIC_SECONDS + FILL_SECONDS)

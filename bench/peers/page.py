@@ -1,66 +1,106 @@
-"""docs/benchmarks/peers.md, its JSON and its plot, from one run."""
+"""docs/benchmarks/peers.md and its plots, made from the findings of a run and from nothing else."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from bench.figures import Result
-from bench.report import headings, machine, rows, write
-from kafscale import __version__
+from rich.table import Table
+
+from bench.claims.plot import FONT, Plot, Point
+from bench.figures import Reading, Result, median_of
+from bench.peers.journal import Findings, Part
+from bench.peers.loads import SHARES, end_to_end_name, produce_name
+from bench.peers.names import NO_BROKERS
+from bench.peers.targets import HEADINGS, TargetRow, target_rows
+from bench.points import LARGE_BATCH_BYTES
+from bench.points import Point as ProducePoint
+from bench.report import console, headings, rows
+from kafscale.config.units import KIB
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-WIDTH, BAR_HEIGHT, LABEL_WIDTH, MOST_RATIO = 860, 22, 430, 4.0
-FONT = 'font-family="sans-serif" font-size="12"'
+WIDTH, BAR_HEIGHT, LABEL_WIDTH, MOST_RATIO = 1000, 22, 560, 4.0
 REACHED, MISSED = "#2ca02c", "#d62728"
+BATCH_SIZES = (KIB, 16 * KIB, LARGE_BATCH_BYTES)
 
 _HEAD = """# KafScale beside Apache Kafka
 
-One run on one machine, the same loads in turns: batches encoded beforehand, so that the client costs little, and
-unmodified clients. `make bench-peers` runs them and writes this page. Medians of the rounds; the spread is from the
-least to the most requests/s of a row's rounds.
+One run on one machine. In each round the brokers take turns under each load, with an empty topic. `make bench-peers`
+runs them and writes this page from `peers.json`. Figures are the medians of the rounds.
 
-Kafka durable has `log.flush.interval.messages=1`, and syncs each batch before it acknowledges, as KafScale always does;
-Kafka default leaves that to the kernel. KafScale's bucket is a directory on the same disk, unless the name says
-otherwise, so each byte is written twice.
+- **Brokers.** `kafka-durable` has `log.flush.interval.messages=1`, and syncs each batch before it acknowledges it, as
+  KafScale always does; `kafka-default` leaves that to the kernel. The bucket of `kafscale` is a directory on the same
+  disk, so each byte is written and synced twice; that of `kafscale-memory` is in memory and forgets its oldest past
+  4 GiB; that of `kafscale-minio` is MinIO on the same machine. `only-answers` takes a request and says that all is
+  well: what a client reaches there, it can't exceed. `disk` is no broker either: writes of 4 MiB, each synced.
+- **Loads.** `produce SIZE/IN FLIGHT/PARTITIONS` and `fetch SOURCE/SIZE/PARTITIONS` are our own generators with batches
+  encoded beforehand, so that the client costs little; fetches are of 1 MiB at most. `java RECORD/BATCH/PARTITIONS` is
+  Kafka's ProducerPerformance; its `article` setting is records of 64 KiB, `batch.size` 1 MiB, `linger.ms` 1, one
+  partition. A backlog was flushed before; Kafka reads it from the page cache, KafScale by ranged GETs. `end to end` is
+  from the moment a batch was due until a waiting consumer has it, at a share of what the broker took at
+  `produce 16KiB/64/1`.
 """
 
 
-def write_page(
-    results: Sequence[Result],
-    targets: Sequence[Mapping[str, str]],
-    options: Mapping[str, object],
-    directory: Path = DOCS,
-) -> Path:
-    """Write the three files; returns the path of the page."""
-    write(directory / "peers.json", results, {**options, "targets": targets})
-    (directory / "peers.svg").write_text(plot(targets))
+def show_targets(results: Sequence[Result]) -> None:
+    """What must be reached, on the terminal."""
+    table = Table(title="what must be reached")
+    for heading in HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for row in target_rows(results):
+        table.add_row(*row.cells())
+    console().print(table)
+
+
+def write_page(findings: Findings, directory: Path = DOCS) -> Path:
+    """Write the page and the plots that there is something for; returns the path of the page."""
+    plots = {"peers.svg": ratios_plot(target_rows(findings.results))}
+    plots |= {name: plot.svg() for name, plot in _line_plots(findings.results).items()}
+    for name, svg in plots.items():
+        (directory / name).write_text(svg)
     path = directory / "peers.md"
-    path.write_text("\n".join(_lines(results, targets, options)))
+    path.write_text("\n".join(_lines(findings, list(plots))))
     return path
 
 
-def _lines(
-    results: Sequence[Result], targets: Sequence[Mapping[str, str]], options: Mapping[str, object]
-) -> Iterator[str]:
-    here = machine()
+def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
+    here = findings.machine
     yield _HEAD
     yield (
         f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
-        f"Python {here['python']}, KafScale {__version__}: {options['rounds']} rounds of {options['seconds']:g} s. "
-        f"The disk takes {options['disk_mib_per_second']} MiB/s when each 4 MiB are synced."
+        f"Python {here['python']}."
     )
+    for part in findings.parts:
+        yield f"\n{_told(part)}"
+    yield "\n## What it must reach\n"
+    yield from _table(HEADINGS, [row.cells() for row in target_rows(findings.results)])
+    yield "\nWhere two figures are wanted, the second is 80 % of half of what the disk takes.\n"
+    for name in plots:
+        yield f"![{Path(name).stem}]({name})\n"
+    yield "## All figures\n"
+    yield from _table(headings(), list(rows(findings.results)))
     yield ""
-    yield "![Ratios](peers.svg)"
-    yield ""
-    if targets:
-        yield from _table(list(targets[0]), [list(target.values()) for target in targets])
+    if findings.failures:
+        yield "## Not measured\n"
+        yield from _table(
+            ["load", "broker", "round", "why"],
+            [[each.load, each.broker, str(each.round + 1), _in_a_cell(each.error)] for each in findings.failures],
+        )
         yield ""
-    yield "## All figures"
-    yield ""
-    yield from _table(headings(), list(rows(results)))
-    yield ""
+
+
+def _told(part: Part) -> str:
+    passed = f", `{' '.join(part.broker_options)}`" if part.broker_options else ""
+    return (
+        f"From {part.began}: KafScale {part.version}, {part.seconds:g} s a measurement after "
+        f"{part.warm_up_seconds:g} s of warm-up{passed}, at a load average of {part.load_average[0]:.1f} before it."
+    )
+
+
+def _in_a_cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:300]
 
 
 def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -70,7 +110,10 @@ def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str
         yield f"| {' | '.join(row)} |"
 
 
-def plot(targets: Sequence[Mapping[str, str]]) -> str:
+# ---- plots ----------------------------------------------------------------------------------------------------------
+
+
+def ratios_plot(targets: Sequence[TargetRow]) -> str:
     """How much better KafScale is, a bar for each target; the line is where both are equal."""
     height = BAR_HEIGHT * len(targets) + 50
     scale = (WIDTH - LABEL_WIDTH - 60) / MOST_RATIO
@@ -78,18 +121,54 @@ def plot(targets: Sequence[Mapping[str, str]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for number, target in enumerate(targets):
-        ratio = float(target["ratio"])
-        better = (1 / ratio if ratio else MOST_RATIO) if target["wanted"].startswith("<=") else ratio
-        colour = REACHED if target["reached"] == "yes" else MISSED
-        label = escape(f"{target['load']}, {target['unit']}, against {target['peer']}")
-        y, width = 30 + BAR_HEIGHT * number, min(better, MOST_RATIO) * scale
+    for number, row in enumerate(targets):
+        target = row.target
+        beside = target.peer or f"the {target.factor:g} that is wanted"
+        label = escape(f"{target.load}, {target.unit}: {target.broker} against {beside}")
+        y, width = 30 + BAR_HEIGHT * number, min(row.goodness, MOST_RATIO) * scale
+        colour = REACHED if row.is_reached else MISSED
         parts += [
             f'<text x="{LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{label}</text>',
             f'<rect x="{LABEL_WIDTH}" y="{y + 2}" width="{width:.1f}" height="{BAR_HEIGHT - 6}" fill="{colour}"/>',
-            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 14}">{better:.1f}x</text>',
+            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 14}">{row.goodness:.1f}x</text>',
         ]
     x = LABEL_WIDTH + scale
     parts.append(f'<line x1="{x}" x2="{x}" y1="20" y2="{height - 16}" stroke="black" stroke-dasharray="4 3"/>')
     parts.append(f'<text x="{WIDTH / 2}" y="16" text-anchor="middle">times as good as the peer</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:
+    """Those for which there are lines: a broker that was measured at all points of one."""
+    plots = {
+        "peers-produce.svg": Plot(
+            title="produced to 16 partitions with 64 requests in flight",
+            x_label="KiB per batch",
+            y_label="MiB/s",
+            series=_series(results, {
+                size / KIB: produce_name(ProducePoint(batch_bytes=size, in_flight=64, partitions=16))
+                for size in BATCH_SIZES
+            }, lambda each: each.mib_per_second),
+        ),
+        "peers-end-to-end.svg": Plot(
+            title="produce to consume, batches of 16 KiB",
+            x_label="% of what the broker took at produce 16KiB/64/1",
+            y_label="p99 ms",
+            series=_series(
+                results, {100 * share: end_to_end_name(share) for share in SHARES}, lambda each: each.figures.p99_ms
+            ),
+            is_linear=True,
+        ),
+    }  # fmt: skip
+    return {name: plot for name, plot in plots.items() if plot.series}
+
+
+def _series(results: Sequence[Result], loads: Mapping[float, str], reading: Reading) -> Mapping[str, Sequence[Point]]:
+    """A line for each broker, over all of these loads."""
+    series: dict[str, Sequence[Point]] = {}
+    for broker in dict.fromkeys(each.broker for each in results if each.broker not in NO_BROKERS):
+        found = {x: median_of(results, load, broker, reading) for x, load in loads.items()}
+        points = [Point(x, y) for x, y in found.items() if y is not None and not math.isnan(y)]
+        if len(points) == len(loads):
+            series[broker] = points
+    return series

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
-from rich.table import Table
 
-from bench.figures import Result, middle
-from bench.peers.endpoint import NAME as ENDPOINT
-from bench.peers.loads import ARTICLE, FIXED_RATE_MIB, JAVA_PARTITIONS, KAFKA_DEFAULT, KAFKA_DURABLE
-from bench.report import console
+from bench.consume import BACKLOG, TAIL
+from bench.figures import Reading, Result, median_of
+from bench.peers.loads import (
+    ARTICLE,
+    ARTICLE_SHARE,
+    DISK_ALONE,
+    IDLE,
+    LARGE_BATCHES,
+    MANY_PARTITIONS,
+    START,
+    java_name,
+    produce_name,
+)
+from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
+from bench.points import Point
+from kafscale.config.units import KIB
 
-OWN = "kafscale"
-OWN_MEMORY = "kafscale memory"
 DISK_SHARE = 0.8 / 2  # of what the disk takes: each byte is written to the WAL and to the bucket on it
-
-Reading = Callable[[Result], float | None]
+TOLERANCE = 0.05  # of what must be one: the first fetches read footers as well
 
 
 def _mib(result: Result) -> float:
@@ -31,80 +39,136 @@ def _p99(result: Result) -> float:
     return result.figures.p99_ms
 
 
+def _p50_seconds(result: Result) -> float:
+    return result.figures.p50_ms / 1000
+
+
 def _cpu_per_gib(result: Result) -> float | None:
     return None if result.cpu_seconds is None else result.cpu_seconds / (result.figures.size_bytes / (1 << 30))
 
 
+def _cpu_percent(result: Result) -> float | None:
+    return None if result.cpu_seconds is None else 100 * result.cpu_seconds / result.figures.seconds
+
+
+def _gets_per_fetch(result: Result) -> float | None:
+    return None if result.gets is None else result.gets / result.figures.requests
+
+
+AT_LEAST, AT_MOST, ABOUT = ">=", "<=", "="
+
+
 @attrs.frozen(kw_only=True)
 class Target:
-    """`broker` against `peer` under one load: at least `factor` times as much, or at most, where less is better."""
+    """`broker` under one load against `peer`: at least, at most or about `factor` times as much.
+
+    Without a peer `factor` is the figure itself.
+    """
 
     load: str
     reading: Reading
     unit: str
-    peer: str
     factor: float
+    peer: str | None = None
     broker: str = OWN
-    less_is_better: bool = False
+    wanted: str = AT_LEAST
     or_disk_share: bool = False
 
-    def is_reached(self, ours: float, theirs: float, disk_mib_per_second: float) -> bool:
-        if self.less_is_better:
-            return ours <= theirs * self.factor
-        wanted = theirs * self.factor
-        return ours >= (min(wanted, disk_mib_per_second * DISK_SHARE) if self.or_disk_share else wanted)
+    @property
+    def pairs(self) -> Sequence[tuple[str, str]]:
+        """The loads and brokers that it needs."""
+        disk = [(DISK_ALONE, DISK)] if self.or_disk_share else []
+        return [(self.load, self.broker), *([(self.load, self.peer)] if self.peer else []), *disk]
+
+    def row(self, results: Sequence[Result]) -> TargetRow | None:
+        """From the medians; None if its load was not run."""
+        ours = median_of(results, self.load, self.broker, self.reading)
+        theirs = median_of(results, self.load, self.peer, self.reading) if self.peer else None
+        if ours is None or (self.peer and theirs is None):
+            return None
+        disk = median_of(results, DISK_ALONE, DISK, _mib) if self.or_disk_share else None
+        return TargetRow(target=self, ours=ours, theirs=theirs, enough=None if disk is None else disk * DISK_SHARE)
 
 
-LARGE = "produce 960KiB/5/1"
+@attrs.frozen(kw_only=True)
+class TargetRow:
+    """What came of a target. `enough`: what is enough also where it is not `factor` times theirs."""
+
+    target: Target
+    ours: float
+    theirs: float | None
+    enough: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / (self.theirs or 1.0)
+
+    @property
+    def is_reached(self) -> bool:
+        if self.target.wanted == AT_MOST:
+            return self.ratio <= self.target.factor
+        if self.target.wanted == ABOUT:
+            return abs(self.ratio - self.target.factor) <= TOLERANCE
+        return self.ratio >= self.target.factor or (self.enough is not None and self.ours >= self.enough)
+
+    @property
+    def goodness(self) -> float:
+        """How many times as good as the peer, or as what is wanted where there is none."""
+        beside = self.ratio if self.theirs is not None else self.ratio / self.target.factor
+        return 1 / beside if beside and self.target.wanted == AT_MOST else beside
+
+    def cells(self) -> Sequence[str]:
+        """As text, under `HEADINGS`."""
+        target = self.target
+        times = "" if target.peer is None else "x"
+        wanted = f"{target.wanted} {target.factor:.2g}{times}"
+        wanted += f" or {self.enough:.0f}" if self.enough is not None else ""
+        theirs = "–" if self.theirs is None else f"{self.theirs:,.4g}"
+        ratio = "–" if self.theirs is None else f"{self.ratio:.2f}"
+        verdict = "yes" if self.is_reached else "NO"
+        return [
+            target.load, target.unit, target.broker, f"{self.ours:,.4g}", target.peer or "–", theirs, ratio, wanted,
+            verdict,
+        ]  # fmt: skip
+
+
+HEADINGS = ("load", "figure", "broker", "ours", "against", "theirs", "ratio", "wanted", "reached")
+
+_LARGE = produce_name(LARGE_BATCHES)
 
 TARGETS: Sequence[Target] = [
-    Target(load=LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=2, or_disk_share=True),
-    Target(load=LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=3, broker=OWN_MEMORY),
+    Target(load=_LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=2, or_disk_share=True),
+    Target(load=_LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=3, broker=OWN_MEMORY),
     *(
-        Target(load=f"{LARGE} at {FIXED_RATE_MIB} MiB/s", reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE,
-               factor=factor, broker=broker, less_is_better=True)
+        Target(load=produce_name(LARGE_BATCHES, "95 MiB/s"), reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE,
+               factor=factor, broker=broker, wanted=AT_MOST)
         for broker, factor in ((OWN, 1 / 5), (OWN_MEMORY, 1 / 10))
     ),
-    Target(load="produce 16KiB/64/16", reading=_requests, unit="requests/s", peer=KAFKA_DEFAULT, factor=2),
-    Target(load="produce 1KiB/64/1", reading=_requests, unit="requests/s", peer=KAFKA_DEFAULT, factor=2),
-    Target(load="produce 1KiB/64/1", reading=_requests, unit="requests/s", peer=KAFKA_DURABLE, factor=10),
-    Target(load="produce 1KiB/64/16", reading=_requests, unit="requests/s", peer=KAFKA_DEFAULT, factor=2),
+    Target(load=produce_name(Point.parse("16KiB/64/16")), reading=_requests, unit="requests/s", peer=KAFKA_DEFAULT,
+           factor=2),
+    *(
+        Target(load=produce_name(Point.parse("1KiB/64/1")), reading=_requests, unit="requests/s", peer=peer,
+               factor=factor)
+        for peer, factor in ((KAFKA_DEFAULT, 2), (KAFKA_DURABLE, 10))
+    ),
     Target(load=ARTICLE, reading=_mib, unit="MiB/s", peer=ENDPOINT, factor=0.9),
-    Target(load=f"{ARTICLE} 80%", reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE, factor=1 / 5, less_is_better=True),
+    Target(load=f"{ARTICLE} {ARTICLE_SHARE:.0%}", reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE, factor=1 / 5,
+           wanted=AT_MOST),
     *(
-        Target(load=f"java {size}B batch.size={batch}", reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
-        for size in (1024, 100) for batch in (16384, 65536)
+        Target(load=java_name(size, batch, MANY_PARTITIONS), reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
+        for size in (KIB, 100) for batch in (16 * KIB, 64 * KIB)
     ),
     *(
-        Target(load=f"fetch {source}/{size}/{partitions}", reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
-        for source in ("tail", "backlog") for size in ("960KiB", "16KiB") for partitions in (1, JAVA_PARTITIONS)
+        Target(load=f"fetch {source}/{shape}", reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
+        for source in (TAIL, BACKLOG) for shape in ("960KiB/1", "16KiB/1", "16KiB/16")
     ),
-    Target(load=LARGE, reading=_cpu_per_gib, unit="CPU s/GiB", peer=KAFKA_DEFAULT, factor=1, less_is_better=True),
+    Target(load=f"fetch {BACKLOG}/16KiB/1", reading=_gets_per_fetch, unit="GETs per fetch", factor=1, wanted=ABOUT),
+    Target(load=_LARGE, reading=_cpu_per_gib, unit="CPU s/GiB", peer=KAFKA_DEFAULT, factor=1, wanted=AT_MOST),
+    Target(load=START, reading=_p50_seconds, unit="s to ready", factor=1, wanted=AT_MOST),
+    Target(load=IDLE, reading=_cpu_percent, unit="% of a core", factor=0.5, wanted=AT_MOST),
 ]  # fmt: skip
 
 
-def show_targets(results: Sequence[Result], disk_mib_per_second: float) -> Sequence[Mapping[str, str]]:
-    """Print the table, and return its rows. A target whose loads were not run is left out."""
-    table = Table(title="what must be reached")
-    for heading in ("load", "unit", "ours", "peer", "theirs", "ratio", "wanted", "reached"):
-        table.add_column(heading, overflow="fold")
-    rows: list[Mapping[str, str]] = []
-    for target in TARGETS:
-        ours, theirs = (
-            _median(results, target.load, broker, target.reading) for broker in (target.broker, target.peer)
-        )
-        if ours is None or theirs is None:
-            continue
-        reached = target.is_reached(ours, theirs, disk_mib_per_second)
-        wanted = f"{'<=' if target.less_is_better else '>='} {target.factor:.2g}x"
-        wanted += f" or {disk_mib_per_second * DISK_SHARE:.0f}" if target.or_disk_share else ""
-        cells = [target.load, target.unit, f"{ours:,.1f} ({target.broker})", target.peer, f"{theirs:,.1f}",
-                 f"{ours / theirs if theirs else 0:.2f}", wanted, "yes" if reached else "NO"]  # fmt: skip
-        table.add_row(*cells)
-        rows.append(dict(zip((str(column.header) for column in table.columns), cells, strict=True)))
-    console().print(table)
-    return rows
-
-
-def _median(results: Sequence[Result], load: str, broker: str, reading: Reading) -> float | None:
-    return middle([reading(each) for each in results if (each.point, each.broker) == (load, broker)])
+def target_rows(results: Sequence[Result]) -> Sequence[TargetRow]:
+    """All whose loads were run."""
+    return [row for target in TARGETS if (row := target.row(results)) is not None]

@@ -19,7 +19,6 @@ from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
 from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
 
-# How to make a row small. What it then finds says nothing, so that nothing of it is held to.
 PASSED = Suite(
     variants=[Variant(name="it holds", figures={"cases": 1})], cases_count=1, failed_count=0, counted=Counter()
 )
@@ -34,10 +33,14 @@ HUGE = attrs.evolve(OUTCOME.samples[0], rss_mib=10_000.0)
 SUITE = {"run_suite": lambda *targets, environ=None: PASSED}  # what the row runs is run as tests anyway
 HERE = {"run_apart": lambda function, *args: function(*args)}  # a process takes a second to start
 
+VARIANTS = {"variants": lambda: PASSED.variants}  # of a run of minutes, with Java
+
 # How to make a row small. What it then finds says nothing, so that nothing of it is held to.
 SMALL = {
     "a1": {"ROUNDS_COUNT": 1, "DEPTHS": (2, 4)},
     "a2": SUITE,
+    "a3": {"mb_per_second": lambda load, broker: 1.0, **VARIANTS},
+    "a4": {"p99_ms": lambda load, broker: 1.0, **VARIANTS},
     "a5": SUITE,
     "k1": {"PARTITIONS_COUNT": 4, **HERE},
     "k2": {"OBJECTS_COUNT": 16},
@@ -185,3 +188,11 @@ def test_prefetch_that_waits_in_line_costs_what_prefetch_if_free_does_not(monkey
     off, if_free, in_line = (k6.measure("all tokens held", prefetch) for prefetch in Prefetch)
     assert if_free["fetch p99 ms"] <= 1.02 * off["fetch p99 ms"] < in_line["fetch p99 ms"]
     assert if_free["skipped"] > 0 == in_line["skipped"]
+
+
+def test_a_row_is_left_out_where_what_it_needs_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(main, ["a3", "--directory", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "A3 is left out: java and mvn not on the PATH" in result.output
+    assert saved(tmp_path) == []

@@ -1,33 +1,59 @@
-"""What surrounds the loads of `bench.peers`: the tools' output, the endpoint, the targets. Kafka is not started."""
+"""What surrounds the loads of `bench.peers`: the plan, the journal, the targets, the page. Kafka is not started."""
 
-import json
+import math
+from contextlib import contextmanager
 from xml.etree import ElementTree
 
+import attrs
 import pytest
+from click.testing import CliRunner
 
+from bench.brokers import RunningBroker, Usage
 from bench.figures import Figures, Result
+from bench.options import RunOptions
+from bench.peers import __main__ as command
+from bench.peers.disk import DiskLoad, run_disk
 from bench.peers.endpoint import Endpoint
 from bench.peers.java import PRODUCED
-from bench.peers.loads import KAFKA_DURABLE, all_loads
+from bench.peers.journal import Journal
+from bench.peers.load import Load, Task
+from bench.peers.loads import ARTICLE, DISK_ALONE, IDLE, all_loads, end_to_end_name, produce_name
+from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
 from bench.peers.page import write_page
-from bench.peers.targets import OWN, TARGETS, show_targets
+from bench.peers.plan import estimated_seconds, missing, pairs_of, turns_of
+from bench.peers.run import PeersRun
+from bench.peers.standing import IdleLoad, run_idle
+from bench.peers.targets import HEADINGS, TARGETS, target_rows
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
+from kafscale.config import Address
+
+LARGE = "produce 960KiB/5/1"
+OPTIONS = RunOptions(seconds=10, warm_up_seconds=2, rounds=2)
 
 
-def result(broker: str, load: str, *, mib: float, p99_ms: float = 1.0) -> Result:
+def result(
+    broker: str, load: str, *, mib: float = 1, p99_ms: float = 1.0, round: int = 0, gets: int = 1, cpu: float = 1
+) -> Result:
     figures = Figures(
         requests=100,
         seconds=1.0,
-        size_bytes=round(mib * (1 << 20)),
+        size_bytes=round_to_bytes(mib),
         p50_ms=1.0,
         p99_ms=p99_ms,
-        p999_ms=1.0,
+        p999_ms=math.nan,
         client_cpu_seconds=0.1,
     )
     return Result(
-        broker=broker, point=load, round=0, figures=figures, cpu_seconds=1, rss_mib=1, syncs=1, puts=1, gets=1
+        broker=broker, point=load, round=round, figures=figures, cpu_seconds=cpu, rss_mib=1, syncs=1, puts=1, gets=gets
     )
+
+
+def round_to_bytes(mib: float) -> int:
+    return int(mib * (1 << 20))
+
+
+# ---- loads ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_last_line_of_producer_performance_is_understood():
@@ -47,38 +73,220 @@ def test_the_endpoint_answers_every_produce():
     assert figures.requests == 50
 
 
-def test_every_target_is_of_a_load_that_there_is():
-    assert {target.load for target in TARGETS} <= {load.name for load in all_loads()}
+def test_the_disk_is_written_to(tmp_path):
+    figures = run_disk(DiskLoad(directory=tmp_path, seconds=0.01))
+    assert figures.size_bytes == figures.requests * (4 << 20) > 0
+
+
+# ---- plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_brokers_take_turns_and_change_their_order_in_every_other_round():
+    loads = [Load(name=name, partitions=1, task=lambda context: None) for name in ("a", "b")]
+    turns = turns_of(loads, ["x", "y", ENDPOINT], 2)
+    assert [turn.key for turn in turns] == [
+        ("a", "x", 0), ("a", "y", 0), ("b", "x", 0), ("b", "y", 0),
+        ("a", "y", 1), ("a", "x", 1), ("b", "y", 1), ("b", "x", 1),
+    ]  # fmt: skip
+    assert [turn.key for turn in missing(turns, {turn.key for turn in turns[:6]})] == [("b", "y", 1), ("b", "x", 1)]
+
+
+def test_a_load_is_for_brokers_unless_it_says_otherwise():
+    loads = {load.name: load for load in all_loads()}
+    assert len(loads) == len(all_loads())
+    for name, brokers in ((LARGE, [OWN]), (ARTICLE, [OWN, ENDPOINT]), (DISK_ALONE, [DISK]), (IDLE, [OWN])):
+        assert [broker for broker in (OWN, ENDPOINT, DISK) if loads[name].is_for(broker)] == brokers
+
+
+def test_the_rows_need_what_they_compare_and_what_that_takes_a_share_of():
+    pairs = pairs_of(TARGETS, all_loads())
+    assert {load for load, _ in pairs} <= {load.name for load in all_loads()}
+    assert {(LARGE, OWN), (LARGE, OWN_MEMORY), (DISK_ALONE, DISK), (ARTICLE, KAFKA_DURABLE)} <= pairs
+    assert (ARTICLE, KAFKA_DEFAULT) not in pairs
+    turns = turns_of(all_loads(), [OWN, OWN_MEMORY, KAFKA_DURABLE, KAFKA_DEFAULT, ENDPOINT, DISK], 1, pairs)
+    assert len(turns) == len(pairs)
+
+
+def test_a_run_is_as_long_as_its_parts():
+    load = Load(name="a", partitions=1, task=lambda context: None, times=2, extra_seconds=3)
+    assert estimated_seconds(turns_of([load], ["x", "y"], 2), OPTIONS) == 4 * (2 * 10 + 2 + 3)
+
+
+# ---- run and journal ------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class FakeBroker:
+    """Counts what is done to it."""
+
+    name: str
+    starts: int = 0
+    stops: int = 0
+
+    @contextmanager
+    def running(self):
+        self.starts += 1
+        broker = self
+
+        class Running(RunningBroker):
+            def create_topic(self, partitions):
+                assert broker.starts > broker.stops
+
+            def remove_topic(self):
+                pass
+
+        yield Running(name=self.name, address=Address("", 0), pid=None, metrics_url=None)
+        self.stops += 1
+
+
+def quick(name, **further):
+    return Load(
+        name=name, partitions=1, task=lambda context: Task(run=run_idle, load=IdleLoad(seconds=0.001)), **further
+    )
+
+
+def fails(name):
+    def task(context):
+        raise RuntimeError("no luck")
+
+    return Load(name=name, partitions=1, task=task)
+
+
+def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_again(tmp_path, capsys):
+    path = tmp_path / "peers.json"
+    brokers = {name: FakeBroker(name) for name in ("x", "y", "unused")}
+    run = PeersRun(options=OPTIONS, startables=brokers, journal=Journal.begin(path))
+    turns = turns_of([quick("a"), fails("b"), quick("c")], ["x", "y"], 1)
+    run.take(turns)
+    assert [(each.starts, each.stops) for each in brokers.values()] == [(2, 2), (2, 2), (0, 0)]
+    journal = Journal.read(path)
+    assert journal.is_of_this_machine
+    assert [(each.load, each.broker, each.error) for each in journal.findings.failures] == [
+        ("b", "x", "RuntimeError: no luck"),
+        ("b", "y", "RuntimeError: no luck"),
+    ]
+    left = missing(turns_of([quick("a"), quick("b"), quick("c")], ["x", "y"], 1), journal.done)
+    assert {turn.load.name for turn in left} == {"b"}
+    PeersRun(options=OPTIONS, startables=brokers, journal=journal).take(left)
+    assert Journal.read(path).findings.failures == []
+    assert len(Journal.read(path).done) == 6
+    assert "left: round 1, b, y" in capsys.readouterr().err
+
+
+def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys):
+    """Once the broker was told to flush before each measurement, also where its memory was to be measured."""
+    flushed = []
+
+    class Running(RunningBroker):
+        def create_topic(self, partitions):
+            pass
+
+        def remove_topic(self):
+            pass
+
+        def flush(self):
+            flushed.append(self.name)
+
+        def usage(self):
+            return Usage(cpu_seconds=None, syncs=None, puts=None, gets=len(flushed))
+
+    @attrs.frozen
+    class Broker:
+        name: str
+
+        @contextmanager
+        def running(self):
+            yield Running(name=self.name, address=Address("", 0), pid=None, metrics_url=None)
+
+    journal = Journal.begin(tmp_path / "peers.json")
+    run = PeersRun(options=OPTIONS, startables={"x": Broker("x")}, journal=journal)
+    run.take(turns_of([quick("a", is_from_memory=True)], ["x"], 1))
+    assert [each.gets for each in journal.findings.results] == [0]
+    assert flushed == ["x"]
+
+
+def test_the_journal_keeps_what_it_is_told(tmp_path):
+    journal = Journal.begin(tmp_path / "new" / "peers.json")
+    journal.begin_part(OPTIONS)
+    journal.add(result(OWN, LARGE, mib=2.5))
+    text = journal.path.read_text()
+    assert "NaN" not in text
+    findings = Journal.read(journal.path).findings
+    assert math.isnan(findings.results[0].figures.p999_ms)
+    assert findings.results[0].mib_per_second == 2.5
+    assert findings.parts == journal.findings.parts
+    assert [path.name for path in journal.path.parent.iterdir()] == ["peers.json"]
+
+
+def test_a_page_is_made_without_measuring_and_only_from_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    refused = CliRunner().invoke(command.main, ["--page"])
+    assert refused.exit_code == 1
+    assert "peers.json is not there" in refused.output
+    journal = Journal.begin(tmp_path / "peers.json")
+    for broker in (OWN, KAFKA_DURABLE):
+        journal.add(result(broker, LARGE, mib=100))
+    made = CliRunner().invoke(command.main, ["--page"])
+    assert made.exit_code == 0
+    assert "NO" in made.output
+    assert LARGE in (tmp_path / "peers.md").read_text()
+
+
+# ---- targets and page -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "disk", "reached"),
     [(400, 200, 10_000, True), (399, 200, 10_000, False), (399, 200, 900, True), (350, 200, 900, False)],
 )
-def test_twice_kafka_or_what_the_disk_can_take_is_wanted(ours, theirs, disk, reached, capsys):
-    load = "produce 960KiB/5/1"
-    rows = show_targets([result(OWN, load, mib=ours), result(KAFKA_DURABLE, load, mib=theirs)], disk)
-    assert [row["reached"] for row in rows] == ["yes" if reached else "NO"]
-    assert "MiB/s" in capsys.readouterr().out
+def test_twice_kafka_or_what_the_disk_can_take_is_wanted(ours, theirs, disk, reached):
+    results = [result(OWN, LARGE, mib=ours), result(KAFKA_DURABLE, LARGE, mib=theirs)]
+    rows = target_rows([*results, result(DISK, DISK_ALONE, mib=disk)])
+    assert [row.is_reached for row in rows] == [reached]
+    assert f"or {disk * 0.4:.0f}" in rows[0].cells()[HEADINGS.index("wanted")]
 
 
-def test_less_is_better_for_latency():
-    load = "java article 80%"
-    for ours, reached in ((10.0, "yes"), (10.1, "NO")):
-        results = [result(OWN, load, mib=1, p99_ms=ours), result(KAFKA_DURABLE, load, mib=1, p99_ms=50)]
-        assert [row["reached"] for row in show_targets(results, 1)] == [reached]
+@pytest.mark.parametrize(
+    ("load", "ours", "theirs", "reached"),
+    [
+        ("java article 80%", {"p99_ms": 10.0}, {"p99_ms": 50.0}, True),
+        ("java article 80%", {"p99_ms": 10.1}, {"p99_ms": 50.0}, False),
+        ("fetch backlog/16KiB/1", {"gets": 104}, {}, True),
+        ("fetch backlog/16KiB/1", {"gets": 90}, {}, False),
+        (IDLE, {"cpu": 0.005}, {}, True),
+        (IDLE, {"cpu": 0.006}, {}, False),
+    ],
+)
+def test_less_may_be_better_and_a_figure_may_stand_alone(load, ours, theirs, reached):
+    results = [result(OWN, load, **ours)]
+    if theirs:
+        results.append(result(KAFKA_DURABLE, load, **theirs))
+    (row,) = target_rows(results)
+    assert row.is_reached is reached
+    assert row.cells()[-1] == ("yes" if reached else "NO")
+    assert row.goodness == pytest.approx(row.ratio if "fetch" in load else (1 if theirs else 0.5) / row.ratio)
 
 
-def test_a_run_becomes_a_page_with_a_plot(tmp_path, capsys):
-    load = "produce 960KiB/5/1"
-    results = [
-        result(broker, load, mib=mib + round) for broker, mib in ((OWN, 400), (KAFKA_DURABLE, 210)) for round in (0, 8)
+def test_a_run_becomes_a_page_with_plots(tmp_path):
+    journal = Journal.begin(tmp_path / "peers.json")
+    journal.begin_part(OPTIONS)
+    journal.findings.results = [
+        result(broker, LARGE, mib=mib + 8 * round, round=round)
+        for broker, mib in ((OWN, 400), (KAFKA_DURABLE, 210))
+        for round in (0, 1)
     ]
-    targets = show_targets(results, 10_000)
-    options = {"rounds": 2, "seconds": 1.0, "disk_mib_per_second": 500}
-    page = write_page(results, targets, options, tmp_path).read_text()
-    assert f"| {load} | MiB/s | 404.0 ({OWN}) | {KAFKA_DURABLE} | 214.0 | 1.89 |" in page
-    assert "**" not in page
-    assert json.loads((tmp_path / "peers.json").read_text())["options"]["targets"] == targets
+    for share in (0.1, 0.5, 0.9):
+        journal.findings.results.append(result(OWN, end_to_end_name(share), p99_ms=100 * share))
+    for size in ("1KiB", "16KiB", "960KiB"):
+        journal.findings.results.append(result(OWN, produce_name(Point.parse(f"{size}/64/16"))))
+    (failed,) = turns_of([fails("b")], ["x"], 1)
+    journal.fail(failed, "a | b\nc")
+    page = write_page(journal.findings, tmp_path).read_text()
+    assert f"| {LARGE} | MiB/s | {OWN} | 404 | {KAFKA_DURABLE} | 214 | 1.89 |" in page
+    assert "| b | x | 1 | a / b c |" in page
+    assert "10 s a measurement" in page
+    for name in ("peers.svg", "peers-produce.svg", "peers-end-to-end.svg"):
+        assert f"({name})" in page
+        ElementTree.parse(tmp_path / name)
     root = ElementTree.parse(tmp_path / "peers.svg").getroot()
     assert "1.9x" in [text.text for text in root.findall("{*}text")]

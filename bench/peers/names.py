@@ -1,0 +1,11 @@
+"""The names of what a run measures: brokers, and two things that are none, to compare brokers with."""
+
+OWN = "kafscale"
+OWN_MEMORY = "kafscale-memory"
+OWN_MINIO = "kafscale-minio"
+KAFKA_DURABLE = "kafka-durable"
+KAFKA_DEFAULT = "kafka-default"
+ENDPOINT = "only-answers"  # what a client can reach at most
+DISK = "disk"  # what it takes when all is synced, with nobody else
+
+NO_BROKERS = (ENDPOINT, DISK)

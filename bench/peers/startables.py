@@ -1,0 +1,60 @@
+"""The brokers that a run starts, by the names in `bench.peers.names`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import attrs
+import click
+
+from bench.brokers import OwnBroker, Startable
+from bench.options import RunOptions
+from bench.peers.endpoint import Endpoint
+from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
+from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
+from kafscale.testing.s3_processes import minio_server
+
+MEMORY_STORE = ("--store", "memory:4GiB")
+SERVE_OPTIONS = ("--segment-delete-delay", "1s")  # as Kafka's here, or the topics of earlier loads would fill the disk
+
+
+def all_startables(options: RunOptions, stack: ExitStack) -> Iterator[Startable]:
+    """All brokers, and the endpoint. What is not to be had is left out, and that is said."""
+    yield from own_brokers(options)
+    if shutil.which("minio"):
+        yield stack.enter_context(_on_minio(options))
+    else:
+        click.echo(f"{OWN_MINIO} is left out: there is no minio on the PATH", err=True)
+    yield kafka_durable(options.directory)
+    yield KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)
+    yield from options.peers
+    yield Endpoint()
+
+
+def own_brokers(options: RunOptions) -> Sequence[OwnBroker]:
+    """With a directory as the bucket, and with a bucket in memory."""
+    return [_own(OWN, (), options), _own(OWN_MEMORY, MEMORY_STORE, options)]
+
+
+def kafka_durable(directory: Path | None) -> KafkaBroker:
+    """Apache Kafka that syncs each batch."""
+    return KafkaBroker(KAFKA_DURABLE, DURABLE, directory)
+
+
+def _own(name: str, store: Sequence[str], options: RunOptions) -> OwnBroker:
+    serve_options = (*store, *SERVE_OPTIONS, *options.broker_options)
+    return OwnBroker(name=name, options=serve_options, directory=options.directory)
+
+
+@contextmanager
+def _on_minio(options: RunOptions) -> Iterator[OwnBroker]:
+    with minio_server() as server:
+        environ = {
+            "AWS_ACCESS_KEY_ID": server.credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": server.credentials.secret_access_key,
+        }
+        store = ("--store", "s3://bench", "--s3-endpoint", server.endpoint, "--s3-create-bucket")
+        yield attrs.evolve(_own(OWN_MINIO, store, options), environ=environ)
