@@ -38,8 +38,16 @@ class Disk(Protocol):
         """The files and their sizes in bytes."""
         ...
 
-    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
-        """Make a file of allocated zeros that begins with `header`. On OSError nothing is left of it."""
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        """Make a file of allocated zeros that begins with `header`. On OSError nothing is left of it.
+
+        Or make it of the file `reuse`, which has this size; then what is behind the header is what that file held. On
+        OSError, or if the machine dies, that file is still there, perhaps with the header.
+        """
+        ...
+
+    async def rename(self, name: str, new_name: str) -> None:
+        """Give the file another name, durably."""
         ...
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
@@ -84,8 +92,14 @@ class RealDisk:
     async def list(self) -> Mapping[str, int]:
         return await trio.to_thread.run_sync(self._list, limiter=self._others)
 
-    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
-        await trio.to_thread.run_sync(self._create, name, size_bytes, header, limiter=self._others)
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        if reuse is None:
+            await trio.to_thread.run_sync(self._create, name, size_bytes, header, limiter=self._others)
+        else:
+            await trio.to_thread.run_sync(self._reuse, reuse, name, header, limiter=self._others)
+
+    async def rename(self, name: str, new_name: str) -> None:
+        await trio.to_thread.run_sync(self._rename, name, new_name, limiter=self._others)
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         await trio.to_thread.run_sync(self._write_and_sync, name, buffers, position, limiter=self._writer)
@@ -127,6 +141,22 @@ class RealDisk:
             raise
         self._descriptors[name] = descriptor
 
+    def _reuse(self, old_name: str, name: str, header: Buffer) -> None:
+        descriptor = os.open(self.directory / old_name, os.O_RDWR)
+        try:
+            _write(descriptor, [header], 0)
+            os.fdatasync(descriptor)  # before it has the name under which it is looked at
+            self._rename(old_name, name)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptors[name] = descriptor
+
+    def _rename(self, name: str, new_name: str) -> None:
+        self._close(name)
+        (self.directory / name).rename(self.directory / new_name)
+        _sync_directory(self.directory)
+
     def _write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         descriptor = self._descriptors.get(name)
         if descriptor is None:
@@ -152,11 +182,14 @@ class RealDisk:
             os.fsync(file.fileno())
 
     def _delete(self, name: str) -> None:
+        self._close(name)
+        (self.directory / name).unlink()
+        _sync_directory(self.directory)
+
+    def _close(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
-        (self.directory / name).unlink()
-        _sync_directory(self.directory)
 
 
 def _sync_directory(directory: Path) -> None:

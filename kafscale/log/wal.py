@@ -11,6 +11,10 @@ A failed write or sync is final: what is in the page cache then is unknown, so n
 StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so it shows
 only when the next one is made, and appends wait until deletions have made room.
 
+Files that nobody needs any more are used again: to overwrite what was written before is to write data alone, where new
+files need a transaction of the file system's journal with every sync, one to be made and one to be deleted, and others
+wait for these.
+
 Order of use: `replay`, then `run` and `prepare_files` as tasks. May not know requests, topics or the object store.
 """
 
@@ -19,6 +23,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import mmap
 import random
 import time
 from collections import deque
@@ -41,7 +46,7 @@ from kafscale.log.wal_format import (
     run_bytes,
     run_start,
 )
-from kafscale.log.wal_replay import Replay, ReplayProgress
+from kafscale.log.wal_replay import SPARE_PREFIX, Replay, ReplayProgress
 from kafscale.metrics import Histogram
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
@@ -52,6 +57,8 @@ CROWDED_FRACTION = 0.75  # of `max_bytes`
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
 CROWDED_ENTRIES_COUNT = 250_000
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
+SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
+PAGE_BYTES = mmap.PAGESIZE
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)
@@ -143,6 +150,7 @@ class Wal:
     _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
     _files: deque[WalFile] = attrs.field(factory=deque, init=False)  # oldest first; the last is being written
     _next_file: WalFile | None = attrs.field(default=None, init=False)
+    _spares: list[str] = attrs.field(factory=list, init=False)  # files of `segment_bytes` to be used again
     _next_number: int = attrs.field(default=1, init=False)
     _file_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
     _file_work: trio.Event = attrs.field(factory=trio.Event, init=False)  # a file was taken, or may be deleted
@@ -351,6 +359,7 @@ class Wal:
         if position == FILE_HEADER_BYTES:
             buffers.insert(0, encode_file_header(file.header))
             position = 0
+        buffers.append(_padding(position + sum(map(len, buffers)), file.size_bytes))
         began = trio.current_time()
         try:
             await self.disk.write_and_sync(file.name, buffers, position)
@@ -426,7 +435,7 @@ class Wal:
         async with self._file_lock:
             while self._next_file is None or self._next_file.size_bytes < size_bytes:
                 if self._next_file is not None:
-                    await self._delete(self._next_file)
+                    await self._discard(self._next_file)
                     self._next_file = None
                 if self._over_limit(size_bytes):
                     await self._wait_for_space(size_bytes)
@@ -443,7 +452,10 @@ class Wal:
         """Whether one more file is too much; not at a start, nor beside the one in use, as nothing would get free."""
         if len(self._files) < 2 or self._files[-1].sealed:
             return False
-        return self._has_too_many() or sum(file.size_bytes for file in self._files) + size_bytes > self.max_bytes
+        files_bytes = sum(file.size_bytes for file in self._files)
+        if size_bytes != self.segment_bytes:
+            files_bytes += len(self._spares) * self.segment_bytes
+        return self._has_too_many() or files_bytes + size_bytes > self.max_bytes
 
     def _has_too_many(self) -> bool:
         return self._pending_count() > self.waiting_max_count * 3 // 4  # this file and the next one come on top
@@ -462,10 +474,12 @@ class Wal:
             )
         self._out_of_space = True
         self.on_crowded()
-        if not self._can_delete():
+        if not self._can_delete() and not self._spares:
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._file_work.wait()
         await self._delete_released()
+        while self._spares:
+            await self._delete(self._spares.pop())
 
     def _put_off_rounds(self) -> None:
         if self._rotating_since is None or trio.current_time() - self._rotating_since < NO_SPACE_MAX_SECONDS:
@@ -483,7 +497,10 @@ class Wal:
         )
         self._next_number += 1
         file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
-        await self.disk.create(file.name, size_bytes, encode_file_header(header))
+        spare = self._spares[-1] if self._spares and size_bytes == self.segment_bytes else None
+        await self.disk.create(file.name, size_bytes, encode_file_header(header), reuse=spare)
+        if spare is not None:
+            self._spares.remove(spare)
         return file
 
     def _can_delete(self) -> bool:
@@ -492,14 +509,26 @@ class Wal:
     async def _delete_released(self) -> None:
         """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
         while self._can_delete():
-            await self._delete(self._files[0])
+            await self._discard(self._files[0])
             self._files.popleft()
 
-    async def _delete(self, file: WalFile) -> None:
+    async def _discard(self, file: WalFile) -> None:
+        """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
+        if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self._out_of_space:
+            await self._delete(file.name)
+            return
+        spare = f"{SPARE_PREFIX}{file.name}"
         try:
-            await self.disk.delete(file.name)
+            await self.disk.rename(file.name, spare)
         except OSError as exc:
-            raise StorageFailed(self._failure(f"delete {file.name}", exc)) from exc
+            raise StorageFailed(self._failure(f"rename {file.name}", exc)) from exc
+        self._spares.append(spare)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self.disk.delete(name)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"delete {name}", exc)) from exc
 
     def _wake_file_tasks(self) -> None:
         self._file_work.set()
@@ -507,3 +536,8 @@ class Wal:
 
     def _failure(self, what: str, exc: OSError) -> str:
         return f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
+
+
+def _padding(end: int, size_bytes: int) -> bytes:
+    """Zeros up to the end of the page, or of the file: a page that is written in part would be read first."""
+    return bytes(min(-end % PAGE_BYTES, max(0, size_bytes - end)))

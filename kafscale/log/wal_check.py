@@ -17,6 +17,7 @@ from kafscale.log.wal_format import (
     WalEntry,
     decode_file_header,
     find_proof,
+    is_torn,
     is_zero,
     scan,
 )
@@ -107,11 +108,11 @@ class WalFileCheck:
         tail = bytes(memoryview(self.content)[self.end :])
         if is_zero(tail, 0):
             return
-        if find_proof(tail, 0, sequence=self.next_sequence, salt=header.salt) is None:
-            self.tail = TORN
-        else:
+        if find_proof(tail, 0, sequence=self.next_sequence, salt=header.salt) is not None:
             self.tail = None
             self._note(self.end, f"entry {self.next_sequence} was acknowledged and is damaged")
+        elif is_torn(tail, 0, sequence=self.next_sequence):
+            self.tail = TORN
 
     def _note(self, position: int, message: str) -> None:
         self.damage.append(Damage(position, message))

@@ -2,7 +2,7 @@
 
 Sans-IO: buffers in, buffers out; may not import trio or os. Everything is big-endian.
 
-    file   = header | entries | zeros up to the allocated size
+    file   = header | entries | zeros, or what the file held before, up to the allocated size
     header = magic 8 | version u16 | started u16 | salt u32 | number u64 | sequence u64 | created ms i64
              | zeros 20 | crc32c u32
     entry  = magic u32 | length u32 | crc32c u32 | sequence u64 | durable sequence u64 | topic id 16
@@ -11,6 +11,9 @@ Sans-IO: buffers in, buffers out; may not import trio or os. Everything is big-e
 The header is synced when the file is made, before anything is written behind it, and once more, with `started` and the
 number of the first entry, in the same write as the first entries. A file that is not `started` holds nothing that
 was ever acknowledged; a file without a valid header and with anything but zeros is damaged.
+
+A file that nobody needs any more may be used again, after it got a new header: overwriting what is allocated already
+needs no transaction of the file system. Its old entries are none under the new salt, and have lower numbers.
 
 An entry's CRC starts from the file's random salt and covers all that follows it. The salt keeps record data that looks
 like an entry (somebody stores WAL files in a topic) from being taken for one.
@@ -214,6 +217,14 @@ def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int
                 return candidate
         candidate = buffer.find(ENTRY_MAGIC_BYTES, candidate + 1)
     return None
+
+
+def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
+    """Whether entry `sequence`, which is known not to be valid, was being written at `position`."""
+    if position + ENTRY_HEADER_BYTES > len(buffer):
+        return False
+    magic, _, _, found_sequence = struct.unpack_from(">IIIQ", buffer, position)
+    return bool(magic == ENTRY_MAGIC and found_sequence == sequence)
 
 
 def is_zero(buffer: bytes, position: int) -> bool:

@@ -22,12 +22,14 @@ from kafscale.log.wal_format import (
     WalFile,
     decode_file_header,
     find_proof,
+    is_torn,
     is_zero,
     scan,
 )
 
 SLICE_BYTES = 256 * 1024  # between two checkpoints: about 0.1 ms of checksums and, with small entries, 1 ms of handling
 NAME = re.compile(r"wal-(\d{20})\.log")
+SPARE_PREFIX = "spare-"  # of a file that is not needed any more, and kept to be used again
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,9 @@ class Replay:
 
     async def run(self) -> None:
         """Raises DamagedObject, OSError."""
-        sizes = {name: size for name, size in (await self.disk.list()).items() if NAME.fullmatch(name)}
-        unused: list[str] = []
+        listed = await self.disk.list()
+        sizes = {name: size for name, size in listed.items() if NAME.fullmatch(name)}
+        unused = [name for name in listed if name.startswith(SPARE_PREFIX)]
         last_content = b""
         for count, name in enumerate(sorted(sizes), start=1):
             self.next_number = int(name[4:24]) + 1
@@ -88,9 +91,9 @@ class Replay:
         return header
 
     async def _replay_file(self, file: WalFile, content: bytes) -> None:
-        if self._torn is not None:
-            raise DamagedObject(f"{self._torn} is damaged: it had been acknowledged, {file.name} was written later")
         if self.files and file.header.sequence != self.next_sequence:
+            if self._torn is not None:
+                raise DamagedObject(f"{self._torn} is damaged: it had been acknowledged, {file.name} was written later")
             raise DamagedObject(
                 f"{self._path(file.name)}: begins with entry {file.header.sequence} at {FILE_HEADER_BYTES}, "
                 f"but entry {self.next_sequence} follows {self.files[-1].name}"
@@ -100,13 +103,15 @@ class Replay:
         self._group_start = FILE_HEADER_BYTES
         await self._replay_entries(file, content)
         self._read_bytes += file.end
+        self._torn = None
         if is_zero(content, file.end):
             return
         place = f"{self._path(file.name)}: entry {self.next_sequence} at {file.end}"
         proof = find_proof(content, file.end, sequence=self.next_sequence, salt=file.header.salt)
         if proof is not None:
             raise DamagedObject(f"{place} is damaged: it had been acknowledged when the entry at {proof} was written")
-        self._torn = place
+        if is_torn(content, file.end, sequence=self.next_sequence):
+            self._torn = place
 
     async def _replay_entries(self, file: WalFile, content: bytes) -> None:
         slice_end = SLICE_BYTES

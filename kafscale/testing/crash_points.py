@@ -4,10 +4,12 @@ N counts how often the point is passed unharmed. The points are at the seams bet
 disk, store and metadata are wrapped, and the broker itself has no hook.
 
     wal-create-before, -after      a WAL file is made (rotation takes one that was made before)
+    wal-retire-before, -after      a WAL file is put aside, since a flush was committed
+    wal-reuse-before, -during, -after      such a file becomes the next one
     wal-begin-torn                 the first write into a WAL file, after a rotation, of which only a part arrives
     wal-write-before, -after       a group of entries is written and synced
     wal-write-torn                 only a part of a group arrives
-    wal-delete-before, -after      a WAL file is deleted, since a flush was committed
+    wal-delete-before, -after      a WAL file is deleted, since a flush was committed and enough are put aside
     kfs-put-before, -during, -after, index-put-before, -during, -after
     merge-kfs-put-during           the `.kfs` of a merged segment is written
     merge-index-put-after          both are there, and what they were made of is still read
@@ -41,6 +43,8 @@ from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 
 POINTS = (
     *("wal-create-before", "wal-create-after", "wal-begin-torn"),
+    *("wal-retire-before", "wal-retire-after"),
+    *("wal-reuse-before", "wal-reuse-during", "wal-reuse-after"),
     *("wal-write-before", "wal-write-torn", "wal-write-after"),
     *("wal-delete-before", "wal-delete-after"),
     *("kfs-put-before", "kfs-put-during", "kfs-put-after"),
@@ -126,10 +130,16 @@ class CrashingDisk:
     async def list(self) -> Mapping[str, int]:
         return await self.disk.list()
 
-    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
-        await self.point.begin("wal-create")
-        await self.disk.create(name, size_bytes, header)
-        await self.point.reach("wal-create-after")
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        operation = "wal-create" if reuse is None else "wal-reuse"
+        await self.point.begin(operation)
+        await self.disk.create(name, size_bytes, header, reuse=reuse)
+        await self.point.reach(f"{operation}-after")
+
+    async def rename(self, name: str, new_name: str) -> None:
+        await self.point.begin("wal-retire")
+        await self.disk.rename(name, new_name)
+        await self.point.reach("wal-retire-after")
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         await self.point.begin("wal-write")

@@ -1,7 +1,7 @@
 """A disk in memory that can be slow, full or broken, and that forgets in a crash what was not synced.
 
 `MemoryDisk` is a `kafscale.log.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are asked for
-by operation name: `list`, `create`, `write`, `sync`, `read`, `truncate`, `delete`.
+by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
 """
 
 from __future__ import annotations
@@ -73,9 +73,15 @@ class MemoryDisk:
         await self._begin("list")
         return {name: len(content) for name, content in self.files.items()}
 
-    async def create(self, name: str, size_bytes: int, header: Buffer) -> None:
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
         await self._begin("create", name)
         assert name not in self.files, name
+        if reuse is None:
+            await self._create(name, size_bytes, header)
+        else:
+            await self._reuse(reuse, name, size_bytes, header)
+
+    async def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
         if self.free_bytes is not None and size_bytes > self.free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.files[name] = bytearray(size_bytes)
@@ -86,6 +92,22 @@ class MemoryDisk:
             content[: len(header)] = header
         if self.free_bytes is not None:
             self.free_bytes -= size_bytes
+
+    async def _reuse(self, old_name: str, name: str, size_bytes: int, header: Buffer) -> None:
+        assert len(self.files[old_name]) == size_bytes, (old_name, size_bytes)
+        for content in (self.files[old_name], self.synced[old_name]):  # a crash from here on leaves it its old name
+            content[: len(header)] = header
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.create_seconds)
+        self._rename(old_name, name)
+
+    async def rename(self, name: str, new_name: str) -> None:
+        await self._begin("rename", name)
+        self._rename(name, new_name)
+
+    def _rename(self, name: str, new_name: str) -> None:
+        for files in (self.files, self.synced):
+            files[new_name] = files.pop(name)
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         await self._begin("write", name)

@@ -10,7 +10,8 @@ import attrs
 import trio
 
 from kafscale.errors import SlowDown, StoreUnavailable
-from kafscale.log.wal_format import FILE_HEADER_BYTES
+from kafscale.log.wal_check import WalFileCheck
+from kafscale.log.wal_replay import NAME
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On, Rule
 from kafscale.testing.memory_network import MemoryNetwork
@@ -89,13 +90,17 @@ class Damage:
 def damage_log(disk: MemoryDisk, random: Random) -> Damage | None:
     """Flip a bit of what was written into a file of the log that has a successor; None if there is no such file.
 
-    In the last file it could not be told from the end of a write that a crash cut off.
+    In the last file it could not be told from the end of a write that a crash cut off. What is behind the last entry is
+    nothing, or what the file held before.
     """
-    names = sorted(name for name, content in disk.files.items() if any(content[FILE_HEADER_BYTES:]))
-    if len(names) < 2:
+    checks = [WalFileCheck(name=name, content=disk.files[name]) for name in sorted(disk.files) if NAME.fullmatch(name)]
+    started = [check for check in checks if check.started]
+    if len(started) < 2:
         return None
-    name = random.choice(names[:-1])
-    damage = Damage(name, random.randrange(len(disk.files[name].rstrip(b"\0"))), random.randrange(8))
+    check = random.choice(started[:-1])
+    for _ in check.entries():
+        pass
+    damage = Damage(check.name, random.randrange(check.end), random.randrange(8))
     disk.flip_bit(damage.name, damage.position, damage.bit)
     return damage
 

@@ -62,6 +62,19 @@ async def test_a_file_is_cut_and_deleted(disk):
     assert await disk.list() == {}
 
 
+async def test_a_file_that_is_used_again_keeps_what_is_behind_its_new_header(disk):
+    await disk.list()
+    await disk.create("a", 10, b"0123456789")
+    await disk.rename("a", "spare")
+    assert await disk.list() == {"spare": 10}
+    await disk.create("b", 10, b"new", reuse="spare")
+    assert await disk.list() == {"b": 10}
+    assert await disk.read("b", 0, 10) == b"new3456789"
+    await disk.write_and_sync("b", [b"xy"], 8)
+    assert await disk.read("b", 0, 10) == b"new34567xy"
+    await disk.delete("b")
+
+
 async def test_a_file_of_an_earlier_process_can_be_written_to(tmp_path):
     first = RealDisk(tmp_path)
     await first.create("a", 10, b"0123456789")

@@ -330,11 +330,15 @@ class HeldDisk(MemoryDisk):
     after: int = 0
     reached: trio.Event = attrs.field(factory=trio.Event)
 
-    async def create(self, name, size_bytes, header):
-        if self._holds("create"):
+    async def create(self, name, size_bytes, header, *, reuse=None):
+        if reuse is not None and self._holds("reuse"):
+            for content in (self.files[reuse], self.synced[reuse]):
+                content[: len(header)] = header
+            await trio.sleep(math.inf)
+        if reuse is None and self._holds("create"):
             self.files[name], self.synced[name] = bytearray(size_bytes), bytearray(size_bytes)
             await trio.sleep(math.inf)
-        await super().create(name, size_bytes, header)
+        await super().create(name, size_bytes, header, reuse=reuse)
 
     async def write_and_sync(self, name, buffers, position):
         if self._holds("write"):
@@ -342,10 +346,10 @@ class HeldDisk(MemoryDisk):
             await trio.sleep(math.inf)
         await super().write_and_sync(name, buffers, position)
 
-    async def delete(self, name):
-        if self._holds("delete"):
+    async def rename(self, name, new_name):
+        if self._holds("rename"):
             await trio.sleep(math.inf)
-        await super().delete(name)
+        await super().rename(name, new_name)
 
     def _holds(self, operation: str) -> bool:
         if self.held != operation:
@@ -357,15 +361,16 @@ class HeldDisk(MemoryDisk):
         return True
 
 
-@pytest.mark.parametrize("point", ["write", "create", "delete"])
+@pytest.mark.parametrize("point", ["write", "create", "rename", "reuse"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_kill_during_a_write_a_rotation_or_a_deletion_loses_nothing(point, seed):
-    """`create`: the next file is being made, and the last one fills up meanwhile."""
+def test_a_kill_while_a_file_is_written_made_put_aside_or_used_again_loses_nothing(point, seed):
+    """`create`, `reuse`: the next file is being made, and the last one fills up meanwhile."""
 
     async def scenario(nursery: trio.Nursery) -> None:
         world = World.of(seed, Durability.WAL, nursery)
         for _ in range(3):
-            after = {"write": world.random.randint(0, 50), "create": world.random.randint(0, 2), "delete": 0}[point]
+            most = {"write": 50, "create": 2, "rename": 0, "reuse": 2}[point]
+            after = world.random.randint(0, most)
             world.disk = disk = without_hold(world.disk)
             async with world.start(FaultyStore(world.store, world.random)) as log, trio.open_nursery() as clients:
                 await world.check(log)

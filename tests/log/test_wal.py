@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.errors import DamagedObject, StorageFailed
-from kafscale.log.wal import Round, Wal
+from kafscale.log.wal import SPARES_MAX_COUNT, Round, Wal
 from kafscale.log.wal_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, WalEntry
 from kafscale.testing.disk import MemoryDisk
 
@@ -430,3 +430,72 @@ async def test_killed_at_any_step_what_was_acknowledged_is_replayed_in_order_and
     for _ in range(4):
         disk = await Life(disk, rng, world).run(rng.randrange(1, 500))
     world.check(await replayed(disk))
+
+
+async def append_all(log: Log, offsets: range) -> None:
+    """One by one, and each is in the bucket as soon as it is durable."""
+    for offset in offsets:
+        await log.append(offset).wait()
+        log.wal.release(log.durable[-1].file)
+        await wait_all_tasks_blocked()
+
+
+async def test_files_that_nobody_needs_are_used_again(autojump_clock, nursery):
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    await append_all(log, range(200))
+    assert len({entry.file.name for entry in log.durable}) > 10
+    assert len(log.disk.files) <= 3
+    assert log.disk.operations["delete"] == 0
+    assert log.disk.operations["rename"] > 10
+
+
+async def test_no_more_files_are_put_aside_than_a_few(autojump_clock, nursery):
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    for offset in range(200):
+        await log.append(offset).wait()
+    for entry in log.durable:
+        log.wal.release(entry.file)
+    await wait_all_tasks_blocked()
+    spares = [name for name in log.disk.files if name.startswith("spare-")]
+    assert (len(spares), len(log.disk.files)) == (SPARES_MAX_COUNT, SPARES_MAX_COUNT + 2)
+
+
+async def test_files_put_aside_make_room_for_a_larger_one(autojump_clock, nursery):
+    log = Log(MemoryDisk(free_bytes=4 * SEGMENT_BYTES), max_bytes=4 * SEGMENT_BYTES)
+    await log.start(nursery)
+    for offset in range(28):
+        await log.append(offset).wait()
+    for entry in log.durable:
+        log.wal.release(entry.file)
+    await wait_all_tasks_blocked()
+    assert sum(map(len, log.disk.files.values())) == 4 * SEGMENT_BYTES
+    with trio.fail_after(5):
+        await log.append(28, SEGMENT_BYTES).wait()
+    assert (await replayed(log.disk.crash()))[-1] == 28
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_kill_among_files_that_are_used_again_loses_nothing(seed, autojump_clock):
+    rng = random.Random(seed)
+    disk = MemoryDisk(sync_seconds=0.01, create_seconds=0.02)
+    next_offset = first_needed = 0
+    for _ in range(4):
+        log = Log(disk, segment_bytes=4 * SEGMENT_BYTES)
+        async with trio.open_nursery() as nursery:
+            await log.start(nursery, needed=lambda offset, first=first_needed: offset >= first)
+            assert set(range(first_needed, next_offset)) <= set(log.replayed) <= set(range(next_offset + 1))
+            next_offset = max(next_offset, log.replayed[-1] + 1) if log.replayed else next_offset
+            while rng.random() > 0.01:
+                await log.append(next_offset, rng.randrange(1, 1500)).wait()
+                next_offset += 1
+                for entry in log.durable[: max(0, len(log.durable) - 5)]:
+                    log.wal.release(entry.file)
+                    log.durable.remove(entry)
+                    first_needed = entry.base_offset + 1
+            log.append(next_offset, 700)
+            await trio.sleep(rng.uniform(0, 0.05))
+            disk = disk.crash(rng=rng)
+            disk.sync_seconds, disk.create_seconds = 0.01, 0.02
+            nursery.cancel_scope.cancel()

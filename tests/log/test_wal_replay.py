@@ -4,6 +4,7 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.log.wal import Wal
@@ -15,6 +16,7 @@ TOPIC = bytes(16)
 DATA_BYTES = 40
 ENTRY_BYTES = ENTRY_HEADER_BYTES + DATA_BYTES
 SEGMENT_BYTES = FILE_HEADER_BYTES + 6 * ENTRY_BYTES
+LAST_FILE = f"wal-{4:020d}.log"  # of `used_again`
 FIRST_FILE = f"wal-{1:020d}.log"
 
 
@@ -114,7 +116,7 @@ async def test_of_a_write_whose_sectors_arrived_in_any_order_a_prefix_remains(se
 
 
 async def test_the_cut_is_told_in_one_line(autojump_clock, caplog):
-    disk = await crash_while_writing(2, torn_bytes=ENTRY_BYTES + 10)
+    disk = await crash_while_writing(2, torn_bytes=ENTRY_BYTES + 40)
     assert await replay(disk) == [0, 1, 2]
     (record,) = caplog.records
     position = FILE_HEADER_BYTES + 3 * ENTRY_BYTES
@@ -224,3 +226,49 @@ async def test_replay_lets_other_tasks_run(autojump_clock, monkeypatch):
         await make_wal(disk).replay(lambda entry: handled.append(entry.base_offset) is None)
         nursery.cancel_scope.cancel()
     assert len(set(steps)) > 3
+
+
+@pytest.fixture
+async def used_again(monkeypatch, autojump_clock) -> MemoryDisk:
+    """A disk whose log goes on, after entry 18, in a file that held entries 1 to 6 before."""
+    monkeypatch.setattr("kafscale.log.wal.PAGE_BYTES", 1)  # or the files would be overwritten by zeros at once
+    disk = MemoryDisk()
+    wal = make_wal(disk)
+    async with trio.open_nursery() as nursery:
+        await wal.replay(lambda entry: True)
+        await nursery.start(wal.run)
+        await nursery.start(wal.prepare_files)
+        entries = [entry(offset) for offset in range(20)]
+        for number, each in enumerate(entries):
+            await wal.append(each).wait()
+            if number in {8, 14}:  # a file is begun; the one before it is flushed
+                wal.release(entries[number - 8].file, 6)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return disk
+
+
+async def test_a_file_that_is_used_again_ends_with_its_new_entries(used_again, caplog):
+    assert content(2) in used_again.files[LAST_FILE], "the old entries are there"
+    assert await replay(used_again.crash()) == list(range(12, 20))
+    assert not caplog.records
+
+
+async def test_a_spare_file_is_removed_at_the_next_start(used_again):
+    disk = used_again.crash()
+    await disk.create("spare-wal-00000000000000000001.log", SEGMENT_BYTES, b"")
+    assert await replay(disk) == list(range(12, 20))
+    assert sorted(disk.files) == [f"wal-{number:020d}.log" for number in (3, 4)]
+
+
+async def test_a_torn_tail_before_older_entries_is_cut_off(used_again, caplog):
+    used_again.flip_bit(LAST_FILE, FILE_HEADER_BYTES + 2 * ENTRY_BYTES - 1)
+    assert await replay(used_again) == list(range(12, 19))
+    assert "entry 20 at" in caplog.text
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_damage_to_what_was_acknowledged_is_seen_before_a_file_that_is_used_again(number, used_again):
+    used_again.flip_bit(f"wal-{3:020d}.log", FILE_HEADER_BYTES + number * ENTRY_BYTES + 5)
+    with pytest.raises(DamagedObject, match=rf"entry {13 + number} "):
+        await replay(used_again)
