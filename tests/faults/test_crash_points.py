@@ -18,11 +18,11 @@ from kafscale.testing.process import BrokerProcess, ProcessFailed
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite
 PASSES_MIN_COUNT = {"metadata-commit": 6}  # a start takes over the metadata, and must survive that
-PASSES_MAX_COUNT = {"wal-write": 40, "metadata-commit": 15}
-SELDOM = "checkpoint-put-"  # every ten seconds at most: left to the simulation
-WITHOUT_WAL = [point for point in POINTS if not point.startswith(("wal-", SELDOM))]
+PASSES_MAX_COUNT = {"wal-write": 40, "wal-create": 1, "metadata-commit": 15}  # later files are used again
+SELDOM = ("checkpoint-put-", "wal-delete-")  # every ten seconds at most, or none: left to the simulation
+WITHOUT_WAL = [point for point in POINTS if not point.startswith(("wal-", *SELDOM))]
 POINTS_OF = {
-    "wal": [point for point in POINTS if not point.startswith(("s3-wal-", SELDOM))],
+    "wal": [point for point in POINTS if not point.startswith(("s3-wal-", *SELDOM))],
     "s3-wal": WITHOUT_WAL,
     "segment": WITHOUT_WAL,
 }
