@@ -16,7 +16,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke bench-spark clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -77,6 +77,9 @@ bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on agains
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
+
+bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 15 minutes, writes docs/benchmarks
+	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)

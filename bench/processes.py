@@ -19,6 +19,27 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
+def descendants_cpu_seconds(pid: int) -> float:
+    """What all processes below this one have used, those that have ended and were waited for among them."""
+    fields = {int(path.name): found for path in PROC.glob("[0-9]*") if (found := _stat(path))}
+    below = {pid}
+    for _ in fields:
+        found = {each for each, values in fields.items() if int(values[1]) in below} - below
+        if not found:
+            break
+        below |= found
+    ended = sum(map(int, fields[pid][13:15])) if pid in fields else 0
+    return (ended + sum(int(value) for each in below - {pid} for value in fields[each][11:15])) / TICKS_PER_SECOND
+
+
+def _stat(path: Path) -> list[str]:
+    """Fields from the state on; nothing of a process that has just ended."""
+    try:
+        return (path / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def rss_mib(pid: int) -> float:
     """Resident memory of the process now."""
     for line in (PROC / str(pid) / "status").read_text().splitlines():

@@ -1,0 +1,1 @@
+"""Spark's readers of a bucket beside Spark's Kafka source."""

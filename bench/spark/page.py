@@ -1,0 +1,126 @@
+"""docs/benchmarks/spark.md, its JSON and its plot, from one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import attrs
+import cattrs
+
+from bench.report import machine
+from bench.spark import tables
+from bench.spark.tables import Outcome
+from kafscale import __version__
+
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+WIDTH, BAR_HEIGHT, LABEL_WIDTH, MOST_RATIO = 860, 20, 360, 8.0
+FONT = 'font-family="sans-serif" font-size="12"'
+REACHED, MISSED = "#2ca02c", "#d62728"
+WANTED = {"where": 5.0}  # of the Kafka source's speed; 1 of all other queries
+
+_HEAD = """# Spark on the bucket, beside Spark's Kafka source
+
+One run on one machine, one Spark (`local[2]`), the same records in Apache Kafka and in the bucket of a KafScale broker.
+`make bench-spark` runs it and writes this page. Each query runs on both sources in turn; a first round, in which JVMs
+and workers get warm, is not counted. Medians of the rounds; the spread is from the least to the most seconds. What is
+compared are the seconds from `load()` to the result, so planning is in them. The records are spread evenly over a day,
+in uncompressed batches of 16 KiB as Kafka's producer fills them by default.
+"""
+
+_READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
+condition is on the column `timestamp`, with `pushFilters` on the bucket, as `kafscale sql` does; the Kafka source
+reads the whole topic then. Indexes tell the latest timestamp of each few batches and not the earliest, so a lower
+bound leaves out what is before it, and an upper one leaves out nothing: the last hour reads a 24th of the day, an hour
+at noon half of it.
+"""
+
+_TIMES = """CPU microseconds per row, of one core, all columns. GET and decode are measured without Spark; the rest of
+Python is what Spark's workers use besides: the way to the JVM, and their own start. The JVM takes rows out of Arrow
+for a query that writes them nowhere; for the others, what they use on top of that.
+"""
+
+_DECODER = """One core, uncompressed size of what one GET brings, all columns but the headers. Values are of random
+words, which the codecs make about half as long.
+"""
+
+
+def write_page(outcome: Outcome, options: Mapping[str, object], directory: Path = DOCS) -> Path:
+    """Write the three files; returns the path of the page."""
+    content = {"version": __version__, "machine": machine(), "options": dict(options), **cattrs.unstructure(outcome)}
+    (directory / "spark.json").write_text(json.dumps(content, indent=1, default=str) + "\n")
+    (directory / "spark.svg").write_text(plot(outcome))
+    path = directory / "spark.md"
+    path.write_text("\n".join(_lines(outcome, options)))
+    return path
+
+
+def _lines(outcome: Outcome, options: Mapping[str, object]) -> Iterator[str]:
+    here = machine()
+    yield _HEAD
+    yield (
+        f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
+        f"Python {here['python']}, Spark {options['spark']}, KafScale {__version__}: {options['rounds']} rounds, "
+        f"{options['seconds']:.0f} s in all, the bucket {options['bucket']}. Load average at the end: "
+        f"{here['load_average']}."
+    )
+    yield ""
+    yield "![Ratios](spark.svg)"
+    yield ""
+    yield from tables.speed(outcome).markdown()
+    for title, text, table in (
+        ("Bytes read and needed", _READ, tables.read_bytes(outcome)),
+        ("Where the time goes", _TIMES, tables.times(outcome)),
+        ("The decoder alone", _DECODER, tables.decoder(outcome)),
+    ):
+        if table.rows:
+            yield from ("", f"## {title}", "", text)
+            yield from table.markdown()
+    yield ""
+
+
+def plot(outcome: Outcome) -> str:
+    """How many times as fast as the Kafka source, a bar for each query; the line is where both are equal."""
+    pairs = outcome.pairs()
+    height = BAR_HEIGHT * len(pairs) + 50
+    scale = (WIDTH - LABEL_WIDTH - 60) / MOST_RATIO
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, (key, pair) in enumerate(pairs.items()):
+        colour = REACHED if pair.ratio >= WANTED.get(key[1], 1.0) else MISSED
+        label = escape(": ".join(tables.key_cells(key)))
+        y, width = 30 + BAR_HEIGHT * number, min(pair.ratio, MOST_RATIO) * scale
+        parts += [
+            f'<text x="{LABEL_WIDTH - 8}" y="{y + 13}" text-anchor="end">{label}</text>',
+            f'<rect x="{LABEL_WIDTH}" y="{y + 2}" width="{width:.1f}" height="{BAR_HEIGHT - 6}" fill="{colour}"/>',
+            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 13}">{pair.ratio:.2f}x</text>',
+        ]
+    x = LABEL_WIDTH + scale
+    parts.append(f'<line x1="{x}" x2="{x}" y1="20" y2="{height - 16}" stroke="black" stroke-dasharray="4 3"/>')
+    parts.append(f'<text x="{WIDTH / 2}" y="16" text-anchor="middle">times as fast as Spark\'s Kafka source</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def save_part(outcome: Outcome, path: Path) -> None:
+    """What was measured of one shape, for a later run that resumes."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(cattrs.unstructure(outcome)))
+
+
+def saved_part(path: Path) -> Outcome:
+    """What `save_part` has written."""
+    return cattrs.structure(json.loads(path.read_text()), Outcome)
+
+
+def together(parts: list[Outcome]) -> Outcome:
+    """Of several shapes."""
+    return Outcome(
+        **{
+            field.name: tuple(each for part in parts for each in getattr(part, field.name))
+            for field in attrs.fields(Outcome)
+        }
+    )

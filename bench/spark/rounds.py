@@ -1,0 +1,103 @@
+"""One query after the other, each in turn on both sources, and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import attrs
+
+from bench.spark.data import Shape
+from bench.spark.session import Spark
+from bench.spark.sources import Query, Source
+from kafscale.config.units import MIB
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """One round of one query on one source. CPU seconds of the broker, of Spark's JVM and of its Python workers."""
+
+    shape: str
+    query: str
+    source: str
+    round: int
+    rows: int
+    value_bytes: int
+    seconds: float
+    broker_cpu_seconds: float
+    jvm_cpu_seconds: float
+    python_cpu_seconds: float
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of the topic, or of the hour."""
+        return self.rows / self.seconds
+
+    @property
+    def mib_per_second(self) -> float:
+        """Of values."""
+        return self.rows_per_second * self.value_bytes / MIB
+
+
+class Different(Exception):
+    """The sources do not agree on a result."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Contest:
+    """The sources have the same records of each shape. Round -1 warms up, and is not told."""
+
+    spark: Spark
+    sources: Sequence[Source]
+    queries: Sequence[Query]
+
+    def rounds(self, shape: Shape, count: int) -> Iterator[Result]:
+        """All queries on all sources, `count` times. Raises Different."""
+        for number in range(-1, count):
+            for query in self.queries:
+                answers = []
+                for source in self.sources if number % 2 else reversed(self.sources):
+                    answer, result = self._measure(shape, query, source, number)
+                    answers.append(answer)
+                    if number >= 0:
+                        yield result
+                if len(set(answers)) > 1:
+                    raise Different(f"{query.title} of {shape}: {' and '.join(map(str, answers))}")
+
+    def _measure(self, shape: Shape, query: Query, source: Source, number: int) -> tuple[object, Result]:
+        before, broker_before = self.spark.used(), source.broker.usage().cpu_seconds or 0.0
+        began = time.perf_counter()
+        answer = query.run(query.frame(source, self.spark, shape))
+        seconds = time.perf_counter() - began
+        used = self.spark.used() - before
+        return answer, Result(
+            shape=str(shape),
+            query=query.name,
+            source=source.name,
+            round=number,
+            rows=answer[0] if isinstance(answer, tuple) else shape.all_rows,
+            value_bytes=shape.value_bytes,
+            seconds=seconds,
+            broker_cpu_seconds=(source.broker.usage().cpu_seconds or 0.0) - broker_before,
+            jvm_cpu_seconds=used.jvm_seconds,
+            python_cpu_seconds=used.python_seconds,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Pair:
+    """Both sources under one query, over all rounds."""
+
+    ours: Sequence[Result]
+    theirs: Sequence[Result]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the Kafka source: medians."""
+        return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ours)
+
+
+def spread(values: Sequence[float]) -> float:
+    """From the least to the most, as a share of the median."""
+    return (max(values) - min(values)) / median(values)

@@ -1,0 +1,131 @@
+"""The tables of a run: what the terminal and the page show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+import attrs
+
+from bench.spark.costs import Costs, Planned, mib
+from bench.spark.decoder import Decoded
+from bench.spark.rounds import Pair, Result, spread
+from bench.spark.sources import BUCKET, KAFKA, QUERIES
+
+TITLES = {query.name: query.title for query in QUERIES}
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """All that a run has found."""
+
+    results: Sequence[Result] = ()
+    planned: Sequence[Planned] = ()
+    costs: Sequence[Costs] = ()
+    decoded: Sequence[Decoded] = ()
+
+    def pairs(self) -> Mapping[tuple[str, str], Pair]:
+        """By shape and query, in the order in which they were measured."""
+        return {
+            key: Pair(ours=self._rounds(key, BUCKET), theirs=self._rounds(key, KAFKA))
+            for key in dict.fromkeys((each.shape, each.query) for each in self.results)
+        }
+
+    def _rounds(self, key: tuple[str, str], source: str) -> Sequence[Result]:
+        return [each for each in self.results if (each.shape, each.query, each.source) == (*key, source)]
+
+
+@attrs.frozen
+class Table:
+    """Headings, and rows of cells. The first `text_count` columns are words, the others numbers."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_count: int = 1
+
+    def markdown(self) -> Iterator[str]:
+        """Its lines."""
+        yield f"| {' | '.join(self.headings)} |"
+        yield f"|{'---|' * self.text_count}{'---:|' * (len(self.headings) - self.text_count)}"
+        for row in self.rows:
+            yield f"| {' | '.join(row)} |"
+
+
+def speed(outcome: Outcome) -> Table:
+    """Both sources beside each other."""
+    headings = ["values, partitions", "query", "rows/s", "MiB/s", "spread", "Kafka rows/s", "Kafka MiB/s", "spread",
+                "times as fast", "broker CPU s", "Kafka broker CPU s"]  # fmt: skip
+    return Table(headings, [[*key_cells(key), *_speed_cells(pair)] for key, pair in outcome.pairs().items()], 2)
+
+
+def key_cells(key: tuple[str, str]) -> Sequence[str]:
+    """Shape and query, for people."""
+    shape, query = key
+    return [shape, TITLES[query]]
+
+
+def _speed_cells(pair: Pair) -> Iterator[str]:
+    for results in (pair.ours, pair.theirs):
+        yield f"{median(each.rows_per_second for each in results):,.0f}"
+        yield f"{median(each.mib_per_second for each in results):,.1f}"
+        yield f"{spread([each.seconds for each in results]):.0%}"
+    yield f"{pair.ratio:.2f}"
+    for results in (pair.ours, pair.theirs):
+        yield f"{median(each.broker_cpu_seconds for each in results):.2f}"
+
+
+def read_bytes(outcome: Outcome) -> Table:
+    """What the planner says."""
+    return Table(
+        ["values, partitions", "query", "MiB read", "MiB needed", "MiB there"],
+        [
+            [*key_cells((each.shape, each.query)), mib(each.read_bytes), mib(each.needed_bytes), mib(each.all_bytes)]
+            for each in outcome.planned
+        ],
+        2,
+    )
+
+
+def times(outcome: Outcome) -> Table:
+    """CPU microseconds per row by step; of the processes of Spark, what they used beyond the steps before."""
+    headings = ["values, partitions", "plan ms", "GET", "decode", "Python, rest", "JVM, rows out of Arrow",
+                "JVM, sum", "JVM, Parquet", "Kafka: JVM, rows", "Kafka: JVM, sum", "Kafka: JVM, Parquet",
+                "Kafka: broker"]  # fmt: skip
+    pairs = outcome.pairs()
+    rows = [
+        [each.shape, f"{each.plan_seconds * 1e3:.0f}", *(f"{cell:.2f}" for cell in _time_cells(each, pairs))]
+        for each in outcome.costs
+        if {(each.shape, query) for query in ("noop", "sum", "parquet")} <= pairs.keys()
+    ]
+    return Table(headings, rows)
+
+
+def _time_cells(costs: Costs, pairs: Mapping[tuple[str, str], Pair]) -> Iterator[float]:
+    noop, *others = (pairs[costs.shape, query] for query in ("noop", "sum", "parquet"))
+    get, decode = (seconds / costs.rows * 1e6 for seconds in (costs.get_seconds, costs.decode_seconds))
+    yield get
+    yield decode
+    yield max(0.0, _per_row([each.python_cpu_seconds for each in noop.ours], costs) - get - decode)
+    for results, further in ((noop.ours, [each.ours for each in others]), (noop.theirs, [e.theirs for e in others])):
+        base = _per_row([each.jvm_cpu_seconds for each in results], costs)
+        yield base
+        for query in further:
+            yield max(0.0, _per_row([each.jvm_cpu_seconds for each in query], costs) - base)
+    yield _per_row([each.broker_cpu_seconds for each in noop.theirs], costs)
+
+
+def _per_row(seconds: Sequence[float], costs: Costs) -> float:
+    return median(seconds) / costs.rows * 1e6
+
+
+def decoder(outcome: Outcome) -> Table:
+    """The decoder alone."""
+    return Table(
+        ["codec", "batches of", "values of", "million records/s", "MiB/s"],
+        [
+            [each.codec, f"{each.batch_bytes >> 10} KiB", f"{each.value_bytes} B",
+             f"{each.records_per_second / 1e6:.2f}", f"{each.mib_per_second:,.0f}"]
+            for each in outcome.decoded
+        ],
+        3,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""The data, the tables and the page of `make bench-spark`, without Spark."""
+
+from bench.spark.costs import Costs, Planned
+from bench.spark.data import DAY_MS, Shape, batches_of
+from bench.spark.decoder import Decoded
+from bench.spark.page import save_part, saved_part, together, write_page
+from bench.spark.rounds import Result
+from bench.spark.sources import BUCKET, KAFKA, QUERIES
+from bench.spark.tables import Outcome
+from kafscale.wire.records import iterate_records
+
+SHAPE = Shape(value_bytes=1024, partitions=2, rows=200, first_ms=1_700_006_400_000)
+OPTIONS = {"spark": "4.1.4", "rounds": 2, "seconds": 9.0, "bucket": "is a directory"}
+
+
+def test_the_records_of_a_partition_are_spread_over_a_day():
+    found = [record for batch in batches_of(SHAPE) for record in iterate_records(memoryview(batch))]
+    times = [record.timestamp_ms - SHAPE.first_ms for record in found]
+    assert len(found) * SHAPE.partitions == SHAPE.all_rows == 192
+    assert {len(record.value) for record in found} == {1024}
+    assert times == sorted(times)
+    assert times[0] == 0
+    assert DAY_MS * 0.98 < times[-1] < DAY_MS
+
+
+def result(query: str, source: str, round: int, seconds: float) -> Result:
+    return Result(
+        shape=str(SHAPE),
+        query=query,
+        source=source,
+        round=round,
+        rows=SHAPE.all_rows,
+        value_bytes=SHAPE.value_bytes,
+        seconds=seconds,
+        broker_cpu_seconds=0.5,
+        jvm_cpu_seconds=2.0,
+        python_cpu_seconds=1.0,
+    )
+
+
+def outcome() -> Outcome:
+    results = [
+        result(query.name, source, round, seconds + round)
+        for query in QUERIES
+        for source, seconds in ((BUCKET, 1.0), (KAFKA, 2.5))
+        for round in range(3)
+    ]
+    costs = Costs(shape=str(SHAPE), rows=192, plan_seconds=0.01, get_seconds=0.1, decode_seconds=0.2)
+    return Outcome(
+        results=results,
+        planned=[
+            Planned(shape=str(SHAPE), query="where", read_bytes=5 << 20, needed_bytes=4 << 20, all_bytes=96 << 20)
+        ],
+        costs=[costs],
+    )
+
+
+def test_the_page_has_medians_and_all_tables(tmp_path):
+    decoded = Decoded(
+        codec="zstd", value_bytes=100, batch_bytes=16 << 10, records_per_second=3.1e6, mib_per_second=295.7
+    )
+    page = write_page(together([outcome(), Outcome(decoded=[decoded])]), OPTIONS, tmp_path).read_text()
+    assert "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 0.50 | 0.50 |" in page
+    assert "| 1 KiB, 2 partitions | the last hour by where | 5.0 | 4.0 | 96.0 |" in page
+    assert "| 1 KiB, 2 partitions | 10 | 520.83 | 1041.67 |" in page
+    assert "| zstd | 16 KiB | 100 B | 3.10 | 296 |" in page
+    assert (tmp_path / "spark.json").exists()
+    assert (tmp_path / "spark.svg").read_text().count("1.75x") == len(QUERIES)
+
+
+def test_a_run_that_was_broken_off_goes_on_with_what_it_has(tmp_path):
+    path = tmp_path / "results" / "part.json"
+    save_part(outcome(), path)
+    assert list(saved_part(path).results) == outcome().results
+    assert list(saved_part(path).costs) == outcome().costs
