@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-VALUES = frozenset({"from_registry", "split_values", "count_values"})  # of kafscale.spark.registry_column
+LAZY = {  # what is imported with pyspark
+    "from_registry": "registry_column",
+    "split_values": "registry_column",
+    "count_values": "registry_column",
+    "LagListener": "lag_listener",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The functions for values with a schema registry's prefix, imported with pyspark when they are asked for."""
-    if name in VALUES:
-        from kafscale.spark import registry_column
-
-        return getattr(registry_column, name)
+    """Functions for values with a schema registry's prefix and the listener, imported when they are asked for."""
+    if name in LAZY:
+        return getattr(import_module(f"kafscale.spark.{LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

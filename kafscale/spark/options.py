@@ -261,7 +261,7 @@ class ReadOptions:
             if name in given.values:
                 raise ConfigError(f"the option {name} is not supported: {instead}")
         return cls(
-            bucket=_bucket(given),
+            bucket=bucket_options(given),
             namespace=given.text("namespace") or NAMESPACE_DEFAULT,
             subscription=_subscription(given),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -390,7 +390,8 @@ def _subscription(given: Given) -> Subscription:
     return Subscription(pattern=text)
 
 
-def _bucket(given: Given) -> BucketOptions:
+def bucket_options(given: Given) -> BucketOptions:
+    """Where the bucket is. Raises ConfigError."""
     store = given.text("store")
     if store is None:
         raise ConfigError("the option store is required: the bucket of the broker, as s3://BUCKET/PREFIX or file:PATH")

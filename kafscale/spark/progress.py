@@ -29,6 +29,7 @@ class Progress:
     planner: Planner
     options: StreamOptions
     clock: Callable[[], float] = time.monotonic
+    newest: Offsets | None = attrs.field(default=None, init=False)  # as the bucket had it at the last look
     _initial: Offsets | None = attrs.field(default=None, init=False)
     _position: Offsets | None = attrs.field(default=None, init=False)
     _last: Offsets | None = attrs.field(default=None, init=False)
@@ -63,6 +64,7 @@ class Progress:
         self.planner.report_damaged(logs.values())
         self._position = {**self._position, **self._starts_of_new_topics(logs, self._position)}
         available = self._available(logs, self._position)
+        self.newest = {partition: each.end for partition, each in available.items()}
         if is_limited and self._waits_for_more(available):
             return self._position
         ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}

@@ -271,6 +271,10 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         position = None if start is None else from_json(start)
         return to_json(self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable"))
 
+    def reportLatestOffset(self) -> Offsets | None:
+        """Of Spark 4.2 and later, which shows it in the progress of the query."""
+        return None if self.progress.newest is None else to_json(self.progress.newest)
+
     def getDefaultReadLimit(self) -> Any:
         """Of Spark 4.2 and later, which gives it back to `latestOffset`; it stands for all limits of the options."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
