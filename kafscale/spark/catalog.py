@@ -156,15 +156,22 @@ class Catalog:
                 self._footers[key] = footer
 
     def _read_footer(self, key: SegmentKey, with_timestamps: bool) -> Footer:
-        """A flush that was killed can have left an `.index` of an attempt whose `.kfs` is not the one that is there."""
+        """A flush that was killed can have left an `.index` of an attempt whose `.kfs` is not the one that is there.
+
+        Where the end of the `.kfs` is damaged, its `.index` says where batches are; each is checked when it is read.
+        """
         store, found = BlockingStore(self.bucket), self._found[key]
         if key.version == VERSION_1:
             return run((read_footer_with_timestamps if with_timestamps else read_footer)(store, key))
-        if found.index_size_bytes:
-            footer = run(read_index(store, key))
-            if footer is not None and footer.end_position + found.index_size_bytes == found.kfs.size_bytes:
-                return footer
-        return run(read_footer(store, key))
+        footer = run(read_index(store, key)) if found.index_size_bytes else None
+        if footer is not None and footer.end_position + found.index_size_bytes == found.kfs.size_bytes:
+            return footer
+        try:
+            return run(read_footer(store, key))
+        except DamagedObject:
+            if footer is None or footer.end_position > found.kfs.size_bytes:
+                raise
+            return footer
 
     def _list(self, topic: str) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
         """By partition, of the incarnation of the topic that was written last, and its id; of none that was deleted."""

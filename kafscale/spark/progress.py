@@ -29,7 +29,7 @@ class Progress:
     planner: Planner
     options: StreamOptions
     clock: Callable[[], float] = time.monotonic
-    newest: Offsets | None = attrs.field(default=None, init=False)  # as the bucket had it at the last look
+    newest: Offsets = attrs.field(factory=dict, init=False)  # as the bucket had it at the last look
     _initial: Offsets | None = attrs.field(default=None, init=False)
     _position: Offsets | None = attrs.field(default=None, init=False)
     _last: Offsets | None = attrs.field(default=None, init=False)
@@ -62,7 +62,9 @@ class Progress:
         else:
             logs = self.planner.logs(self._position.keys(), must_exist=False)
         self.planner.report_damaged(logs.values())
-        self._position = {**self._position, **self._starts_of_new_topics(logs, self._position)}
+        new_starts = self._starts_of_new_topics(logs, self._position)
+        self._position = {**self._position, **new_starts}
+        self._report_vanished({name: log for name, log in logs.items() if name not in new_starts}, self._position)
         available = self._available(logs, self._position)
         self.newest = {partition: each.end for partition, each in available.items()}
         if is_limited and self._waits_for_more(available):
@@ -133,6 +135,14 @@ class Progress:
                 self._created_again.add(partition)
                 found[partition] = log.start_offset
         return found
+
+    def _report_vanished(self, logs: Logs, position: Offsets) -> None:
+        """Offsets that were there at the last look and were not read yet, at the end of a log. Raises DataLoss."""
+        for (topic, index), log in logs.items():
+            end_offset = max(log.end_offset, position.get((topic, index), log.start_offset))
+            seen = self.newest.get((topic, index), 0)
+            if end_offset < seen:
+                self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
 
     def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
         """What lies behind the position. Where the log ends before it, retention has taken all that was there."""

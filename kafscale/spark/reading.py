@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 import attrs
 import pyarrow as pa
 
-from kafscale.errors import CorruptBatch, DamagedObject, NotFound
+from kafscale.errors import CorruptBatch, DamagedObject, NotFound, RangeNotSatisfiable
 from kafscale.spark.bucket import Bucket
 from kafscale.spark.catalog import Catalog
 from kafscale.spark.decode import Wanted, decode
-from kafscale.spark.splits import Extent, Range, Split, plan
+from kafscale.spark.splits import Extent, Range, Split, holes, plan
 from kafscale.wire.batch_header import HEADER_BYTES, parse_header
 
 GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
@@ -69,14 +69,17 @@ class SplitReader:
         """Records, and the offset behind them. Nothing is passed on before the batches that it is in were checked."""
         name, position, left = range.key.key, range.start, b""
         while position < range.end:
-            part = self.bucket.get_range(name, position, min(GET_BYTES, range.end - position))
+            try:
+                part = self.bucket.get_range(name, position, min(GET_BYTES, range.end - position))
+            except RangeNotSatisfiable as exc:
+                raise DamagedObject(f"{name}: cut off at byte {position}") from exc
             position += len(part.data)
             data = memoryview(left + bytes(part.data) if left else part.data)
-            whole_bytes, next_offset = _whole_batches(data, name)
-            left = bytes(data[whole_bytes:])
-            if not part.data or (position >= range.end and left):
-                raise DamagedObject(f"{name}: cut off at byte {position}")
             try:
+                whole_bytes, next_offset = _whole_batches(data, range)
+                left = bytes(data[whole_bytes:])
+                if not part.data or (position >= range.end and left):
+                    raise DamagedObject(f"{name}: cut off at byte {position}")
                 records = decode(data[:whole_bytes], wanted)
             except CorruptBatch as exc:
                 raise DamagedObject(f"{name}: {exc}") from exc
@@ -98,7 +101,11 @@ class SplitReader:
             return
         logger.info("%s has gone; its offsets are read from what has them now", gone.key.key)
         start_offset = max(wanted.start_offset, log.start_offset)
-        for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset)]):
+        extent = Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset)
+        for hole in holes(catalog, extent):
+            lost = attrs.evolve(wanted, start_offset=hole.start, end_offset=hole.stop)
+            self._lose(f"{gone.key.key} has gone, and no intact segment has {_named(lost)}")
+        for split in plan(catalog, [extent]):
             yield from self.read(split)
 
     def _lose(self, message: str) -> None:
@@ -118,13 +125,21 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _whole_batches(data: memoryview, name: str) -> tuple[int, int]:
-    """How many of the bytes are whole batches, and the offset behind them; 0 if there is none."""
+def _whole_batches(data: memoryview, range: Range) -> tuple[int, int]:
+    """How many of the bytes are whole batches, and the offset behind them; 0 if there is none.
+
+    Those of another segment, which are intact, would else be left out as offsets that are not wanted.
+    """
+    name = range.key.key
     position = next_offset = 0
     while position + HEADER_BYTES <= len(data):
         header = parse_header(data[position:])
         if header.size_bytes < HEADER_BYTES:
             raise DamagedObject(f"{name}: a batch of {header.size_bytes} bytes")
+        if header.base_offset < range.start_offset or header.next_offset > range.end_offset:
+            raise DamagedObject(
+                f"{name}: a batch of offset {header.base_offset} is where {range.start_offset} should be"
+            )
         if position + header.size_bytes > len(data):
             break
         position += header.size_bytes

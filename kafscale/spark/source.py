@@ -273,7 +273,7 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
 
     def reportLatestOffset(self) -> Offsets | None:
         """Of Spark 4.2 and later, which shows it in the progress of the query."""
-        return None if self.progress.newest is None else to_json(self.progress.newest)
+        return to_json(self.progress.newest) or None
 
     def getDefaultReadLimit(self) -> Any:
         """Of Spark 4.2 and later, which gives it back to `latestOffset`; it stands for all limits of the options."""

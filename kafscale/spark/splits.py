@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import attrs
 
@@ -23,12 +24,13 @@ SPLIT_BYTES = (
 
 @attrs.frozen
 class Range:
-    """Whole batches of one segment: bytes `start` to `end`, which hold the offsets from `start_offset` on."""
+    """Whole batches of one segment: bytes `start` to `end`, which hold offsets `start_offset` to `end_offset`."""
 
     key: SegmentKey
     start: int
     end: int
     start_offset: int
+    end_offset: int
 
     @property
     def size_bytes(self) -> int:
@@ -123,7 +125,7 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
     Of two segments that overlap, the one with the larger base offset has what both have, as for the broker's readers.
     """
     segments = list(_within(extent))
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+    for segment, following in zip_longest(segments, segments[1:]):
         footer = footers.get(segment.key)
         if footer is None:
             continue
@@ -135,7 +137,7 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
             if not _is_late(footer, row, extent.min_timestamp_ms):
                 continue
             if next_offset > extent.start_offset and start_offset < end_offset:
-                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset)
+                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
 
 
 def _is_late(footer: Footer, row: int, min_timestamp_ms: int | None) -> bool:
@@ -169,7 +171,7 @@ def _joined(pieces: Sequence[Range]) -> Sequence[Range]:
     joined: list[Range] = []
     for piece in pieces:
         if joined and joined[-1].key == piece.key and joined[-1].end == piece.start:
-            joined[-1] = attrs.evolve(joined[-1], end=piece.end)
+            joined[-1] = attrs.evolve(joined[-1], end=piece.end, end_offset=piece.end_offset)
         else:
             joined.append(piece)
     return joined
