@@ -35,9 +35,10 @@ class Histogram:
     def __attrs_post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, or as many that are the same."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
 
 Labels = tuple[str, ...]

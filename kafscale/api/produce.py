@@ -13,7 +13,8 @@ soon as it is read, so that many are in flight to the disk at once.
     order      check sequences, assign offsets, hand to the journal. The order of these calls is
                the order of the log.                                                                  no await
 
-The reply is sent when every round of the journal that it needs is durable.
+The reply is sent when every round of the journal that it needs is durable. Requests that are like those before them
+take a shorter way through the same checks: `kafscale.api.produce_group`.
 """
 
 from __future__ import annotations
@@ -95,10 +96,14 @@ class PendingProduce:
         for candidate in self.unchecked:
             try:
                 await trio.to_thread.run_sync(
-                    _check_records, candidate, self.services.settings.limits.max_decompressed_bytes
+                    check_records,
+                    candidate.partition,
+                    candidate.header,
+                    candidate.data,
+                    self.services.settings.limits.max_decompressed_bytes,
                 )
             except KafkaError as exc:
-                _refuse(candidate.response, exc)
+                refuse(candidate.response, exc)
                 self.candidates.remove(candidate)
         self.unchecked.clear()
         with trio.move_on_after(patience_seconds) as patience:
@@ -112,7 +117,7 @@ class PendingProduce:
         """Refuse every batch, before `order`, with an error that producers retry."""
         now_ms = time.time_ns() // 1_000_000
         for candidate in self.candidates:
-            _refuse(candidate.response, exc)
+            refuse(candidate.response, exc)
             candidate.partition.producers.refuse(candidate.header, now_ms)
         self.abandon()
 
@@ -139,7 +144,7 @@ class PendingProduce:
             try:
                 self._append(candidate, now_ms)
             except KafkaError as exc:
-                _refuse(candidate.response, exc)
+                refuse(candidate.response, exc)
                 if exc.code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER and self.services.check_lead is not None:
                     self.out_of_order.append(candidate.response)
         self.candidates.clear()
@@ -204,12 +209,9 @@ class PendingProduce:
             if not each.done:
                 try:
                     await each.wait()
-                except StorageFailed as exc:
+                except (StorageFailed, trio.TooSlowError) as exc:
                     for response in responses:
-                        _refuse(response, KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc)))
-                except trio.TooSlowError as exc:  # appended all the same: a producer without idempotence may repeat it
-                    for response in responses:
-                        _refuse(response, KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc)))
+                        refuse(response, not_durable(exc))
 
     async def _confirm_refusals(self) -> None:
         """A gap in the sequence numbers is fatal to a producer, and no gap for a broker that has taken over."""
@@ -218,7 +220,7 @@ class PendingProduce:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:
             for response in self.out_of_order:
-                _refuse(response, KafkaError(error_codes.NOT_LEADER_OR_FOLLOWER, str(exc)))
+                refuse(response, KafkaError(error_codes.NOT_LEADER_OR_FOLLOWER, str(exc)))
 
     def abandon(self) -> None:
         """Refused, or the connection has gone before `order`: give back what was placed."""
@@ -247,7 +249,7 @@ def begin(services: Services, call: Call, request: ProduceRequest, frame_lease: 
                     raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1")
                 _begin_partition(pending, topic.name, data, response)
             except KafkaError as exc:
-                _refuse(response, exc)
+                refuse(response, exc)
     pending.incomplete = bool(pending.unchecked) or services.log.is_full
     for candidate in pending.candidates:
         if pending.incomplete:
@@ -265,31 +267,28 @@ def _begin_partition(
         raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     if not data.records:
         raise InvalidRecord("the request has no record batch for this partition")
-    if len(data.records) > partition.config.max_message_bytes:
-        raise KafkaError(
-            error_codes.MESSAGE_TOO_LARGE,
-            f"a batch of {len(data.records)} bytes; max.message.bytes is {partition.config.max_message_bytes}",
-        )
-    header = validate(data.records)
-    _check_header(header, partition.config)
-    if header.codec == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
-        raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    header = validated(partition.config, data.records, version, time.time_ns() // 1_000_000)
     candidate = _Candidate(partition, header, data.records, response)
     if header.codec and len(data.records) > CHECKED_IN_THREAD_BYTES:
         pending.unchecked.append(candidate)
     else:
-        _check_records(candidate, services.settings.limits.max_decompressed_bytes)
+        check_records(partition, header, data.records, services.settings.limits.max_decompressed_bytes)
     pending.candidates.append(candidate)
 
 
-def _check_header(header: BatchHeader, config: LogConfig) -> None:
-    """What a well-formed batch may still not be. Raises KafkaError."""
+def validated(config: LogConfig, records: memoryview, version: int, now_ms: int) -> BatchHeader:
+    """Check a batch, but for what is inside of a compressed one and for its keys. Raises KafkaError."""
+    if len(records) > config.max_message_bytes:
+        raise KafkaError(
+            error_codes.MESSAGE_TOO_LARGE,
+            f"a batch of {len(records)} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+    header = validate(records)
     if header.attributes & REFUSED_ATTRIBUTES:
         _refuse_attributes(header)
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidRecord(f"producer {header.producer_id} sent no epoch or no sequence number")
     if not config.log_append_time:
-        now_ms = time.time_ns() // 1_000_000
         if header.max_timestamp_ms > now_ms + config.message_timestamp_after_max_ms:
             raise KafkaError(
                 error_codes.INVALID_TIMESTAMP,
@@ -300,6 +299,9 @@ def _check_header(header: BatchHeader, config: LogConfig) -> None:
                 error_codes.INVALID_TIMESTAMP,
                 f"timestamp {header.base_timestamp_ms} is too old (message.timestamp.before.max.ms)",
             )
+    if header.codec == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
+        raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    return header
 
 
 def _refuse_attributes(header: BatchHeader) -> None:
@@ -310,22 +312,22 @@ def _refuse_attributes(header: BatchHeader) -> None:
     raise KafkaError(error_codes.INVALID_TXN_STATE, "transactions are not supported")
 
 
-def _check_records(candidate: _Candidate, max_decompressed_bytes: int) -> None:
+def check_records(partition: Partition, header: BatchHeader, data: memoryview, max_decompressed_bytes: int) -> None:
     """Check what is inside of a compressed batch, and that a compacted topic gets keys. Raises KafkaError."""
-    if candidate.header.codec:
-        validate_compressed(candidate.data, candidate.header, max_decompressed_bytes)
-    partition = candidate.partition
+    if header.codec:
+        validate_compressed(data, header, max_decompressed_bytes)
     if partition.config.compact:
-        keyless = keyless_records(candidate.data, max_decompressed_bytes=max_decompressed_bytes)
+        keyless = keyless_records(data, max_decompressed_bytes=max_decompressed_bytes)
         if keyless:
             reason = f"Compacted topic cannot accept message without key in topic partition {partition}."
             raise InvalidRecord(
-                f"{len(keyless)} of {candidate.header.record_count} records have no key, which a compacted topic needs",
+                f"{len(keyless)} of {header.record_count} records have no key, which a compacted topic needs",
                 tuple((index, reason) for index in keyless[:RECORD_ERRORS_MAX_COUNT]),
             )
 
 
-def _refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
+def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
+    """Answer a batch with an error."""
     response.error_code = exc.code
     response.error_message = exc.message
     response.base_offset = -1
@@ -334,6 +336,13 @@ def _refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
             for index, reason in exc.record_errors
         ]
+
+
+def not_durable(exc: StorageFailed | trio.TooSlowError) -> KafkaError:
+    """The answer to a batch that was appended. After the second a producer without idempotence may repeat it."""
+    if isinstance(exc, StorageFailed):
+        return KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc))
+    return KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc))
 
 
 API = Api(0, "Produce", 0, 11, ProduceRequest, ProduceResponse, begin)

@@ -1,7 +1,7 @@
 """One client connection: a reader task and a writer task, and a queue of requests between them.
 
     reader   receives, cuts frames, and takes every Produce into the log at once (`kafscale.api.produce`);
-             puts requests into the queue in the order of their arrival
+             puts requests into the queue in the order of their arrival, Produces that are like earlier ones in groups
     writer   answers them in that order: waits until a Produce is durable, runs any other request at its turn,
              and sends what is ready in one go
 
@@ -21,20 +21,20 @@ import trio
 
 from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
+from kafscale.api.produce_group import ProduceGroup
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
 from kafscale.log.byte_budget import ByteBudget
 from kafscale.log.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter
-from kafscale.server.dispatch import Dispatcher, Reply, Request
+from kafscale.server.dispatch import NOTHING, Dispatcher, Reply, Request
 from kafscale.server.pauses import PauseReason, Pauses
 from kafscale.server.transport import Transport
 from kafscale.store.base import Buffer
 from kafscale.wire.frames import FrameReader, LargeFrame
+from kafscale.wire.plain_produce import PlainProduces
 
 logger = logging.getLogger(__name__)
-
-NOTHING = memoryview(b"")
 
 # One read. With 64 KiB, batches of 1 KiB cost 42 us instead of 34, of 16 KiB 105 instead of 82.
 RECEIVE_BYTES = 256 << 10
@@ -74,7 +74,10 @@ class Connection:
     sending_since: float = attrs.field(default=math.inf, init=False)  # how long the peer has not taken what is sent
     _frames: FrameReader = attrs.field(init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
+    _queued_count: int = attrs.field(default=0, init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
+    _plain: PlainProduces = attrs.field(factory=PlainProduces, init=False)
+    _group: ProduceGroup | None = attrs.field(default=None, init=False)  # of the queue's last, while it may grow
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _serving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -148,11 +151,13 @@ class Connection:
             self.last_active = trio.current_time()
             self.metrics.bytes_in.value += len(data)
             self._frames.receive_data(data)
+            self._group = None
             while frames := self._frames.next_frames():
                 for frame in frames:
-                    if len(self._queue) >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
+                    if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
                         await self._wait_until_resumed()
-                    await self._take(frame, received_at, None)
+                    if not self._take_plain(frame, received_at):
+                        await self._take(frame, received_at, None)
             large = self._frames.take_large_frame()
             if large is not None and not await self._receive_large(large):
                 break
@@ -160,18 +165,44 @@ class Connection:
             if self._over_limits() or self.pauses.reasons:
                 await self._wait_until_resumed()
 
+    def _take_plain(self, frame: memoryview, received_at: float) -> bool:
+        """Add a Produce that is like an earlier one to the group of this read; False if it has to go the long way.
+
+        1 KiB batches, 64 in flight, cost the event loop 35 to 38 us like this, 62 to 92 without, on a busy machine.
+        """
+        plain = self._plain.match(frame)
+        if plain is None or (self._group is None and not self.dispatcher.takes_plain()):
+            return False
+        appended = self.dispatcher.append_plain(plain)
+        if appended is None:
+            return False
+        round, reply = appended
+        group, version = self._group, plain[0].version
+        if group is None or group.round is not round or group.version != version:
+            group = self._group = ProduceGroup(version, round)
+            self._queue.append(self.dispatcher.request_of(group, self.peer, received_at))
+        group.replies.append(reply)
+        self._queue[-1].size_bytes += len(frame)
+        self._queued_count += 1
+        self._queued_bytes += len(frame)
+        self._was_refused = False
+        return True
+
     async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
         """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread."""
+        self._group = None
         request = self.dispatcher.accept(frame, self.peer, received_at, lease)
         if request.throttle_ms:
             self._mute(request.throttle_ms)
-        if request.pending is not None:
+        if isinstance(request.pending, PendingProduce):
+            self._plain.learn(frame)
             if request.pending.incomplete:
                 await self._complete(request.pending)
             else:
                 self._was_refused = False
             request.pending.order()
             request.body = NOTHING  # what is kept of it has been copied, or has leases of its own
+        self._queued_count += 1
         self._queued_bytes += request.size_bytes
         self._queue.append(request)
 
@@ -193,7 +224,7 @@ class Connection:
     async def _receive_large(self, large: LargeFrame) -> bool:
         """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
         self._work.set()
-        if len(self._queue) >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
+        if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
             await self._wait_until_resumed()
         if large.received[:2] != PRODUCE_PREFIX:
             if large.size_bytes > OTHER_FRAME_MAX_BYTES:
@@ -244,13 +275,13 @@ class Connection:
 
     def _over_limits(self) -> bool:
         return (
-            len(self._queue) >= self.limits.max_in_flight_requests_count
+            self._queued_count >= self.limits.max_in_flight_requests_count
             or self._queued_bytes >= self.limits.max_in_flight_bytes
         )
 
     def _update_pauses(self) -> None:
         """As many requests and bytes are in flight as there are now."""
-        self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, len(self._queue) >= self.limits.max_in_flight_requests_count)
+        self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, self._queued_count >= self.limits.max_in_flight_requests_count)
         self.pauses.set(PauseReason.IN_FLIGHT_BYTES, self._queued_bytes >= self.limits.max_in_flight_bytes)
 
     def _mute(self, throttle_ms: int) -> None:
@@ -262,6 +293,7 @@ class Connection:
     async def _wait_until_resumed(self) -> None:
         """Until there is no more reason not to read. What was read is answered meanwhile."""
         self._work.set()
+        self._group = None
         self._update_pauses()
         await self.pauses.wait_until_none()
 
@@ -282,6 +314,7 @@ class Connection:
                         self._mute(reply.throttle_ms)
                     request.release()
                     self._queue.popleft()
+                    self._queued_count -= request.count
                     self._queued_bytes -= request.size_bytes
                 if outgoing:
                     await self._send(outgoing)  # meanwhile the reader may have queued more

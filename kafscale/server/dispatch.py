@@ -16,20 +16,25 @@ from kafscale.api import api_versions, produce
 from kafscale.api.calls import Api, Call, Peer
 from kafscale.api.fetch import FetchReply
 from kafscale.api.produce import PendingProduce
+from kafscale.api.produce_group import ProduceGroup, append_plain
 from kafscale.api.services import Services
 from kafscale.errors import ProtocolError
 from kafscale.log.chunks import Lease
 from kafscale.log.tail import Slices
+from kafscale.log.wal import Round
 from kafscale.metrics import Counter, Histogram
 from kafscale.server.error_counts import ErrorCounter
 from kafscale.store.base import Buffer
 from kafscale.wire.codec import decoder, encoder
 from kafscale.wire.frames import parse_request_header, response_frame
+from kafscale.wire.plain_produce import PlainRequest
+
+NOTHING = memoryview(b"")
 
 
 @attrs.define(eq=False)
 class Request:
-    """One request on its way to its reply.
+    """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
 
     `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
     `lease` holds the frame if it was received into the chunk pool. `throttle_ms` is for how long its connection is
@@ -42,8 +47,12 @@ class Request:
     received_at: float
     lease: Lease | None
     size_bytes: int
-    pending: PendingProduce | None = None
+    pending: PendingProduce | ProduceGroup | None = None
     throttle_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.pending.replies) if isinstance(self.pending, ProduceGroup) else 1
 
     def release(self) -> None:
         """The frame is not needed any more; what Produce keeps of it has leases of its own."""
@@ -127,8 +136,24 @@ class Dispatcher:
                 request.pending.response.throttle_time_ms = request.throttle_ms
         return request
 
+    def takes_plain(self) -> bool:
+        """Whether Produces need not be looked at one by one, as for a quota, or for want of room."""
+        return self.services.quotas.producer is None and not self.services.log.is_full
+
+    def append_plain(self, plain: PlainRequest) -> tuple[Round, bytes] | None:
+        """As `kafscale.api.produce_group`."""
+        return append_plain(self.services, plain)
+
+    def request_of(self, group: ProduceGroup, peer: Peer, received_at: float) -> Request:
+        """What stands in the queue for a group."""
+        return Request(
+            produce.API, Call(produce.API.key, group.version, 0, "", peer), NOTHING, received_at, None, 0, group
+        )
+
     def may_wait(self, request: Request) -> bool:
         """Whether the reply may take a while, so that those before it had better be sent first."""
+        if isinstance(request.pending, ProduceGroup):
+            return not request.pending.round.done
         if request.pending is not None:
             return not request.pending.ready
         return self._rows[request.api.key].may_wait
@@ -137,6 +162,8 @@ class Dispatcher:
         """Run the handler, or wait for what Produce has begun. Raises ProtocolError."""
         row = self._rows[request.api.key]
         version = request.call.version
+        if isinstance(request.pending, ProduceGroup):
+            return await self._answer_group(row, request.pending)
         if request.pending is not None:
             await request.pending.wait()
             response: Any = request.pending.response
@@ -155,6 +182,12 @@ class Dispatcher:
             reply.buffers = self._encode(row, request.call, response, version)
         return reply
 
+    async def _answer_group(self, row: _Row, group: ProduceGroup) -> Reply:
+        await group.wait()
+        for response in group.refused:
+            row.errors.count(response)
+        return Reply([b"".join(group.replies)])
+
     def _decode(self, request: Request) -> Any:
         decode: Any = decoder(request.api.request, request.call.version)
         return decode(request.body, 0)[0]
@@ -166,10 +199,10 @@ class Dispatcher:
         return response_frame(call.correlation_id, parts, flexible)
 
     def sent(self, request: Request, now: float) -> None:
-        """The reply is on its way."""
+        """The reply is on its way, or those of the group."""
         row = self._rows[request.api.key]
-        row.request_count.value += 1
-        row.latency_seconds.observe(now - request.received_at)
+        row.request_count.value += request.count
+        row.latency_seconds.observe(now - request.received_at, request.count)
 
 
 def _flexible_since(message: Any) -> int:

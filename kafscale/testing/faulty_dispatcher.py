@@ -11,7 +11,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from kafscale.api import metadata
+from kafscale.api import metadata, produce
 from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
 from kafscale.errors import KafkaError, ProtocolError
@@ -50,9 +50,12 @@ class FaultyDispatcher(Dispatcher):
 
     def accept(self, frame: memoryview, peer: Peer, received_at: float, lease: Lease | None) -> Request:
         request = super().accept(frame, peer, received_at, lease)
-        if request.pending is not None and (code := self._take_error(request)) != error_codes.NONE:
+        if isinstance(request.pending, PendingProduce) and (code := self._take_error(request)) != error_codes.NONE:
             _refuse_produce(request.pending, code)
         return request
+
+    def takes_plain(self) -> bool:
+        return super().takes_plain() and not any(each.may_meet(produce.API.name) for each in self.faults)
 
     def may_wait(self, request: Request) -> bool:
         delayed = any(each.delay_seconds and each.may_meet(request.api.name) for each in self.faults)
