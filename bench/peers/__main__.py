@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,13 +81,10 @@ def _run(journal: Journal, loads: Sequence[Load], names: Sequence[str], *, rows:
         raise click.ClickException(f"{journal.path} was measured on another machine; begin anew, without --resume")
     signal.signal(signal.SIGTERM, _end)
     pairs = pairs_of(TARGETS, all_loads()) if rows else None
-    with ExitStack() as stack:
-        startables = {
-            each.name: each for each in all_startables(options, stack) if not names or each.name in (*names, ENDPOINT)
-        }
-        turns = turns_of(loads, [*startables, DISK], options.rounds, pairs)
-        turns = missing(turns, journal.done)
-        PeersRun(options=options, startables=startables, journal=journal).take(turns)
+    startables = {each.name: each for each in all_startables(options) if not names or each.name in (*names, ENDPOINT)}
+    turns = turns_of(loads, [*startables, DISK], options.rounds, pairs)
+    run = PeersRun(options=options, startables=startables, journal=journal)
+    run.take(missing(turns, journal.done))
 
 
 def _end(number: int, frame: object) -> NoReturn:

@@ -12,9 +12,9 @@ from rich.table import Table
 from bench.claims.plot import FONT, Plot, Point
 from bench.figures import Reading, Result, median_of
 from bench.peers.journal import Findings, Part
-from bench.peers.loads import SHARES, end_to_end_name, produce_name
-from bench.peers.names import NO_BROKERS
-from bench.peers.targets import HEADINGS, TargetRow, target_rows
+from bench.peers.loads import DISK_ALONE, SHARES, end_to_end_name, produce_name
+from bench.peers.names import DISK, NO_BROKERS
+from bench.peers.targets import HEADINGS, TargetRow, mib_per_second, target_rows
 from bench.points import LARGE_BATCH_BYTES
 from bench.points import Point as ProducePoint
 from bench.report import console, headings, rows
@@ -72,6 +72,8 @@ def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
         f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
         f"Python {here['python']}."
     )
+    if (disk := median_of(findings.results, DISK_ALONE, DISK, mib_per_second)) is not None:
+        yield f"The disk takes {disk:,.0f} MiB/s when each 4 MiB are synced."
     for part in findings.parts:
         yield f"\n{_told(part)}"
     yield "\n## What it must reach\n"
@@ -148,7 +150,7 @@ def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:
             series=_series(results, {
                 size / KIB: produce_name(ProducePoint(batch_bytes=size, in_flight=64, partitions=16))
                 for size in BATCH_SIZES
-            }, lambda each: each.mib_per_second),
+            }, mib_per_second),
         ),
         "peers-end-to-end.svg": Plot(
             title="produce to consume, batches of 16 KiB",

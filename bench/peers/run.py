@@ -22,6 +22,7 @@ from bench.runner import Runner
 from kafscale.config import Address
 
 SHOWN_ERROR_LENGTH = 300
+TRUSTED_SECONDS = 120.0  # an estimate weighs as much as so long a time in which it was right
 MOST_GETS_FROM_MEMORY = 0.01  # per request: the broker reads its own things now and then
 
 
@@ -64,7 +65,7 @@ class PeersRun:
     options: RunOptions
     startables: Mapping[str, Startable]
     journal: Journal
-    _runner: Runner = attrs.field(factory=Runner, init=False)
+    runner: Runner = attrs.field(factory=Runner)
     _began: float = attrs.field(factory=time.monotonic, init=False)
 
     def take(self, turns: Sequence[Turn]) -> None:
@@ -72,7 +73,7 @@ class PeersRun:
         self.journal.begin_part(self.options)
         click.echo(f"{len(turns)} measurements, about {_minutes(estimated_seconds(turns, self.options))}", err=True)
         with ExitStack() as stack:
-            stack.callback(self._runner.close)
+            stack.callback(self.runner.close)
             for _, group in groupby(enumerate(turns), lambda numbered: numbered[1].round):
                 with RunningBrokers().stopped_in_the_end() as brokers:
                     for number, turn in group:
@@ -80,9 +81,10 @@ class PeersRun:
                         self._take(turn, brokers)
 
     def _left(self, turns: Sequence[Turn], number: int) -> str:
-        """As estimated, corrected by how long it took until now."""
+        """As estimated, corrected by how long it took until now; in the beginning that says little."""
         left, done = (estimated_seconds(part, self.options) for part in (turns[number:], turns[:number]))
-        return _minutes(left * ((time.monotonic() - self._began) / done if done else 1.0))
+        taken = time.monotonic() - self._began
+        return _minutes(left * (taken + TRUSTED_SECONDS) / (done + TRUSTED_SECONDS))
 
     def _take(self, turn: Turn, brokers: RunningBrokers) -> None:
         try:
@@ -92,7 +94,7 @@ class PeersRun:
             click.echo(f"FAILED: {told[:SHOWN_ERROR_LENGTH]}", err=True)
             self.journal.fail(turn, told)
             brokers.stop(turn.broker)
-            self._runner.renew()
+            self.runner.renew()
             return
         if result is None:
             click.echo("left out: what it takes a share of was not measured", err=True)
@@ -110,16 +112,16 @@ class PeersRun:
             running = RunningBroker(name=turn.broker, address=Address("", 0), pid=None, metrics_url=None)
         results = [each for each in self.journal.findings.results if each.round <= turn.round]
         context = Context(
-            runner=self._runner, startable=startable, broker=running, options=self.options, results=results
+            runner=self.runner, startable=startable, broker=running, options=self.options, results=results
         )
         task = load.task(context)
         if task is None:
             return None
         if task.warm_up is not None:
-            self._runner.send(task.run, task.warm_up)
+            self.runner.send(task.run, task.warm_up)
         if not load.is_from_memory:
             _let_disk_rest(running)
-        result = self._runner.measure(task.run, task.load, running, point=load.name, round=turn.round)
+        result = self.runner.measure(task.run, task.load, running, point=load.name, round=turn.round)
         if load.is_from_memory and (result.gets or 0) > MOST_GETS_FROM_MEMORY * result.figures.requests:
             raise RuntimeError(f"{result.gets} GETs for what should have come from memory")
         if load.partitions:

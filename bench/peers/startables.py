@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import click
 
-from bench.brokers import OwnBroker, Startable
+from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.options import RunOptions
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
@@ -21,11 +21,11 @@ MEMORY_STORE = ("--store", "memory:4GiB")
 SERVE_OPTIONS = ("--segment-delete-delay", "1s")  # as Kafka's here, or the topics of earlier loads would fill the disk
 
 
-def all_startables(options: RunOptions, stack: ExitStack) -> Iterator[Startable]:
+def all_startables(options: RunOptions) -> Iterator[Startable]:
     """All brokers, and the endpoint. What is not to be had is left out, and that is said."""
     yield from own_brokers(options)
     if shutil.which("minio"):
-        yield stack.enter_context(_on_minio(options))
+        yield _own(OWN_MINIO, (), options, MinioBackedBroker)
     else:
         click.echo(f"{OWN_MINIO} is left out: there is no minio on the PATH", err=True)
     yield kafka_durable(options.directory)
@@ -44,17 +44,25 @@ def kafka_durable(directory: Path | None) -> KafkaBroker:
     return KafkaBroker(KAFKA_DURABLE, DURABLE, directory)
 
 
-def _own(name: str, store: Sequence[str], options: RunOptions) -> OwnBroker:
+def _own(name: str, store: Sequence[str], options: RunOptions, kind: type[OwnBroker] = OwnBroker) -> OwnBroker:
     serve_options = (*store, *SERVE_OPTIONS, *options.broker_options)
-    return OwnBroker(name=name, options=serve_options, directory=options.directory)
+    return kind(name=name, options=serve_options, directory=options.directory)
 
 
-@contextmanager
-def _on_minio(options: RunOptions) -> Iterator[OwnBroker]:
-    with minio_server() as server:
-        environ = {
-            "AWS_ACCESS_KEY_ID": server.credentials.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": server.credentials.secret_access_key,
-        }
-        store = ("--store", "s3://bench", "--s3-endpoint", server.endpoint, "--s3-create-bucket")
-        yield attrs.evolve(_own(OWN_MINIO, store, options), environ=environ)
+@attrs.frozen(kw_only=True)
+class MinioBackedBroker(OwnBroker):
+    """With a MinIO of its own, which runs as long as it does."""
+
+    @contextmanager
+    def running(self) -> Iterator[RunningBroker]:
+        with minio_server() as server:
+            environ = {
+                "AWS_ACCESS_KEY_ID": server.credentials.access_key_id,
+                "AWS_SECRET_ACCESS_KEY": server.credentials.secret_access_key,
+            }
+            store = ("--store", "s3://bench", "--s3-endpoint", server.endpoint, "--s3-create-bucket")
+            broker = OwnBroker(
+                name=self.name, options=(*store, *self.options), directory=self.directory, environ=environ
+            )
+            with broker.running() as running:
+                yield running

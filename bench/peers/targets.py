@@ -27,7 +27,8 @@ DISK_SHARE = 0.8 / 2  # of what the disk takes: each byte is written to the WAL 
 TOLERANCE = 0.05  # of what must be one: the first fetches read footers as well
 
 
-def _mib(result: Result) -> float:
+def mib_per_second(result: Result) -> float:
+    """A reading."""
     return result.mib_per_second
 
 
@@ -86,7 +87,7 @@ class Target:
         theirs = median_of(results, self.load, self.peer, self.reading) if self.peer else None
         if ours is None or (self.peer and theirs is None):
             return None
-        disk = median_of(results, DISK_ALONE, DISK, _mib) if self.or_disk_share else None
+        disk = median_of(results, DISK_ALONE, DISK, mib_per_second) if self.or_disk_share else None
         return TargetRow(target=self, ours=ours, theirs=theirs, enough=None if disk is None else disk * DISK_SHARE)
 
 
@@ -137,8 +138,8 @@ HEADINGS = ("load", "figure", "broker", "ours", "against", "theirs", "ratio", "w
 _LARGE = produce_name(LARGE_BATCHES)
 
 TARGETS: Sequence[Target] = [
-    Target(load=_LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=2, or_disk_share=True),
-    Target(load=_LARGE, reading=_mib, unit="MiB/s", peer=KAFKA_DURABLE, factor=3, broker=OWN_MEMORY),
+    Target(load=_LARGE, reading=mib_per_second, unit="MiB/s", peer=KAFKA_DURABLE, factor=2, or_disk_share=True),
+    Target(load=_LARGE, reading=mib_per_second, unit="MiB/s", peer=KAFKA_DURABLE, factor=3, broker=OWN_MEMORY),
     *(
         Target(load=produce_name(LARGE_BATCHES, "95 MiB/s"), reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE,
                factor=factor, broker=broker, wanted=AT_MOST)
@@ -151,15 +152,17 @@ TARGETS: Sequence[Target] = [
                factor=factor)
         for peer, factor in ((KAFKA_DEFAULT, 2), (KAFKA_DURABLE, 10))
     ),
-    Target(load=ARTICLE, reading=_mib, unit="MiB/s", peer=ENDPOINT, factor=0.9),
+    Target(load=ARTICLE, reading=mib_per_second, unit="MiB/s", peer=ENDPOINT, factor=0.9),
     Target(load=f"{ARTICLE} {ARTICLE_SHARE:.0%}", reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE, factor=1 / 5,
            wanted=AT_MOST),
     *(
-        Target(load=java_name(size, batch, MANY_PARTITIONS), reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
+        Target(load=java_name(size, batch, MANY_PARTITIONS), reading=mib_per_second, unit="MiB/s",
+               peer=KAFKA_DEFAULT, factor=1)
         for size in (KIB, 100) for batch in (16 * KIB, 64 * KIB)
     ),
     *(
-        Target(load=f"fetch {source}/{shape}", reading=_mib, unit="MiB/s", peer=KAFKA_DEFAULT, factor=1)
+        Target(load=f"fetch {source}/{shape}", reading=mib_per_second, unit="MiB/s",
+               peer=KAFKA_DEFAULT, factor=1)
         for source in (TAIL, BACKLOG) for shape in ("960KiB/1", "16KiB/1", "16KiB/16")
     ),
     Target(load=f"fetch {BACKLOG}/16KiB/1", reading=_gets_per_fetch, unit="GETs per fetch", factor=1, wanted=ABOUT),

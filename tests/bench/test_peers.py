@@ -26,6 +26,7 @@ from bench.peers.standing import IdleLoad, run_idle
 from bench.peers.targets import HEADINGS, TARGETS, target_rows
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
+from bench.runner import Runner
 from kafscale.config import Address
 
 LARGE = "produce 960KiB/5/1"
@@ -139,6 +140,17 @@ class FakeBroker:
         self.stops += 1
 
 
+class InlineRunner(Runner):
+    """Runs loads here, which takes no time."""
+
+    def send(self, run, load):
+        return run(load)
+
+
+def run_of(brokers, journal):
+    return PeersRun(options=OPTIONS, startables=brokers, journal=journal, runner=InlineRunner())
+
+
 def quick(name, **further):
     return Load(
         name=name, partitions=1, task=lambda context: Task(run=run_idle, load=IdleLoad(seconds=0.001)), **further
@@ -155,7 +167,7 @@ def fails(name):
 def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_again(tmp_path, capsys):
     path = tmp_path / "peers.json"
     brokers = {name: FakeBroker(name) for name in ("x", "y", "unused")}
-    run = PeersRun(options=OPTIONS, startables=brokers, journal=Journal.begin(path))
+    run = run_of(brokers, Journal.begin(path))
     turns = turns_of([quick("a"), fails("b"), quick("c")], ["x", "y"], 1)
     run.take(turns)
     assert [(each.starts, each.stops) for each in brokers.values()] == [(2, 2), (2, 2), (0, 0)]
@@ -167,7 +179,7 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
     ]
     left = missing(turns_of([quick("a"), quick("b"), quick("c")], ["x", "y"], 1), journal.done)
     assert {turn.load.name for turn in left} == {"b"}
-    PeersRun(options=OPTIONS, startables=brokers, journal=journal).take(left)
+    run_of(brokers, journal).take(left)
     assert Journal.read(path).findings.failures == []
     assert len(Journal.read(path).done) == 6
     assert "left: round 1, b, y" in capsys.readouterr().err
@@ -175,7 +187,9 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
 
 def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys):
     """Once the broker was told to flush before each measurement, also where its memory was to be measured."""
-    flushed = []
+    flushed: list[str] = []
+    gets: list[int] = []
+    step = 0
 
     class Running(RunningBroker):
         def create_topic(self, partitions):
@@ -188,7 +202,8 @@ def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys
             flushed.append(self.name)
 
         def usage(self):
-            return Usage(cpu_seconds=None, syncs=None, puts=None, gets=len(flushed))
+            gets.append(step)
+            return Usage(cpu_seconds=None, syncs=None, puts=None, gets=sum(gets))
 
     @attrs.frozen
     class Broker:
@@ -199,10 +214,14 @@ def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys
             yield Running(name=self.name, address=Address("", 0), pid=None, metrics_url=None)
 
     journal = Journal.begin(tmp_path / "peers.json")
-    run = PeersRun(options=OPTIONS, startables={"x": Broker("x")}, journal=journal)
-    run.take(turns_of([quick("a", is_from_memory=True)], ["x"], 1))
+    run_of({"x": Broker("x")}, journal).take(turns_of([quick("a", is_from_memory=True)], ["x"], 1))
     assert [each.gets for each in journal.findings.results] == [0]
-    assert flushed == ["x"]
+    assert flushed == ["x"]  # afterwards
+    step = 7
+    run_of({"x": Broker("x")}, journal).take(turns_of([quick("b", is_from_memory=True)], ["x"], 1))
+    assert [each.error for each in journal.findings.failures] == [
+        "RuntimeError: 7 GETs for what should have come from memory"
+    ]
 
 
 def test_the_journal_keeps_what_it_is_told(tmp_path):
