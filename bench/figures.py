@@ -83,3 +83,18 @@ Reading = Callable[[Result], float | None]
 def median_of(results: Sequence[Result], point: str, broker: str, reading: Reading) -> float | None:
     """Over the rounds of a point against a broker; None if there is none."""
     return middle([reading(each) for each in results if (each.point, each.broker) == (point, broker)])
+
+
+def requests_per_second(result: Result) -> float:
+    """A reading."""
+    return result.requests_per_second
+
+
+def mib_per_second(result: Result) -> float:
+    """A reading."""
+    return result.mib_per_second
+
+
+def p99_ms(result: Result) -> float:
+    """A reading."""
+    return result.figures.p99_ms

@@ -13,12 +13,13 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench import figures
 from bench.brokers import Startable
 from bench.claims.claim import Variant
 from bench.figures import Reading, Result, median_of
 from bench.options import RunOptions
+from bench.peers.java_loads import ARTICLE_SETTING, article
 from bench.peers.journal import FILE_NAME, Journal
-from bench.peers.loads import ARTICLE_RECORD_BYTES, article
 from bench.peers.names import KAFKA_DURABLE, OWN, OWN_MEMORY
 from bench.peers.plan import turns_of
 from bench.peers.run import PeersRun
@@ -27,7 +28,7 @@ from bench.peers.startables import kafka_durable, own_brokers
 OPTIONS = RunOptions(seconds=6.0, warm_up_seconds=1.0, rounds=3)
 FIXED_BYTES_PER_SECOND = 150_000_000
 UNTHROTTLED = article()
-FIXED = article(records_per_second=FIXED_BYTES_PER_SECOND / ARTICLE_RECORD_BYTES)
+FIXED = article(records_per_second=FIXED_BYTES_PER_SECOND / ARTICLE_SETTING.record_bytes)
 BROKERS = (KAFKA_DURABLE, OWN, OWN_MEMORY)
 
 
@@ -55,7 +56,7 @@ def mb_per_second(load: str, broker: str) -> float:
 
 def p99_ms(load: str, broker: str) -> float:
     """As the tool tells it."""
-    return _median(load, broker, lambda each: each.figures.p99_ms)
+    return _median(load, broker, figures.p99_ms)
 
 
 def _median(load: str, broker: str, reading: Reading) -> float:

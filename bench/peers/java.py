@@ -25,14 +25,21 @@ TIMEOUT_SECONDS = 300  # of one run of a tool; then it hangs
 
 
 @attrs.frozen(kw_only=True)
+class ProducerSetting:
+    """What ProducerPerformance sends: `properties` are the producer's, `records_per_second` is the throttle."""
+
+    record_bytes: int
+    properties: tuple[str, ...]
+    records_per_second: float = math.inf
+
+
+@attrs.frozen(kw_only=True)
 class JavaProduceLoad:
-    """ProducerPerformance. `settings` are the producer's, `records_per_second` the throttle, infinite for none."""
+    """So many records."""
 
     address: Address
-    record_bytes: int
+    setting: ProducerSetting
     count: int = FIRST_COUNT
-    settings: tuple[str, ...] = ()
-    records_per_second: float = math.inf
 
 
 def find_rate(load: JavaProduceLoad) -> Figures:
@@ -49,13 +56,14 @@ def find_rate(load: JavaProduceLoad) -> Figures:
 
 def run_java_produce(load: JavaProduceLoad) -> Figures:
     """Send `count` records. Raises RuntimeError with what the tool wrote."""
-    throughput = -1 if load.records_per_second == math.inf else round(load.records_per_second)
+    setting = load.setting
+    throughput = -1 if setting.records_per_second == math.inf else round(setting.records_per_second)
     cpu_began = _children_cpu_seconds()
     output = _run(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", TOPIC, "--num-records", str(load.count), "--record-size", str(load.record_bytes)),
+        *("--topic", TOPIC, "--num-records", str(load.count), "--record-size", str(setting.record_bytes)),
         *("--throughput", str(throughput)),
-        *("--producer-props", f"bootstrap.servers={load.address}", "acks=all", *load.settings),
+        *("--producer-props", f"bootstrap.servers={load.address}", "acks=all", *setting.properties),
     )
     found = PRODUCED.findall(output)
     if not found or int(found[-1][0]) != load.count:
@@ -64,7 +72,7 @@ def run_java_produce(load: JavaProduceLoad) -> Figures:
     return Figures(
         requests=load.count,
         seconds=load.count / float(per_second),
-        size_bytes=load.count * load.record_bytes,
+        size_bytes=load.count * setting.record_bytes,
         p50_ms=float(p50),
         p99_ms=float(p99),
         p999_ms=float(p999),

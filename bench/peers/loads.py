@@ -1,37 +1,29 @@
 """What the brokers of a run are put under, in the order in which it is done in each round.
 
-Names: `produce` and `fetch` are our own generators at a point; `java` is ProducerPerformance with records and batches
-of a size to so many partitions, its `article` setting is that of AutoMQ's article.
+Names: `produce` and `fetch` are our own generators at a point; those with Kafka's own
+producer are in `java_loads`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import attrs
 
 from bench.consume import BACKLOG, DATA_BYTES, SOURCE_OPTIONS, TAIL, FetchPoint, fill
 from bench.end_to_end import EndToEndLoad, run_end_to_end
 from bench.fetch_load import run_fetch
-from bench.figures import Result
+from bench.figures import requests_per_second
 from bench.peers.disk import DiskLoad, run_disk
-from bench.peers.java import (
-    JavaConsumeLoad,
-    JavaProduceLoad,
-    find_rate,
-    run_java_consume,
-    run_java_produce,
-)
+from bench.peers.java import JavaConsumeLoad, run_java_consume
+from bench.peers.java_loads import ARTICLE_RATE, JAVA_SECONDS, article, article_share, java_produce, record_size
 from bench.peers.lagging import LaggingLoad, run_lagging
 from bench.peers.librdkafka import LibrdkafkaLoad, run_librdkafka
 from bench.peers.load import TOPIC_SECONDS, Context, Load, Task
-from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN
+from bench.peers.names import DISK, KAFKA_DEFAULT, OWN
 from bench.peers.standing import STARTS_COUNT, IdleLoad, StartLoad, run_idle, run_starts
 from bench.points import LARGE_BATCH_BYTES, Point, standard_points
 from bench.produce_load import ProduceLoad, run_produce
-from kafscale.config.units import KIB, MIB, format_size
+from kafscale.config.units import KIB, MIB
 
 FIXED_RATES = {"95 MiB/s": 95 * MIB, "150 MB/s": 150_000_000}
 LIVE_RATE = ("30 MiB/s", 30 * MIB)  # beside a consumer that lags
@@ -46,13 +38,6 @@ IDLE_PARTITIONS = 1000
 IDLE = f"idle, {IDLE_PARTITIONS:,} partitions"
 IDLE_TIMES = 3.0  # as long as another load: a process that does nothing is seen in hundredths of a second only
 DISK_ALONE = "disk, 4 MiB synced"
-ARTICLE = "java article"
-ARTICLE_SHARE = 0.8
-ARTICLE_RECORD_BYTES = 64 * KIB
-ARTICLE_SETTINGS = ("batch.size=1048576", "linger.ms=1")
-ARTICLE_RATE = 2400
-
-JAVA_SECONDS = 4.0  # beside those of the broker: the JVM of the client, twice
 FILL_SECONDS = 4.0
 BACKLOG_BYTES = 1024 * MIB  # for ConsumerPerformance, whose first second is spent on getting warm
 SHARES = (0.1, 0.5, 0.9)
@@ -73,8 +58,8 @@ def all_loads() -> Sequence[Load]:
         _produce(CROWD, connections=CROWD_CONNECTIONS),
         article(),
         article(records_per_second=ARTICLE_RATE),
-        _article_share(),
-        *(_java(size, batch, partitions) for size, batch, partitions in records),
+        article_share(),
+        *(java_produce(size, batch, partitions) for size, batch, partitions in records),
         *(_librdkafka(size) for size in (KIB, 100)),
         *(_fetch(point) for point in sources),
         *(_java_consume(source) for source in (TAIL, BACKLOG)),
@@ -89,21 +74,8 @@ def produce_name(point: Point, rate: str = "") -> str:
     return f"produce {point}{' at ' if rate else ''}{rate}"
 
 
-def java_name(record_bytes: int, batch_bytes: int, partitions: int) -> str:
-    """`java 100B/16KiB/16`: records, batch.size, partitions."""
-    return f"java {_record_size(record_bytes)}/{format_size(batch_bytes)}/{partitions}"
-
-
-def _record_size(record_bytes: int) -> str:
-    return f"{record_bytes}B" if record_bytes < KIB else format_size(record_bytes)
-
-
 def end_to_end_name(share: float) -> str:
     return f"end to end {share:.0%}"
-
-
-def _requests_per_second(result: Result) -> float:
-    return result.requests_per_second
 
 
 # ---- nobody's work --------------------------------------------------------------------------------------------------
@@ -155,76 +127,12 @@ def _produce(point: Point, *, connections: int = 1, rate: tuple[str, float] = ("
     return Load(name=name, partitions=point.partitions, task=task)
 
 
-def _java(record_bytes: int, batch_bytes: int, partitions: int) -> Load:
-    name = java_name(record_bytes, batch_bytes, partitions)
-    return _java_load(name, partitions, record_bytes=record_bytes, settings=(f"batch.size={batch_bytes}",))
-
-
-def article(*, records_per_second: float = math.inf) -> Load:
-    """The setting of AutoMQ's article, as fast as it goes or throttled."""
-    if records_per_second == math.inf:
-        return _article_load(ARTICLE, also_at=(ENDPOINT,))
-    return _article_load(f"{ARTICLE} {records_per_second:.0f}/s", records_per_second=records_per_second)
-
-
-def _article_load(name: str, **further: Any) -> Load:
-    return _java_load(name, 1, record_bytes=ARTICLE_RECORD_BYTES, settings=ARTICLE_SETTINGS, **further)
-
-
-def _article_share() -> Load:
-    """At a share of what Kafka reaches in it with an fsync for every batch."""
-    name = f"{ARTICLE} {ARTICLE_SHARE:.0%}"
-
-    def task(context: Context) -> Task | None:
-        most = context.median(ARTICLE, KAFKA_DURABLE, _requests_per_second)
-        if most is None:
-            return None
-        return _article_load(name, records_per_second=ARTICLE_SHARE * most).task(context)
-
-    load = _article_load(name, records_per_second=ARTICLE_RATE)
-    return attrs.evolve(load, task=task, share_of=(ARTICLE, KAFKA_DURABLE))
-
-
-def _java_load(name: str, partitions: int, *, record_bytes: int, settings: tuple[str, ...], **further: Any) -> Load:
-    records_per_second = further.pop("records_per_second", math.inf)
-
-    def task(context: Context) -> Task:
-        load = JavaProduceLoad(
-            address=context.broker.address,
-            record_bytes=record_bytes,
-            settings=settings,
-            records_per_second=records_per_second,
-        )
-        return _java_task(context, name, load)
-
-    extra_seconds = TOPIC_SECONDS + JAVA_SECONDS
-    return Load(name=name, partitions=partitions, task=task, extra_seconds=extra_seconds, **further)
-
-
-def _java_task(context: Context, name: str, load: JavaProduceLoad) -> Task:
-    """The tool wants a number of records: as many as this broker took in an earlier round, or in a run to find out.
-
-    That run is the warm-up then.
-    """
-    known = load.records_per_second
-    if known == math.inf:
-        known = context.median(name, context.broker.name, _requests_per_second) or 0.0
-    found = None if known else context.runner.send(find_rate, load)
-    rate = found.requests / found.seconds if found else known
-
-    def lasting(seconds: float) -> JavaProduceLoad:
-        return attrs.evolve(load, count=math.ceil(rate * seconds))
-
-    warm_up = None if found else lasting(context.options.warm_up_seconds)
-    return Task(run=run_java_produce, load=lasting(context.options.seconds), warm_up=warm_up)
-
-
 def _librdkafka(record_bytes: int) -> Load:
     def task(context: Context) -> Task:
         load = LibrdkafkaLoad(address=context.broker.address, record_bytes=record_bytes, seconds=0)
         return context.timed(run_librdkafka, load)
 
-    return Load(name=f"librdkafka {_record_size(record_bytes)}", partitions=MANY_PARTITIONS, task=task)
+    return Load(name=f"librdkafka {record_size(record_bytes)}", partitions=MANY_PARTITIONS, task=task)
 
 
 # ---- fetch ----------------------------------------------------------------------------------------------------------
@@ -277,7 +185,7 @@ def _end_to_end(share: float) -> Load:
     most_load = produce_name(MIDDLE_BATCHES)
 
     def task(context: Context) -> Task | None:
-        most = context.median(most_load, context.broker.name, _requests_per_second)
+        most = context.median(most_load, context.broker.name, requests_per_second)
         if most is None:
             return None
         load = EndToEndLoad(

@@ -10,11 +10,11 @@ from xml.sax.saxutils import escape
 from rich.table import Table
 
 from bench.claims.plot import FONT, Plot, Point
-from bench.figures import Reading, Result, median_of
+from bench.figures import Reading, Result, median_of, mib_per_second, p99_ms
 from bench.peers.journal import Findings, Part
 from bench.peers.loads import DISK_ALONE, SHARES, end_to_end_name, produce_name
 from bench.peers.names import DISK, NO_BROKERS
-from bench.peers.targets import HEADINGS, TargetRow, mib_per_second, target_rows
+from bench.peers.targets import HEADINGS, TargetRow, target_rows
 from bench.points import LARGE_BATCH_BYTES
 from bench.points import Point as ProducePoint
 from bench.report import console, headings, rows
@@ -157,7 +157,7 @@ def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:
             x_label="% of what the broker took at produce 16KiB/64/1",
             y_label="p99 ms",
             series=_series(
-                results, {100 * share: end_to_end_name(share) for share in SHARES}, lambda each: each.figures.p99_ms
+                results, {100 * share: end_to_end_name(share) for share in SHARES}, p99_ms
             ),
             is_linear=True,
         ),

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import attrs
 
 from bench.consume import BACKLOG, TAIL
-from bench.figures import Reading, Result, median_of
+from bench.figures import Reading, Result, median_of, mib_per_second, p99_ms, requests_per_second
+from bench.peers.java_loads import ARTICLE, ARTICLE_SHARE, java_name
 from bench.peers.loads import (
-    ARTICLE,
-    ARTICLE_SHARE,
     DISK_ALONE,
     IDLE,
     LARGE_BATCHES,
     MANY_PARTITIONS,
     START,
-    java_name,
     produce_name,
 )
 from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
@@ -25,19 +23,6 @@ from kafscale.config.units import KIB
 
 DISK_SHARE = 0.8 / 2  # of what the disk takes: each byte is written to the WAL and to the bucket on it
 TOLERANCE = 0.05  # of what must be one: the first fetches read footers as well
-
-
-def mib_per_second(result: Result) -> float:
-    """A reading."""
-    return result.mib_per_second
-
-
-def _requests(result: Result) -> float:
-    return result.requests_per_second
-
-
-def _p99(result: Result) -> float:
-    return result.figures.p99_ms
 
 
 def _p50_seconds(result: Result) -> float:
@@ -141,19 +126,19 @@ TARGETS: Sequence[Target] = [
     Target(load=_LARGE, reading=mib_per_second, unit="MiB/s", peer=KAFKA_DURABLE, factor=2, or_disk_share=True),
     Target(load=_LARGE, reading=mib_per_second, unit="MiB/s", peer=KAFKA_DURABLE, factor=3, broker=OWN_MEMORY),
     *(
-        Target(load=produce_name(LARGE_BATCHES, "95 MiB/s"), reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE,
+        Target(load=produce_name(LARGE_BATCHES, "95 MiB/s"), reading=p99_ms, unit="p99 ms", peer=KAFKA_DURABLE,
                factor=factor, broker=broker, wanted=AT_MOST)
         for broker, factor in ((OWN, 1 / 5), (OWN_MEMORY, 1 / 10))
     ),
-    Target(load=produce_name(Point.parse("16KiB/64/16")), reading=_requests, unit="requests/s", peer=KAFKA_DEFAULT,
-           factor=2),
+    Target(load=produce_name(Point.parse("16KiB/64/16")), reading=requests_per_second, unit="requests/s",
+           peer=KAFKA_DEFAULT, factor=2),
     *(
-        Target(load=produce_name(Point.parse("1KiB/64/1")), reading=_requests, unit="requests/s", peer=peer,
+        Target(load=produce_name(Point.parse("1KiB/64/1")), reading=requests_per_second, unit="requests/s", peer=peer,
                factor=factor)
         for peer, factor in ((KAFKA_DEFAULT, 2), (KAFKA_DURABLE, 10))
     ),
     Target(load=ARTICLE, reading=mib_per_second, unit="MiB/s", peer=ENDPOINT, factor=0.9),
-    Target(load=f"{ARTICLE} {ARTICLE_SHARE:.0%}", reading=_p99, unit="p99 ms", peer=KAFKA_DURABLE, factor=1 / 5,
+    Target(load=f"{ARTICLE} {ARTICLE_SHARE:.0%}", reading=p99_ms, unit="p99 ms", peer=KAFKA_DURABLE, factor=1 / 5,
            wanted=AT_MOST),
     *(
         Target(load=java_name(size, batch, MANY_PARTITIONS), reading=mib_per_second, unit="MiB/s",

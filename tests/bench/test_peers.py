@@ -15,9 +15,10 @@ from bench.peers import __main__ as command
 from bench.peers.disk import DiskLoad, run_disk
 from bench.peers.endpoint import Endpoint
 from bench.peers.java import PRODUCED
+from bench.peers.java_loads import ARTICLE
 from bench.peers.journal import Journal
 from bench.peers.load import Load, Task
-from bench.peers.loads import ARTICLE, DISK_ALONE, IDLE, all_loads, end_to_end_name, produce_name
+from bench.peers.loads import DISK_ALONE, IDLE, all_loads, end_to_end_name, produce_name
 from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
 from bench.peers.page import write_page
 from bench.peers.plan import estimated_seconds, missing, pairs_of, turns_of
