@@ -9,7 +9,8 @@ import pytest
 
 from kafscale.errors import AccessDenied, NotFound, StoreError, StoreUnavailable
 from kafscale.store import directory as directory_module
-from kafscale.store.directory import SLICE_BYTES, STAGING_STALE_SECONDS, Directory
+from kafscale.store.directory import STAGING_STALE_SECONDS, Directory
+from kafscale.store.slices import SLICE_BYTES
 
 
 def no_pause():
