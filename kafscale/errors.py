@@ -21,6 +21,7 @@
     ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ RegistryError             the schema registry refused or gave no answer; names it and says what to do
     │  └─ UnknownSchema          it answers that it has no such id, subject or version
+    ├─ QueryError                a statement of SQL that is wrong, or whose execution failed; says what to do
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
     ├─ Fenced                    another broker has taken over what this one owned
@@ -139,6 +140,10 @@ class RegistryError(KafScaleError):
 
 class UnknownSchema(RegistryError):
     """The schema registry answers that it has no such id, subject or version."""
+
+
+class QueryError(KafScaleError):
+    """A statement of SQL is wrong, or Spark failed to execute it. The message says which, and what to do."""
 
 
 class DamagedObject(KafScaleError):

@@ -32,6 +32,7 @@ COMMANDS = (
     "adopt",
     "verify",
     "storage",
+    "sql",
 )
 
 

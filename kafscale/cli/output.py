@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import IO, Any
 
 import attrs
 import click
@@ -24,10 +24,15 @@ def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstanc
     names = [field.name for field in attrs.fields(row_class)]
     titles = [name.replace("_", " ") for name in names]
     cells = [[_cell(getattr(row, name)) for name in names] for row in rows]
-    if sys.stdout.isatty():
+    show_cells(titles if sys.stdout.isatty() else [title.upper() for title in titles], cells)
+
+
+def show_cells(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[str] | None = None) -> None:
+    """Print a table on a terminal, and plain columns elsewhere. file: instead of stdout."""
+    if (file or sys.stdout).isatty():
         _show_table(titles, cells)
     else:
-        _show_columns([title.upper() for title in titles], cells)
+        _show_columns(titles, cells, file)
 
 
 def show_json(value: Any) -> None:
@@ -50,7 +55,7 @@ def _cell(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _show_table(titles: list[str], cells: list[list[str]]) -> None:
+def _show_table(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -65,8 +70,8 @@ def _show_table(titles: list[str], cells: list[list[str]]) -> None:
     Console().print(table)
 
 
-def _show_columns(titles: list[str], cells: list[list[str]]) -> None:
+def _show_columns(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[str] | None) -> None:
     lines = [titles, *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
     for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), file=file)

@@ -30,6 +30,7 @@ BOOTSTRAP_VARIABLE = "KAFSCALE_BOOTSTRAP"
 DEFAULT_SOURCE = "default"
 
 _OTHER_VARIABLES = (CONFIG_VARIABLE, BOOTSTRAP_VARIABLE)
+_COMMANDS_VARIABLE = re.compile(r"KAFSCALE_SQL_\w+")  # of one command alone, which reads them itself
 _KUBERNETES_VARIABLE = re.compile(r"KAFSCALE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP)(_\w+)?)?)")
 
 
@@ -92,9 +93,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
             continue
         if variable in by_variable:
             given[by_variable[variable].attribute] = _Given(text, variable, f"environment {variable}")
-        elif variable not in _OTHER_VARIABLES and not _KUBERNETES_VARIABLE.fullmatch(variable):
+        elif not _is_of_others(variable):
             raise ConfigError(f"{variable}: '{text}' sets no option; allowed: {_nearest(variable, by_variable)}")
     return given
+
+
+def _is_of_others(variable: str) -> bool:
+    patterns = (_COMMANDS_VARIABLE, _KUBERNETES_VARIABLE)
+    return variable in _OTHER_VARIABLES or any(each.fullmatch(variable) for each in patterns)
 
 
 def _from_file(path: str) -> dict[str, _Given]:

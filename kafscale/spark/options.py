@@ -141,6 +141,11 @@ OPTIONS: Sequence[Option] = (
         doc="Whether conditions on `partition`, `offset` and `timestamp` spare reading. One query per `load()`; needs "
         "`spark.sql.python.filterPushdown.enabled`.",
     ),
+    Option(
+        name="maxScanBytes",
+        used_in="batch",
+        doc="A query that would read more of the bucket fails before it begins, and says how much it would be.",
+    ),
     Option(name="groupIdPrefix", used_in="read", doc="Accepted and ignored: nothing here has a consumer group."),
     Option(
         name="kafka.isolation.level",
@@ -274,10 +279,11 @@ class ReadOptions:
 
 @attrs.frozen(kw_only=True)
 class BatchOptions:
-    """Where a batch query begins and ends."""
+    """Where a batch query begins and ends, and how much it may read."""
 
     starting: OffsetLimit
     ending: OffsetLimit
+    max_scan_bytes: int | None = None
 
     @classmethod
     def of(cls, given: Given) -> BatchOptions:
@@ -292,7 +298,7 @@ class BatchOptions:
         for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if given.text(name) is not None:
                 logger.warning("%s is ignored in a batch query", name)
-        return cls(starting=starting, ending=ending)
+        return cls(starting=starting, ending=ending, max_scan_bytes=given.count("maxScanBytes"))
 
 
 @attrs.frozen(kw_only=True)

@@ -68,7 +68,9 @@ class Planner:
                 )
         if options.ending.has(LATEST):
             self.report_damaged(logs.values())
-        return self.splits(logs, starts, ends, bounds=bounds)
+        found = self.splits(logs, starts, ends, bounds=bounds)
+        _check_size(found, options.max_scan_bytes)
+        return found
 
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
         """What has these offsets. Raises DataLoss, StoreError."""
@@ -126,6 +128,17 @@ class Planner:
 
     def _lose(self, log: PartitionLog, start_offset: int, end_offset: int, why: str) -> None:
         self.report(f"offsets {start_offset} to {end_offset - 1} of partition {log.partition} of {log.topic}: {why}")
+
+
+def _check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
+    """Raises ConfigError."""
+    scan_bytes = sum(split.size_bytes for split in splits)
+    if max_scan_bytes is not None and scan_bytes > max_scan_bytes:
+        topics = ", ".join(sorted({split.topic for split in splits}))
+        raise ConfigError(
+            f"the query would read {scan_bytes:,} bytes of {topics}, and maxScanBytes is {max_scan_bytes:,}: bound it "
+            "by conditions on timestamp, offset or partition, or raise the limit"
+        )
 
 
 def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:

@@ -1,0 +1,58 @@
+"""Statements about topics that Spark does not have, answered from the bucket's listing: no record is read.
+
+SHOW TOPICS [LIKE 'pattern']         names; * and | in the pattern as in SHOW TABLES
+SHOW PARTITIONS FROM topic           offsets, segments and bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from kafscale.errors import QueryError
+from kafscale.spark.sql.tokens import Token, tokenize
+from kafscale.spark.sql.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARTITION_COLUMNS = "partition INT, start_offset BIGINT, end_offset BIGINT, segments INT, bytes BIGINT"
+
+
+def answer(statement: str, topics: Topics) -> DataFrame | None:
+    """None if it is not one of these. Raises ConfigError, QueryError, StoreError."""
+    tokens = [token for token in tokenize(statement) if token.text != ";"]
+    words = [token.word for token in tokens]
+    if words[:2] == ["SHOW", "TOPICS"]:
+        return _show_topics(tokens[2:], topics)
+    if words[:2] == ["SHOW", "PARTITIONS"] and words[2:3] in (["FROM"], ["IN"]):
+        return _show_partitions("".join(token.name for token in tokens[3:]), topics)
+    return None
+
+
+def _show_topics(rest: Sequence[Token], topics: Topics) -> DataFrame:
+    pattern = rest[-1].text.strip("'\"").lower() if rest else "*"
+    if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
+        raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")
+    names = [name for name in topics.names() if any(fnmatchcase(name.lower(), each) for each in pattern.split("|"))]
+    return topics.spark.createDataFrame([(name,) for name in names], "topic STRING")
+
+
+def _show_partitions(topic: str, topics: Topics) -> DataFrame:
+    with closing(topics.planner()) as planner:
+        logs = planner.catalog.partitions(topic)
+    if not logs:
+        raise topics.no_such(topic)
+    rows = [
+        (
+            index,
+            log.start_offset,
+            log.end_offset,
+            len(log.segments),
+            sum(segment.size_bytes for segment in log.segments),
+        )
+        for index, log in logs.items()
+    ]
+    return topics.spark.createDataFrame(rows, PARTITION_COLUMNS)

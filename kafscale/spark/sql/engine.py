@@ -1,0 +1,154 @@
+"""From a statement to a DataFrame: each reference to a topic in it gets a `load()` of its own, made for this statement.
+
+Spark parses the statement; the places where it names topics are replaced by names of temporary views, which are gone
+when it has been analysed. So conditions on one reference leave nothing out for another one, and what a statement reads
+is what was in the bucket when it was given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from kafscale.errors import QueryError
+from kafscale.spark.sql import commands
+from kafscale.spark.sql.clauses import Bound, Clauses, duration_ms
+from kafscale.spark.sql.failures import spark_errors
+from kafscale.spark.sql.references import Argument, Call, Found, Reference, find
+from kafscale.spark.sql.tokens import tokenize
+from kafscale.spark.sql.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
+FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and tail('orders', 20, PARTITION)"
+
+
+@attrs.frozen(kw_only=True)
+class Edit:
+    """A place in the text, and what is to stand there."""
+
+    start: int
+    end: int
+    text: str
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Engine:
+    """Answers statements. `catalogs` are names of Spark's catalogs: what begins with one of them is no topic."""
+
+    topics: Topics
+    catalogs: Sequence[str] = ()
+    _numbers: Iterator[int] = attrs.field(factory=count, init=False)
+
+    def frame(self, statement: str) -> DataFrame:
+        """Rows of a query; a command has been executed. Raises ConfigError, QueryError, StoreError."""
+        answered = commands.answer(statement, self.topics)
+        return self._query(statement) if answered is None else answered
+
+    def _query(self, statement: str) -> DataFrame:
+        clauses = Clauses.of(statement)
+        spark = self.topics.spark
+        session: Any = spark._jsparkSession  # which Spark's parser is reached by alone
+        with spark_errors():
+            plan = session.sessionState().sqlParser().parsePlan(clauses.text)
+            found = find(plan, clauses.text)
+        with self._views() as views, self._naming_topics(), spark_errors():
+            edits = [*self._references(found, clauses, views), *self._calls(found, clauses, views)]
+            if edits and found.keeps_query:
+                raise QueryError(
+                    "a view or a cached table would keep what its topics have now: name the query by WITH instead"
+                )
+            return spark.sql(_edited(clauses.text, edits))
+
+    @contextmanager
+    def _views(self) -> Iterator[list[str]]:
+        """Names of views, which are dropped at the end of the block."""
+        names: list[str] = []
+        try:
+            yield names
+        finally:
+            for name in names:
+                self.topics.spark.catalog.dropTempView(name)
+
+    @contextmanager
+    def _naming_topics(self) -> Iterator[None]:
+        """Of a name that there is not, say which topics there are."""
+        try:
+            yield
+        except QueryError as exc:
+            unknown = re.search(r"The table or view `(.+?)` cannot be found", str(exc))
+            if unknown is None:
+                raise
+            raise self.topics.no_such(unknown[1].replace("`.`", ".")) from exc
+
+    def _references(self, found: Found, clauses: Clauses, views: list[str]) -> Iterator[Edit]:
+        for each in found.references:
+            if self._is_topic(each):
+                bound = clauses.bound_at(each.start)
+                view = self._view(self.topics.frame(each.name, bound, options=each.options), views)
+                text = f"({view} AS {_quoted(each.parts[-1])})" if each.is_relation else view
+                yield Edit(start=each.start, end=each.end, text=text)
+
+    def _calls(self, found: Found, clauses: Clauses, views: list[str]) -> Iterator[Edit]:
+        for each in found.calls:
+            bound, partition = _bound_of(each)
+            if not (TOPIC_NAME.fullmatch(each.topic) and self.topics.has(each.topic)):
+                raise self.topics.no_such(each.topic)
+            full = clauses.bound_at(each.start).is_full
+            view = self._view(
+                self.topics.frame(each.topic, attrs.evolve(bound, is_full=full), partition=partition), views
+            )
+            yield Edit(start=each.start, end=each.end, text=f"({view} AS {_quoted(each.topic)})")
+
+    def _is_topic(self, reference: Reference) -> bool:
+        if len(reference.parts) > 1 and reference.parts[0] in self.catalogs:
+            return False
+        return TOPIC_NAME.fullmatch(reference.name) is not None and self.topics.has(reference.name)
+
+    def _view(self, frame: DataFrame, views: list[str]) -> str:
+        name = f"kafscale_reference_{next(self._numbers)}"
+        frame.createOrReplaceTempView(name)
+        views.append(name)
+        return name
+
+
+def _edited(text: str, edits: Sequence[Edit]) -> str:
+    for each in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = text[: each.start] + each.text + text[each.end :]
+    return text
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def _bound_of(call: Call) -> tuple[Bound, int | None]:
+    """Raises QueryError."""
+    match call.function, call.arguments:
+        case "last", [Argument(int(last_ms), True)]:
+            return Bound(last_ms=last_ms), None
+        case "last", [Argument(str(text))]:
+            return Bound(last_ms=_duration_of(text)), None
+        case "tail", [Argument(int(tail_count), False)] if tail_count >= 0:
+            return Bound(tail_count=tail_count), None
+        case "tail", [Argument(int(tail_count), False), Argument(int(partition), False)] if tail_count >= 0:
+            return Bound(tail_count=tail_count), partition
+    raise QueryError(f"{call.function}() is called in another way; there are {FUNCTION_FORMS}")
+
+
+def _duration_of(text: str) -> int:
+    tokens = tokenize(text)
+    try:
+        last_ms, used = duration_ms(tokens)
+    except ValueError as exc:
+        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES") from exc
+    if used != len(tokens):
+        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES")
+    return last_ms

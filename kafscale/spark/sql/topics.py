@@ -1,0 +1,102 @@
+"""Topics as DataFrames. Each is made by a `load()` of its own, since Spark keeps what conditions let it leave out, and
+what there was to read, for all queries on one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import attrs
+
+from kafscale.errors import QueryError
+from kafscale.spark.options import Given, ReadOptions
+from kafscale.spark.planning import Planner
+from kafscale.spark.source import NAME
+from kafscale.spark.sql.clauses import Bound
+from kafscale.spark.sql.tails import tail_offsets
+from kafscale.store.paths import topic_name_prefix
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # what conditions spare reading by needs it
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Topics:
+    """The topics of a bucket.
+
+    options: of `format("kafscale")`, without those that say what to read. `clock` is in seconds.
+    """
+
+    spark: SparkSession
+    options: Mapping[str, str]
+    max_scan_bytes: int | None = None
+    clock: Callable[[], float] = time.time
+
+    def names(self) -> Sequence[str]:
+        """In order. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            return planner.catalog.topics()
+
+    def has(self, name: str) -> bool:
+        """Whether anything of it is in the bucket. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            prefix = topic_name_prefix(name, namespace=planner.options.namespace)
+            return next(iter(planner.catalog.bucket.list(prefix)), None) is not None
+
+    def frame(
+        self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """What the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
+
+        partition: the tail of this one alone. options: for this frame alone.
+        """
+        what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
+        chosen = {"pushFilters": "true", **self.options, **self._limit(bound), **what, **(options or {})}
+        frame = self.spark.read.format(NAME).options(**chosen).load()
+        if bound.last_ms is not None:
+            frame = frame.where(f"timestamp >= timestamp_millis({int(self.clock() * 1000) - bound.last_ms})")
+        return frame if bound.tail_count is None else _last_of(frame, bound.tail_count)
+
+    def _limit(self, bound: Bound) -> dict[str, str]:
+        if self.max_scan_bytes is None or bound.is_full:
+            return {}
+        return {"maxScanBytes": str(self.max_scan_bytes)}
+
+    def _tail(self, topic: str, count: int, partition: int | None) -> dict[str, str]:
+        with closing(self.planner()) as planner:
+            starts = tail_offsets(planner.catalog, topic, count, partition)
+        if not starts:
+            raise QueryError(f"topic '{topic}' has no partition {partition} in the bucket")
+        return {
+            "assign": json.dumps({topic: list(starts)}),
+            "startingOffsets": json.dumps({topic: {str(index): start for index, start in starts.items()}}),
+        }
+
+    def no_such(self, name: str) -> QueryError:
+        """To be raised: says which topics there are."""
+        there = self.names()
+        near = difflib.get_close_matches(name, there, n=1) or there[:5]
+        told = f"topics: {', '.join(near)}" if near else "there is no topic at all"
+        return QueryError(
+            f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
+            "that were just produced come into the bucket by `kafscale flush`"
+        )
+
+    def planner(self) -> Planner:
+        """To be closed. Raises ConfigError."""
+        return Planner.of(ReadOptions.of(Given({**self.options, "subscribePattern": ".*"})))
+
+
+def _last_of(frame: DataFrame, count: int) -> DataFrame:
+    """By timestamp; of one partition, by offset."""
+    from pyspark.sql.functions import col
+
+    newest = frame.orderBy(col("timestamp").desc(), col("partition"), col("offset").desc()).limit(count)
+    ordered: DataFrame = newest.orderBy("timestamp", "partition", "offset")
+    return ordered

@@ -1,0 +1,192 @@
+"""Statements over a bucket that a broker process has written: right rows, and of the bucket only what they need."""
+
+import json
+
+import pytest
+
+from kafscale.errors import QueryError
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+]
+
+NOW_SECONDS = 1_700_000_240
+
+
+@pytest.fixture(scope="module")
+def engine(spark, store):
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.topics import Topics
+
+    return Engine(topics=Topics(spark=spark, options={"store": store}, clock=lambda: NOW_SECONDS))
+
+
+def rows(frame) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def segments_read(frame) -> int:
+    from kafscale.spark.sql.plans import splits_of
+
+    return len({range.key for split in splits_of(frame) for range in split.ranges})
+
+
+@pytest.mark.parametrize(
+    ("statement", "found", "segments"),
+    [
+        ("select count(*) from orders", 240, 8),
+        ("select count(*) from `order-lines.v1` where offset >= 90 and partition = 1", 30, 1),
+        ("select count(*) from orders where timestamp >= timestamp_millis(1700000180000)", 60, 2),
+        ("select count(*) from orders LAST 1 minute", 60, 2),
+        ("select count(*) from last('orders', interval 60 seconds)", 60, 2),
+        ("select count(*) from last(orders, '1m') o where o.partition = 0", 30, 1),
+        ("select count(*) from orders tail 20", 20, 2),
+        ("select min(offset) from tail('orders', 20, 1)", 100, 1),
+        ("select count(*) from orders LAST 10s TAIL 100", 10, 2),
+        ("with x as (select * from orders where offset < 10) select count(*) from x", 20, 2),
+        ("with orders as (select * from orders where offset < 10) select count(orders.key) from orders", 20, 2),
+        ("select count(*) from (table orders) where offset < 10", 20, 2),
+        ('select count(*) from orders with (endingOffsets = \'{"orders":{"0":10,"1":0}}\') o', 10, 1),
+        ("select count(orders.key) from orders tablesample (100 percent) where orders.offset < 10", 20, 8),
+        ("from orders |> where offset < 10 |> aggregate count(*)", 20, 2),
+        ("select count(*) from identifier('orders') where offset < 10", 20, 2),
+        (
+            "select (select max(offset) from orders where offset < 40) from orders where offset = 7 and partition = 0",
+            39,
+            3,
+        ),
+    ],
+)
+def test_a_statement_reads_what_it_needs(engine, statement, found, segments):
+    frame = engine.frame(statement)
+    assert rows(frame)[0] == (found,)
+    assert segments_read(frame) == segments
+
+
+def test_a_topic_joined_with_itself_is_bound_on_each_side(engine):
+    frame = engine.frame(
+        "select count(*), max(o.offset), min(p.offset) from orders o join orders p on o.key = p.key "
+        "where o.offset < 30 and p.offset >= 90 and o.partition = 0 and p.partition = 0"
+    )
+    assert rows(frame) == [(30 * 30 // 5, 29, 90)]
+    assert segments_read(frame) == 2
+
+
+def test_each_side_of_a_union_reads_its_own(engine):
+    frame = engine.frame(
+        "select offset from orders where offset < 2 union all select offset from orders where offset >= 118"
+    )
+    assert sorted(rows(frame)) == [(offset,) for offset in (0, 0, 1, 1, 118, 118, 119, 119)]
+    assert segments_read(frame) == 4
+
+
+def test_topics_are_joined_in_a_window_of_time(engine):
+    frame = engine.frame(
+        "select o.offset, l.offset from orders o join `order-lines.v1` l on o.key = l.key "
+        "and l.timestamp between o.timestamp - interval 5 seconds and o.timestamp + interval 5 seconds "
+        "where o.offset < 3 and o.partition = 0 order by 1"
+    )
+    assert rows(frame) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_what_came_since_is_there_for_the_next_statement(spark, tmp_path):
+    import attrs
+
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.topics import Topics
+    from kafscale.store.paths import SegmentKey
+    from kafscale.testing.segment_objects import make_batches, version_2_objects
+
+    key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
+    version_2_objects(key, make_batches(0, 10)).write_to(tmp_path)
+    engine = Engine(topics=Topics(spark=spark, options={"store": f"file:{tmp_path}"}))
+    assert rows(engine.frame("select count(*) from t")) == [(30,)]
+    version_2_objects(attrs.evolve(key, base_offset=30), make_batches(30, 10)).write_to(tmp_path)
+    assert rows(engine.frame("select count(*) from t")) == [(60,)]
+    assert rows(engine.frame("select max(offset) from t tail 5")) == [(59,)]
+
+
+def test_a_description(engine):
+    assert [row[0] for row in rows(engine.frame("describe orders"))][:3] == ["key", "value", "topic"]
+    assert "BatchScan kafscale" in rows(engine.frame("explain select * from orders"))[0][0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("select * from ordrs", r"no topic, table or view 'ordrs' \(topics: orders\)"),
+        ("select * from tail('ordrs', 5)", r"no topic, table or view 'ordrs' \(topics: orders\)"),
+        ("select * from last('orders')", "called in another way"),
+        ("select * from last('orders', interval 1 month)", "called in another way"),
+        ("select * from tail('orders', 5, 7)", "no partition 7"),
+        ("create temp view v as select * from orders", "name the query by WITH"),
+        ("select * from stream orders", "spark.readStream"),
+        ("begin select * from orders; end", "one by one"),
+        ("selct 1", "Syntax error at or near 'selct'"),
+        ("select nothing from orders", "`nothing` cannot be resolved"),
+        ("delete from orders where offset = 1", "orders"),
+    ],
+)
+def test_what_is_wrong_is_told(engine, statement, told):
+    with pytest.raises(QueryError, match=told):
+        engine.frame(statement)
+
+
+def test_no_views_are_left_behind(spark, engine):
+    engine.frame("select * from orders o, orders p")
+    with pytest.raises(QueryError):
+        engine.frame("select nothing from orders")
+    assert spark.catalog.listTables() == []
+
+
+def test_a_scan_past_the_limit_says_how_much_it_would_read(spark, store):
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.failures import spark_errors
+    from kafscale.spark.sql.topics import Topics
+
+    limited = Engine(topics=Topics(spark=spark, options={"store": store}, max_scan_bytes=5000))
+    with (
+        pytest.raises(QueryError, match=r"would read [\d,]+ bytes of orders, and maxScanBytes is 5,000"),
+        spark_errors(),
+    ):
+        limited.frame("select count(*) from orders").collect()
+    assert rows(limited.frame("select count(*) from orders where offset < 5")) == [(10,)]
+    assert rows(limited.frame("select count(*) from orders scan full")) == [(240,)]
+
+
+def test_rows_as_text(engine):
+    from kafscale.spark.sql.formats import csv_lines, first_cells, json_lines
+
+    frame = engine.frame(
+        "select key, x'ff00' as raw, key, timestamp, cast(null as int) as nothing, '' as empty, '\"a\",b' as quoted, "
+        "named_struct('a', 1) as nested from orders where partition = 1 and offset < 2 order by offset"
+    )
+    assert first_cells(frame, 1).rows == [("key 1", "0xFF00", "key 1", "2023-11-14 22:13:21", None, "", '"a",b', "{1}")]
+    assert first_cells(frame, 1).has_more
+    assert not first_cells(frame, 2).has_more
+    header, first, _ = csv_lines(frame)
+    assert header == "key,raw,key,timestamp,nothing,empty,quoted,nested\n"
+    assert first == 'key 1,0xFF00,key 1,2023-11-14 22:13:21,,"","""a"",b",{1}\n'
+    first, _ = map(json.loads, json_lines(frame))
+    assert first == {
+        "key": "key 1",
+        "raw_base64": "/wA=",
+        "key_2": "key 1",
+        "timestamp": "2023-11-14T22:13:21.000Z",
+        "empty": "",
+        "quoted": '"a",b',
+        "nested": {"a": 1},
+    }
+
+
+def test_rows_as_parquet(spark, engine, tmp_path):
+    from kafscale.spark.sql.formats import write_parquet
+
+    write_parquet(
+        engine.frame("select o.key, p.key from orders o join orders p using (offset, partition)"), f"{tmp_path}/x"
+    )
+    found = spark.read.parquet(f"{tmp_path}/x")
+    assert found.columns == ["key", "key_2"]
+    assert found.count() == 240
