@@ -195,7 +195,8 @@ class Connection:
         if request.throttle_ms:
             self._mute(request.throttle_ms)
         if isinstance(request.pending, PendingProduce):
-            self._plain.learn(frame)
+            if lease is None:  # one that was received into the pool is never matched, and long to look at
+                self._plain.learn(frame)
             if request.pending.incomplete:
                 await self._complete(request.pending)
             else:

@@ -290,6 +290,20 @@ async def test_a_large_produce_is_received_into_the_pool_and_stays_there_once(ru
     assert pool.used_bytes == 0
 
 
+async def test_large_produces_are_not_copied_to_learn_what_small_ones_are_like(
+    running: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[int] = []
+    monkeypatch.setattr(
+        "kafscale.server.connection.PlainProduces.learn", lambda self, frame: learned.append(len(frame))
+    )
+    client = await running.connect()
+    for size_bytes in (100, 400_000, 200):
+        await client.request(_produce(bytes(size_bytes)), ProduceResponse)
+    assert len(learned) == 2
+    assert max(learned) < 1000
+
+
 async def test_a_producer_waits_while_the_pool_is_exhausted_and_loses_nothing(running: MemoryBroker) -> None:
     client = await running.connect()
     pool = running.broker.services.log.pool
