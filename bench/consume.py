@@ -26,7 +26,7 @@ TAIL, BACKLOG = "tail", "backlog"
 DATA_BYTES = 128 * MIB  # of all partitions; the default chunk pool holds it without pressure
 FETCH_BYTES = MIB
 LOAD_IN_FLIGHT = 64
-LOAD_MAX_SECONDS = 120
+LOAD_MAX_SECONDS = 300
 SOURCE_OPTIONS = {
     TAIL: ("--flush-interval", "1h", "--segment-bytes", "1GiB"),
     BACKLOG: ("--flush-interval", "2s"),
@@ -103,7 +103,9 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes
         seconds=LOAD_MAX_SECONDS,
         count=batches_per_partition * point.partitions,
     )
-    runner.send(run_produce, load)
+    filled = runner.send(run_produce, load)
+    if filled.requests < load.count:
+        raise RuntimeError(f"{filled.requests} of {load.count} batches were there after {LOAD_MAX_SECONDS} s")
     if point.source == BACKLOG:
         broker.flush()
     return FetchLoad(

@@ -23,7 +23,7 @@ from kafscale.config import Address
 
 SHOWN_ERROR_LENGTH = 300
 TRUSTED_SECONDS = 120.0  # an estimate weighs as much as so long a time in which it was right
-MOST_GETS_FROM_MEMORY = 0.01  # per request: the broker reads its own things now and then
+MOST_GETS_FROM_MEMORY = 0.1  # per request: the broker reads its own things now and then
 
 
 @attrs.define(eq=False)
