@@ -1,6 +1,6 @@
 """A4: the p99 latency at that load, and at a fixed 150 MB/s, is a fraction of Apache Kafka's.
 
-The run of A3, and the same setting at `--throughput` of 150 MB/s, which is what counts: unthrottled, a latency is the
+The run of A3, and the same setting throttled to 150 MB/s, which is what counts: unthrottled, a latency is the
 time that a record waits in the producer's own buffer. It holds if the p99 is at most a fifth of Kafka's. Needs Java 17
 and Maven.
 """

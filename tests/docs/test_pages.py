@@ -52,6 +52,6 @@ def test_options_exist(page: Path) -> None:
 
 
 def _flags_of_commands() -> set[str]:
-    """Those of every other command, from the sources of `kafscale.cli`."""
-    sources = (REPOSITORY / "kafscale" / "cli").glob("*.py")
+    """Those of every other command, from the sources of `kafscale.cli` and `bench`."""
+    sources = [*(REPOSITORY / "kafscale" / "cli").glob("*.py"), *(REPOSITORY / "bench").rglob("*.py")]
     return {flag for source in sources for flag in _FLAG.findall(source.read_text())}
