@@ -34,6 +34,7 @@ from kafscale.api.quotas import Quotas
 from kafscale.api.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_broker_metrics, register_s3_wal_metrics
+from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.group_settings import GroupSettings
 from kafscale.cluster.groups import GroupCoordinator
@@ -180,6 +181,7 @@ class Broker:
             check_lead=lead.check.confirm,
         )
         draining = trio.Event()
+        client_quotas = ClientQuotas(metadata)
         self.services = Services(
             settings=settings,
             metrics=self.metrics,
@@ -191,7 +193,8 @@ class Broker:
             producer_ids=ProducerIds(metadata),
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
-            quotas=Quotas.of(settings, self.metrics),
+            client_quotas=client_quotas,
+            quotas=Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics),
             check_lead=None if settings.durability is Durability.WAL else lead.check.confirm,
         )
         return log
@@ -201,6 +204,7 @@ class Broker:
         services = self.services
         await services.topics.load()
         await services.groups.load()
+        await services.client_quotas.load()
         for topic in services.topics.all():
             log.open_topic(_spec(services.topics, topic))
         await log.restore()

@@ -72,7 +72,7 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         return FetchReply(FetchResponse(error_code=exc.code))
     quota = services.quotas.consumer
     if quota is not None:  # as in Kafka: what is above this would hold the client back whatever it did before
-        request.max_bytes = min(request.max_bytes, quota.burst_bytes)
+        request.max_bytes = int(min(request.max_bytes, quota.burst_bytes(call.client_id)))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, request, context)
     reply = FetchReply(_response(context, look), look.held)

@@ -12,13 +12,16 @@ wasted.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import attrs
 import trio
 
+from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, ClientQuotas
 from kafscale.config import Settings
-from kafscale.metrics import Histogram, Metrics
+from kafscale.metrics import Histogram, HistogramFamily, Metrics
 
 WINDOW_SECONDS = 1.0  # Kafka: quota.window.size.seconds
 WINDOWS_COUNT = 11  # Kafka: quota.window.num
@@ -52,7 +55,7 @@ class ByteRate:
         while now - windows[0].last_at >= WINDOWS_COUNT * WINDOW_SECONDS or len(windows) > WINDOWS_COUNT + 1:
             windows.popleft()
 
-    def excess_seconds(self, bytes_per_second: int, now: float) -> float:
+    def excess_seconds(self, bytes_per_second: float, now: float) -> float:
         """After an `add`: the time without any more in which the rate comes down to that; negative if it is below."""
         elapsed = now - self._windows[0].began_at
         missing_windows = max(0, WINDOWS_COUNT - 1 - int(elapsed / WINDOW_SECONDS))
@@ -62,20 +65,33 @@ class ByteRate:
 
 @attrs.define(eq=False, kw_only=True)
 class ByteRateQuota:
-    """What each client id may do, over all of its connections together."""
+    """What each client id may do, over all of its connections together. `limit` is its bytes per second, if any."""
 
-    bytes_per_second: int
+    limit: Callable[[str], float | None]
     throttled_seconds: Histogram
     _rates: OrderedDict[str, ByteRate] = attrs.field(factory=OrderedDict, init=False)
 
-    @property
-    def burst_bytes(self) -> int:
+    def burst_bytes(self, client_id: str) -> float:
         """What a client may do at once that was silent before."""
-        return int(self.bytes_per_second * (WINDOWS_COUNT - 1) * WINDOW_SECONDS)
+        bytes_per_second = self.limit(client_id)
+        return math.inf if bytes_per_second is None else bytes_per_second * (WINDOWS_COUNT - 1) * WINDOW_SECONDS
 
     def throttle_ms(self, client_id: str, size_bytes: int) -> int:
         """Count what a client has sent or got. Returns for how long it is to hold back now."""
-        rates, key = self._rates, client_id[:CLIENT_ID_MAX_LENGTH]
+        bytes_per_second = self.limit(client_id)
+        if bytes_per_second is None:
+            return 0
+        now = trio.current_time()
+        rate = self._rate(client_id[:CLIENT_ID_MAX_LENGTH])
+        rate.add(size_bytes, now)
+        throttle_ms = round(rate.excess_seconds(bytes_per_second, now) * 1000)
+        if throttle_ms <= 0:
+            return 0
+        self.throttled_seconds.observe(throttle_ms / 1000)
+        return min(throttle_ms, THROTTLE_MAX_MS)
+
+    def _rate(self, key: str) -> ByteRate:
+        rates = self._rates
         rate = rates.get(key)
         if rate is None:
             rate = rates[key] = ByteRate()
@@ -83,40 +99,48 @@ class ByteRateQuota:
                 rates.popitem(last=False)
         else:
             rates.move_to_end(key)
-        now = trio.current_time()
-        rate.add(size_bytes, now)
-        throttle_ms = round(rate.excess_seconds(self.bytes_per_second, now) * 1000)
-        if throttle_ms <= 0:
-            return 0
-        self.throttled_seconds.observe(throttle_ms / 1000)
-        return min(throttle_ms, THROTTLE_MAX_MS)
+        return rate
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Quotas:
-    """The quotas of a broker; None where there is none."""
+    """The quotas of a broker: `producer` and `consumer` are None while no client has one, so that none is looked for.
 
-    producer: ByteRateQuota | None = None
-    consumer: ByteRateQuota | None = None
+    A client id's rate goes before the default of client ids, and that before what the settings say.
+    """
 
-    @classmethod
-    def of(cls, settings: Settings, metrics: Metrics) -> Quotas:
-        """Those that the settings ask for."""
-        if not settings.producer_byte_rate and not settings.consumer_byte_rate:
-            return cls()
-        throttled = metrics.histogram(
+    settings: Settings
+    client_quotas: ClientQuotas
+    metrics: Metrics
+    producer: ByteRateQuota | None = attrs.field(default=None, init=False)
+    consumer: ByteRateQuota | None = attrs.field(default=None, init=False)
+
+    _throttled_seconds: HistogramFamily = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._throttled_seconds = self.metrics.histogram(
             "kafscale_throttle_seconds",
             "How long clients above their quota were told to hold back.",
             "quota",
             bounds=THROTTLE_BUCKETS_SECONDS,
         )
+        self.client_quotas.on_changed = self._update
+        self._update()
 
-        def quota(name: str, bytes_per_second: int) -> ByteRateQuota | None:
-            if not bytes_per_second:
-                return None
-            return ByteRateQuota(bytes_per_second=bytes_per_second, throttled_seconds=throttled.of(name))
+    def _update(self) -> None:
+        """What was counted stays, so that a lower rate acts at once."""
+        settings = self.settings
+        self.producer = self._quota(self.producer, "producer", PRODUCER_BYTE_RATE, settings.producer_byte_rate)
+        self.consumer = self._quota(self.consumer, "consumer", CONSUMER_BYTE_RATE, settings.consumer_byte_rate)
 
-        return cls(
-            producer=quota("producer", settings.producer_byte_rate),
-            consumer=quota("consumer", settings.consumer_byte_rate),
-        )
+    def _quota(self, present: ByteRateQuota | None, name: str, key: str, setting: int) -> ByteRateQuota | None:
+        if not setting and not self.client_quotas.has(key):
+            return None
+        if present is not None:
+            return present
+
+        def limit(client_id: str) -> float | None:
+            own = self.client_quotas.limit(key, client_id)
+            return (setting or None) if own is None else own
+
+        return ByteRateQuota(limit=limit, throttled_seconds=self._throttled_seconds.of(name))

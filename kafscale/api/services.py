@@ -9,6 +9,7 @@ import trio
 
 from kafscale.api.fetch_sessions import FetchSessions
 from kafscale.api.quotas import Quotas
+from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.groups import GroupCoordinator
 from kafscale.cluster.node import Node
 from kafscale.cluster.producers import ProducerIds
@@ -37,7 +38,8 @@ class Services:
     groups: GroupCoordinator
     log: Log
     fetch_sessions: FetchSessions
-    quotas: Quotas = attrs.field(factory=Quotas)
+    client_quotas: ClientQuotas
+    quotas: Quotas
     check_lead: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 

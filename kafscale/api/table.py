@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafscale.api import (
+    alter_client_quotas,
     alter_configs,
     api_versions,
     create_partitions,
@@ -15,6 +16,7 @@ from kafscale.api import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -65,6 +67,8 @@ _MODULES = (
     delete_groups,
     incremental_alter_configs,
     offset_delete,
+    describe_client_quotas,
+    alter_client_quotas,
     describe_cluster,
 )
 

@@ -70,7 +70,7 @@ async def test_the_clients_that_are_remembered_are_bounded(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr(quotas, "CLIENTS_MAX_COUNT", 3)
-    quota = ByteRateQuota(bytes_per_second=RATE, throttled_seconds=Histogram())
+    quota = ByteRateQuota(limit=lambda client_id: RATE, throttled_seconds=Histogram())
     assert quota.throttle_ms("busy", 11 * RATE) == 1000
     for number in range(10):
         assert quota.throttle_ms(f"client {number}", 1) == 0

@@ -36,6 +36,8 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "DeleteGroups": (42, 0, 2, 2),
     "IncrementalAlterConfigs": (44, 0, 1, 1),
     "OffsetDelete": (47, 0, 0, NEVER),
+    "DescribeClientQuotas": (48, 0, 1, 1),
+    "AlterClientQuotas": (49, 0, 1, 1),
     "DescribeCluster": (60, 0, 1, 0),
 }
 EMBEDDED_VERSIONS = {  # messages inside other messages' bytes, without an API key
