@@ -43,6 +43,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceResponse,
 )
 from kafscale.wire.records import (
+    CODEC_MASK,
     CONTROL,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -299,7 +300,7 @@ def validated(config: LogConfig, records: memoryview, version: int, now_ms: int)
                 error_codes.INVALID_TIMESTAMP,
                 f"timestamp {header.base_timestamp_ms} is too old (message.timestamp.before.max.ms)",
             )
-    if header.codec == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
+    if header.attributes & CODEC_MASK == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
         raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     return header
 
@@ -314,7 +315,7 @@ def _refuse_attributes(header: BatchHeader) -> None:
 
 def check_records(partition: Partition, header: BatchHeader, data: memoryview, max_decompressed_bytes: int) -> None:
     """Check what is inside of a compressed batch, and that a compacted topic gets keys. Raises KafkaError."""
-    if header.codec:
+    if header.attributes & CODEC_MASK:
         validate_compressed(data, header, max_decompressed_bytes)
     if partition.config.compact:
         keyless = keyless_records(data, max_decompressed_bytes=max_decompressed_bytes)

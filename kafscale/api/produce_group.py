@@ -21,7 +21,7 @@ from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
 from kafscale.wire.messages.produce import ProduceResponse
 from kafscale.wire.plain_produce import PlainRequest
-from kafscale.wire.records import BatchHeader
+from kafscale.wire.records import CODEC_MASK, BatchHeader
 
 
 @attrs.define(eq=False)
@@ -85,7 +85,7 @@ def _is_plain(services: Services, partition: Partition, header: BatchHeader, rec
 
     Raises KafkaError if it is to be refused.
     """
-    if header.codec or partition.config.compact:
+    if header.attributes & CODEC_MASK or partition.config.compact:
         if len(records) > CHECKED_IN_THREAD_BYTES:
             return False
         check_records(partition, header, records, services.settings.limits.max_decompressed_bytes)

@@ -322,6 +322,8 @@ class Log:
 
     def on_durable(self, entries: Iterable[WalEntry]) -> None:
         """These entries are synced to disk, in this order: high watermarks move."""
+        ends: dict[Partition, int] = {}
+        sizes: dict[Partition, int] = {}
         for batch in entries:
             assert isinstance(batch, TailBatch)
             batch.became_durable()
@@ -329,7 +331,10 @@ class Log:
             if partition.closed:
                 partition.release(batch)
             else:
-                partition.on_durable(batch.last_offset + 1, batch.size_bytes)
+                ends[partition] = batch.last_offset + 1
+                sizes[partition] = sizes.get(partition, 0) + batch.size_bytes
+        for partition, end_offset in ends.items():
+            partition.on_durable(end_offset, sizes[partition])
 
     @property
     def is_full(self) -> bool:

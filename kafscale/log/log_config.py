@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import attrs
 
 INT64_MAX = 2**63 - 1
@@ -32,12 +34,12 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS  # a config of the broker, not of the topic
 
-    @property
+    @cached_property  # these are asked for with each batch
     def log_append_time(self) -> bool:
         """Whether the broker's clock at append replaces the timestamps that the producer gave."""
         return self.message_timestamp_type == "LogAppendTime"
 
-    @property
+    @cached_property
     def compact(self) -> bool:
         """Whether the latest record of each key is kept; then every record must have a key."""
         return "compact" in self.cleanup_policy

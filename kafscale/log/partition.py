@@ -118,9 +118,12 @@ class EpochEnd:
     end_offset: int
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Placed:
-    """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch."""
+    """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch.
+
+    Not frozen: one is made per batch, and that costs half.
+    """
 
     data: memoryview
     lease: Lease

@@ -39,7 +39,8 @@ _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 
 _header = struct.Struct(">qiibIhiqqqhii")
-_length = struct.Struct(">i")
+_offset = struct.Struct(">q")
+_length = _epoch = struct.Struct(">i")
 
 
 @attrs.define
@@ -183,8 +184,8 @@ def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
 
 def set_base_offset(view: memoryview, base_offset: int, leader_epoch: int) -> None:
     """Give a batch its place in the log, in the buffer itself. The CRC does not cover these fields."""
-    struct.pack_into(">q", view, 0, base_offset)
-    struct.pack_into(">i", view, LENGTH_END, leader_epoch)
+    _offset.pack_into(view, 0, base_offset)
+    _epoch.pack_into(view, LENGTH_END, leader_epoch)
 
 
 def set_log_append_time(view: memoryview, timestamp_ms: int) -> None:

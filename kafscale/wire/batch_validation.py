@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_header import HEADER_BYTES, LENGTH_END, BatchHeader, compute_crc, parse_header
+from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, BatchHeader, compute_crc, parse_header
 from kafscale.wire.primitives import Buffer, read_uvarint
 
 
@@ -36,7 +36,7 @@ def validate(view: memoryview) -> BatchHeader:
     count = header.record_count
     if count <= 0 or header.last_offset_delta != count - 1:
         raise InvalidRecord(f"a record batch of {count} records whose last offset delta is {header.last_offset_delta}")
-    codec = header.codec
+    codec = header.attributes & CODEC_MASK
     if codec == compression.NONE:
         _walk(view, HEADER_BYTES, count)
     elif codec not in compression.NAMES:

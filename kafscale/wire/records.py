@@ -7,6 +7,7 @@ they become the reply for one partition.
 from __future__ import annotations
 
 from kafscale.wire.batch_header import (
+    CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
@@ -33,6 +34,7 @@ from kafscale.wire.batch_records import (
 from kafscale.wire.batch_validation import keyless_records, validate, validate_compressed
 
 __all__ = [
+    "CODEC_MASK",
     "CONTROL",
     "DELETE_HORIZON",
     "HEADER_BYTES",
