@@ -16,7 +16,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-restore bench-smoke bench-spark clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -83,6 +83,9 @@ bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket bes
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)
+
+bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes two minutes, writes docs/benchmarks/profiles
+	$(BIN)/python -m bench.profile $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibration loop, to see a slow-down; takes a minute
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)

@@ -15,7 +15,16 @@ STOP_SECONDS = 30
 
 def cpu_seconds(pid: int) -> float:
     """User and system time that the process has used, all threads together."""
-    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return _cpu_seconds(PROC / str(pid))
+
+
+def main_thread_cpu_seconds(pid: int) -> float:
+    """As `cpu_seconds`, of the thread that the process began with: a broker's event loop."""
+    return _cpu_seconds(PROC / str(pid) / "task" / str(pid))
+
+
+def _cpu_seconds(directory: Path) -> float:
+    fields = (directory / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
