@@ -33,6 +33,7 @@ COMMANDS = (
     "verify",
     "storage",
     "sql",
+    "pipeline",
 )
 
 

@@ -35,12 +35,17 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.authenticate.socketTimeout": "120s",  # Spark's 15 s are short for a machine that is busy
 }
 JARS = ("spark.jars", "spark.jars.packages")
 RESOLVED = ("spark.jars", "spark.submit.pyFiles")  # where Spark tells; the first only if nobody has set it
 LOGGING = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-LOCAL_DEFAULTS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "16",  # Spark's 200 are for clusters
+}
 
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 

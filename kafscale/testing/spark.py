@@ -46,6 +46,18 @@ def start_spark(*, jars: Sequence[str] = (), **settings: str) -> SparkSession:
     return session
 
 
+def end_jvm() -> None:
+    """End the JVM of this process: the next session gets one of its own, with the jars that it asks for."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(DRIVER_TIMEOUT_SECONDS)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
 def resolve_jars(pom: Path, directory: Path) -> list[str]:
     """Paths of the jars of a pom, copied by Maven. Raises RuntimeError with what Maven said."""
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"]

@@ -1,0 +1,256 @@
+"""`kafscale pipeline run|validate|status|maintain`: topics kept in Iceberg tables."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from kafscale.cli.connecting import SETTING, json_option
+from kafscale.cli.output import iso_time, show, show_json
+from kafscale.config import Address
+from kafscale.errors import KafScaleError, StartupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafscale.spark.pipeline.batch import Outcome
+    from kafscale.spark.pipeline.config import Pipeline
+    from kafscale.spark.pipeline.maintenance import Care
+    from kafscale.spark.pipeline.runner import Observer
+
+MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
+Function = Callable[..., Any]
+Settings = tuple[tuple[str, str], ...]
+
+
+class PipelineFailed(KafScaleError):
+    """Mappings have failed; each was told when it did."""
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Keep Iceberg tables up to date with topics, each record exactly once, without touching a broker."""
+
+
+def spark_options(function: Function) -> Function:
+    """`--master` and `--conf`."""
+    function = click.option(
+        "--conf", "conf", type=SETTING, multiple=True, help="A setting of Spark, NAME=VALUE; repeatable."
+    )(function)
+    return click.option(
+        "--master",
+        envvar="KAFSCALE_SPARK_MASTER",
+        default=MASTER_DEFAULT,
+        help=f"Where Spark runs.  [default: {MASTER_DEFAULT}, in this process; KAFSCALE_SPARK_MASTER]",
+    )(function)
+
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+@command.command("run")
+@file_argument
+@click.option("--once", is_flag=True, help="End when what is in the bucket now is in the tables.")
+@spark_options
+def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
+    """Run the pipeline that FILE describes until it is told to end.
+
+    A mapping that fails is told on stderr, and the others go on; the exit code is 1 then.
+    """
+    pipeline = _read(file)
+    with ExitStack() as stack:
+        spark = stack.enter_context(_session(pipeline, master, conf))
+        from kafscale.spark.pipeline.runner import PipelineRun
+
+        observer = stack.enter_context(_observing(pipeline))
+        run = PipelineRun(spark=spark, pipeline=pipeline, observer=observer)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: run.stop())
+        failed = run.run(once=once)
+    if failed:
+        raise PipelineFailed(f"{len(failed)} of {len(pipeline.mappings)} mappings failed: {', '.join(failed)}")
+
+
+@command.command("validate")
+@file_argument
+@click.option("--offline", is_flag=True, help="Check the file alone, and connect to nothing.")
+@json_option
+@spark_options
+def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
+    """Check FILE, and that topics, schemas and tables which it names are there and go together."""
+    pipeline = _read(file)
+    if offline:
+        click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
+        return
+    with _session(pipeline, master, conf) as spark:
+        from kafscale.spark.pipeline.validation import Check, check
+
+        checks = list(check(spark, pipeline))
+    show(Check, checks, as_json=as_json)
+    wrong = [each for each in checks if not each.ok]
+    if wrong:
+        raise PipelineFailed(f"{wrong[0].mapping}: {wrong[0].what}: {wrong[0].found}")
+
+
+@command.command("status")
+@file_argument
+@json_option
+@spark_options
+def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
+    """Show how far each mapping of FILE is: offsets in its table, lag, last snapshot, dead letters."""
+    pipeline = _read(file)
+    with _session(pipeline, master, conf) as spark:
+        from kafscale.spark.pipeline.status import status
+
+        found = status(spark, pipeline)
+    if as_json:
+        show_json([attrs.asdict(each) for each in found])
+        return
+    rows = [
+        StatusRow(
+            mapping=each.mapping,
+            table=each.table,
+            batch=each.batch_id,
+            offsets=[
+                f"{topic}/{partition}:{offset}"
+                for topic, ends in each.offsets.items()
+                for partition, offset in ends.items()
+            ],
+            lag=each.lag,
+            committed=None if each.committed_ms is None else iso_time(each.committed_ms),
+            snapshot=each.snapshot_id,
+            dead_letters=each.dead_letters,
+        )
+        for each in found
+    ]
+    show(StatusRow, rows)
+
+
+@attrs.frozen(kw_only=True)
+class StatusRow:
+    """One mapping, as it is shown."""
+
+    mapping: str
+    table: str
+    batch: int | None
+    offsets: list[str]
+    lag: int
+    committed: str | None
+    snapshot: int | None
+    dead_letters: int
+
+
+@command.command("maintain")
+@file_argument
+@json_option
+@spark_options
+def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
+    """Compact the tables of FILE, expire their old snapshots and delete files that none of them knows."""
+    pipeline = _read(file)
+    with _session(pipeline, master, conf) as spark:
+        from kafscale.spark.pipeline.maintenance import Care, maintain
+
+        done = list(maintain(spark, pipeline))
+    show(Care, done, as_json=as_json)
+    problems = [f"{each.table}: {each.problem}" for each in done if each.problem]
+    if problems:
+        raise PipelineFailed("; ".join(problems))
+
+
+@attrs.frozen
+class Terminal:
+    """Says on stderr what a pipeline does."""
+
+    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
+        """One line for each batch."""
+        if outcome.commit_seconds is None:
+            click.echo(f"{mapping}: batch {outcome.batch.batch_id} was in the table already", err=True)
+            return
+        letters = f", {outcome.dead_letter_count} dead letters" if outcome.dead_letter_count else ""
+        click.echo(
+            f"{mapping}: batch {outcome.batch.batch_id}, {row_count} records{letters}, {outcome.added_bytes} bytes "
+            f"committed in {outcome.commit_seconds:.1f} s, lag {lag}",
+            err=True,
+        )
+
+    def mapping_failed(self, mapping: str, error: Exception) -> None:
+        """One line, but for bugs."""
+        text = " ".join(str(error).split())
+        click.echo(f"{mapping}: failed: {text if isinstance(error, KafScaleError) else repr(error)}", err=True)
+
+    def maintained(self, care: Care) -> None:
+        """One line for each table."""
+        if care.problem:
+            click.echo(f"{care.table}: maintenance is left for the next time: {care.problem}", err=True)
+            return
+        click.echo(
+            f"{care.table}: {care.compacted_files} files compacted, {care.expired_files} expired, "
+            f"{care.orphan_files} orphans deleted",
+            err=True,
+        )
+
+
+def _read(file: Path) -> Pipeline:
+    try:
+        from kafscale.spark.pipeline.document import read_pipeline
+    except ImportError as exc:
+        raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[iceberg]'") from exc
+    return read_pipeline(file)
+
+
+@contextmanager
+def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkSession]:
+    from kafscale.spark.session import SessionOptions, start_session
+
+    # Other processes commit to the same tables: what this one would remember of them is old.
+    catalog = attrs.evolve(pipeline.catalog, properties={"cache-enabled": "false", **pipeline.catalog.properties})
+    settings = {**pipeline.spark, **dict(conf)}
+    spark = start_session(
+        SessionOptions(master=master, app_name="kafscale pipeline", conf=settings, catalogs=[catalog])
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _observing(pipeline: Pipeline) -> Iterator[Observer]:
+    """The terminal, and Prometheus if the pipeline says where."""
+    if pipeline.metrics is None:
+        yield Terminal()
+        return
+    from kafscale.spark.pipeline.metrics import PipelineMetrics, serving
+
+    metrics = PipelineMetrics()
+    with serving(metrics, Address.parse(pipeline.metrics)) as address:
+        click.echo(f"metrics at http://{address}/metrics", err=True)
+        yield Observers((Terminal(), metrics))
+
+
+@attrs.frozen
+class Observers:
+    """Tells each of several."""
+
+    each: tuple[Observer, ...]
+
+    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
+        """See `Observer`."""
+        for observer in self.each:
+            observer.batch_done(mapping, outcome, row_count, lag)
+
+    def mapping_failed(self, mapping: str, error: Exception) -> None:
+        """See `Observer`."""
+        for observer in self.each:
+            observer.mapping_failed(mapping, error)
+
+    def maintained(self, care: Care) -> None:
+        """See `Observer`."""
+        for observer in self.each:
+            observer.maintained(care)

@@ -1,0 +1,244 @@
+"""One micro-batch into one snapshot, exactly once. This module imports pyspark.
+
+    1. What the table's newest snapshot of the mapping says decides: a batch that is in it is skipped.
+    2. Bad records go to the dead-letter table first, in a snapshot with the same summary. Should the batch be repeated
+       before its rows are in, those that are dead letters already are left out, however they decode now.
+    3. The table's schema is changed if values ask for it.
+    4. Rows are appended, or merged, in one commit, whose summary says that the batch is in.
+
+A commit that another writer, such as compaction, has got in the way of is tried again, from 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession, Window, functions
+
+from kafscale.errors import KafScaleError
+from kafscale.spark.pipeline.checkpoint import Checkpoint
+from kafscale.spark.pipeline.config import Pipeline, TableMapping, quoted
+from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
+from kafscale.spark.pipeline.schema import fitted
+from kafscale.spark.pipeline.snapshots import Batch, Committed, committed_batches, load_table, mark_commits, newest
+from kafscale.spark.pipeline.tables import evolve
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_COUNT = 5
+CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
+VIEW = "_kafscale_batch"
+PLACE = ("topic", "partition", "offset")
+SHOWN_COUNT = 3  # of bad records, in the error that tells of them
+
+
+class BadRecords(KafScaleError):
+    """Records that can't be decoded, and no table for them."""
+
+
+class TableWentBack(KafScaleError):
+    """The table lacks batches that the checkpoint has behind it."""
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What became of a batch."""
+
+    batch: Batch
+    dead_letter_count: int = 0
+    added_bytes: int = 0
+    commit_seconds: float | None = None  # None: it was in the table already
+
+
+@attrs.define(kw_only=True, eq=False)
+class BatchWriter:
+    """Given to foreachBatch. `report` is told of each batch that is in the table."""
+
+    mapping: TableMapping
+    pipeline: Pipeline
+    checkpoint: Checkpoint
+    report: Callable[[Outcome], None]
+    failure: Exception | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Raises what ends the query; kept as `failure` too, since Spark makes it a text."""
+        try:
+            self._write(frame, batch_id)
+        except Exception as exc:
+            self.failure = exc
+            raise
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        query_id = self.checkpoint.query_id
+        assert query_id is not None, "Spark has written it before the first batch"
+        offsets = self.checkpoint.end_offsets(batch_id)
+        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, offsets=offsets)
+        for attempt in range(1, ATTEMPT_COUNT + 1):
+            try:
+                self.report(_Attempt(self, frame, batch).run())
+                return
+            except Exception as exc:
+                conflict = next((each for each in CONFLICTS if each in str(exc)), None)
+                if conflict is None or attempt == ATTEMPT_COUNT:
+                    raise
+                logger.warning("batch %d of %s is tried again: %s", batch_id, self.mapping.id, conflict)
+
+
+@attrs.frozen(eq=False)
+class _Attempt:
+    """One try to get a batch into the table."""
+
+    writer: BatchWriter
+    frame: DataFrame
+    batch: Batch
+
+    @property
+    def spark(self) -> SparkSession:
+        """The stream's own session, whose settings are no other's."""
+        return self.frame.sparkSession
+
+    @property
+    def table(self) -> str:
+        return self.writer.pipeline.full_name(self.writer.mapping.table)
+
+    def run(self) -> Outcome:
+        committed = newest(load_table(self.spark, self.table), self.batch.mapping)
+        if self.batch.is_in(committed):
+            return Outcome(batch=self.batch)
+        self._check_continuity(committed)
+        rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
+        mark_commits(self.spark, self.batch)
+        with _kept(rows):
+            dead_letters, rows = self._bury(rows)
+            started = time.monotonic()
+            self._commit(rows)
+        return Outcome(
+            batch=self.batch,
+            dead_letter_count=dead_letters,
+            added_bytes=self._added_bytes(),
+            commit_seconds=time.monotonic() - started,
+        )
+
+    def _added_bytes(self) -> int:
+        """Raises KafScaleError if the batch is not in the table now, which would be a bug."""
+        committed = newest(load_table(self.spark, self.table), self.batch.mapping)
+        if committed is None or not self.batch.is_in(committed):
+            raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {self.table} does not say so")
+        return int(committed.summary.get("added-files-size", "0"))
+
+    def _check_continuity(self, committed: Committed | None) -> None:
+        before = self.batch.batch_id - 1
+        if before < 0 or (
+            committed is not None and committed.query_id == self.batch.query_id and committed.batch_id == before
+        ):
+            return
+        raise TableWentBack(
+            f"the table {self.writer.mapping.table} has no batch {before} of the mapping '{self.batch.mapping}', which "
+            f"the checkpoint {self.writer.checkpoint.directory.path} says is in it: was it made anew, or rolled back? "
+            "Delete this checkpoint, and the mapping goes on from what the table has"
+        )
+
+    def _bury(self, rows: Rows) -> tuple[int, Rows]:
+        """Bad records into the dead-letter table; how many, and the rows without all that is there."""
+        if not rows.can_fail:
+            return 0, rows
+        name = self.writer.mapping.dead_letters
+        if name is None:
+            _refuse(rows, self.writer.mapping)
+            return 0, rows
+        full_name = self.writer.pipeline.full_name(name)
+        rows = self._without_buried(rows, full_name)
+        letters = rows.bad().select(
+            functions.lit(self.batch.mapping).alias("mapping"),
+            *(f"{RECORD}.{column}" for column in ("topic", "partition", "offset", "timestamp", "key", "value")),
+            functions.col(ERROR).alias("error"),
+        )
+        count = letters.count()
+        if count:
+            letters.writeTo(full_name).append()
+        return count, rows
+
+    def _without_buried(self, rows: Rows, dead_letters: str) -> Rows:
+        """Without records that an earlier try at this batch has made dead letters."""
+        table = load_table(self.spark, dead_letters)
+        buried = [each for each in committed_batches(table) if each.mapping == self.batch.mapping]
+        buried = [
+            each for each in buried if (each.query_id, each.batch_id) == (self.batch.query_id, self.batch.batch_id)
+        ]
+        if not buried:
+            return rows
+        letters = reduce(DataFrame.union, [self._appended(dead_letters, each) for each in buried])
+        same = [functions.col(f"{RECORD}.{name}") == letters[name] for name in PLACE]
+        return attrs.evolve(rows, frame=rows.frame.join(letters, same, "left_anti"))
+
+    def _appended(self, table: str, committed: Committed) -> DataFrame:
+        """Where the records of one snapshot's dead letters were."""
+        reader = self.spark.read.format("iceberg")
+        if committed.parent_id is None:
+            reader = reader.option("snapshot-id", committed.snapshot_id)
+        else:
+            reader = reader.option("start-snapshot-id", committed.parent_id)
+            reader = reader.option("end-snapshot-id", committed.snapshot_id)
+        return reader.load(table).select(*PLACE)
+
+    def _commit(self, rows: Rows) -> None:
+        schema = evolve(self.spark, self.writer.mapping, self.table, rows.columns)
+        if rows.upsert_by:
+            self._merge(rows)
+            return
+        rows.good().select(*fitted(rows.columns, schema)).writeTo(self.table).append()
+
+    def _merge(self, rows: Rows) -> None:
+        last = last_by_key(rows)
+        last.createOrReplaceTempView(VIEW)
+        names = [quoted(each) for each in rows.columns.names]
+        on = " AND ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in rows.upsert_by)
+        self.spark.sql(
+            f"MERGE INTO {self.table} t USING {VIEW} s ON {on} "
+            f"WHEN MATCHED AND s.{TOMBSTONE} THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in names)} "
+            f"WHEN NOT MATCHED AND NOT s.{TOMBSTONE} THEN INSERT ({', '.join(names)}) "
+            f"VALUES ({', '.join(f's.{each}' for each in names)})"
+        )
+
+
+@contextmanager
+def _kept(rows: Rows) -> Iterator[None]:
+    """Decode once what is used twice: for the dead letters and for the rows."""
+    if rows.can_fail:
+        rows.frame.persist()
+    try:
+        yield
+    finally:
+        if rows.can_fail:
+            rows.frame.unpersist()
+
+
+def _refuse(rows: Rows, mapping: TableMapping) -> None:
+    """Raises BadRecords, naming the first, if there are any."""
+    found = rows.bad().select(*(f"{RECORD}.{name}" for name in PLACE), ERROR).limit(SHOWN_COUNT).collect()
+    if found:
+        shown = "; ".join(f"{row.topic} {row.partition} at offset {row.offset}: {row[ERROR]}" for row in found)
+        raise BadRecords(
+            f"the mapping '{mapping.id}' has bad records, and no table for dead_letters to put them in: {shown}"
+        )
+
+
+def last_by_key(rows: Rows) -> DataFrame:
+    """For each key the last record: by offset within a partition, by timestamp between partitions."""
+    place = [functions.col(f"{RECORD}.{name}") for name in ("topic", "partition")]
+    keys = [functions.col(quoted(name)) for name in rows.upsert_by]
+    offset, timestamp = functions.col(f"{RECORD}.offset").desc(), functions.col(f"{RECORD}.timestamp").desc()
+    in_partition = Window.partitionBy(*keys, *place).orderBy(offset)
+    of_all = Window.partitionBy(*keys).orderBy(timestamp, *(each.desc() for each in place))
+    last = (
+        rows.good()
+        .withColumn("_kafscale_place", functions.row_number().over(in_partition))
+        .where("_kafscale_place = 1")
+    )
+    return last.withColumn("_kafscale_place", functions.row_number().over(of_all)).where("_kafscale_place = 1")

@@ -1,0 +1,136 @@
+"""The directory that a mapping keeps: Spark's checkpoint, and in it where the stream began.
+
+Spark keeps where batches end, but on this kind of source not where the first one began; so it is kept here, as numbers,
+and a first batch that is repeated reads the same. Files are read and written by Spark's Hadoop, so that any of its file
+systems will do. A lock on a local directory is held by the JVM, which alone can commit, for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from kafscale.errors import StartupError
+
+START = "kafscale-start.json"
+LOCK = "kafscale.lock"
+LOCK_WAIT_SECONDS = 30.0  # for the JVM of a driver that was killed to notice it
+
+Offsets = dict[str, dict[str, int]]
+
+
+@attrs.frozen(eq=False)
+class HadoopDirectory:
+    """A directory on any file system that Spark's Hadoop knows."""
+
+    spark: Any  # a SparkSession, whose inner parts have no types
+    path: str
+
+    def read(self, name: str) -> str | None:
+        """A text file's content; None if there is none."""
+        path = self._path(name)
+        system = self._system(path)
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return text
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """All of it or nothing: written beside, then renamed."""
+        draft, path = self._path(f".{name}.draft"), self._path(name)
+        system = self._system(path)
+        stream = system.create(draft, True)
+        try:
+            self._jvm.org.apache.commons.io.IOUtils.write(text, stream, "UTF-8")
+        finally:
+            stream.close()
+        system.rename(draft, path)
+
+    def names(self, folder: str) -> list[str]:
+        """Of the files in a folder of it; none if there is no such folder."""
+        path = self._path(folder)
+        system = self._system(path)
+        if not system.exists(path):
+            return []
+        return [each.getPath().getName() for each in system.listStatus(path)]
+
+    def lock(self, name: str) -> Any:
+        """What holds the lock until it is closed, or the JVM ends; None if another process has it."""
+        path = self._path(name)
+        system = self._system(path)
+        if system.getUri().getScheme() != "file":
+            return NoLock()
+        system.mkdirs(path.getParent())
+        local = system.makeQualified(path).toUri().getPath()
+        return self._jvm.java.io.RandomAccessFile(local, "rw").getChannel().tryLock()
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark._jvm
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.path.rstrip('/')}/{name}")
+
+    def _system(self, path: Any) -> Any:
+        return path.getFileSystem(self.spark._jsc.hadoopConfiguration())
+
+
+class NoLock:
+    """Of a file system that is not this machine's: nothing keeps a second run out there."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@attrs.frozen(eq=False)
+class Checkpoint:
+    """Of one mapping."""
+
+    directory: HadoopDirectory
+
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id of the query, the same as long as the checkpoint is there; None before the first start."""
+        text = self.directory.read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def end_offsets(self, batch_id: int) -> Offsets:
+        """Where a batch ends, which Spark writes down before the batch begins."""
+        text = self.directory.read(f"offsets/{batch_id}")
+        if text is None:
+            raise StartupError(f"the checkpoint {self.directory.path} has no offsets of batch {batch_id}")
+        found: Offsets = json.loads(text.splitlines()[-1])
+        return found
+
+    def last_planned(self) -> Offsets | None:
+        """Where the last batch ends that was planned, be it committed or not."""
+        batches = [int(name) for name in self.directory.names("offsets") if name.isdecimal()]
+        return self.end_offsets(max(batches)) if batches else None
+
+    def start(self, find: Callable[[], Offsets]) -> Offsets:
+        """Where the stream began; found, and written down, the first time."""
+        text = self.directory.read(START)
+        if text is not None:
+            known: Offsets = json.loads(text)
+            return known
+        found = find()
+        self.directory.write(START, json.dumps(found))
+        return found
+
+
+def take_lock(directory: HadoopDirectory) -> Any:
+    """Keep other runs of the pipeline out until this JVM ends. Raises StartupError if another one is at work."""
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while (lock := directory.lock(LOCK)) is None:
+        if time.monotonic() > deadline:
+            raise StartupError(f"another run of the pipeline works on {directory.path}: end it, then start again")
+        time.sleep(0.2)
+    return lock

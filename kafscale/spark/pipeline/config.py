@@ -1,0 +1,349 @@
+"""What a pipeline is written as: the keys of its YAML, which `docs/reference/pipeline.md` is made from.
+
+What is wrong within one part is told when it is made, as a ValueError; `document` adds the line and the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from kafscale.config import Address, StoreUrl, parse_duration, parse_size
+from kafscale.spark.catalogs import CatalogOptions
+
+FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
+REGISTRY_FORMATS = ("avro", "protobuf", "json-schema")
+MODES = ("append", "upsert")
+COLUMN_TYPES = ("boolean", "int", "long", "float", "double", "string", "binary", "timestamp", "date")
+METADATA = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_ms",
+    "timestamp_type",
+    "record_id",
+    "key",
+    "value",
+    "headers",
+    "headers_json",
+)
+TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
+_COLUMN = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_TRANSFORM = re.compile(
+    rf"(years|months|days|hours)\(\s*({_COLUMN})\s*\)|(bucket|truncate)\(\s*(\d+)\s*,\s*({_COLUMN})\s*\)"
+)
+_SORT = re.compile(rf"({_COLUMN})(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?", re.IGNORECASE)
+_TYPE = re.compile(r"decimal\(\d+,\s*\d+\)|(array|map|struct)<.+>", re.IGNORECASE)
+
+TYPES_TEXT = f"{', '.join(COLUMN_TYPES)}, decimal(p,s), array<…>, map<…>, struct<…>"
+
+
+def setting(doc: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
+    """A key of the YAML, and its line in the reference."""
+    return attrs.field(default=default, metadata={"doc": doc}, **more)
+
+
+class WrongSetting(ValueError):
+    """The value of one key is wrong."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def _checked(check: Callable[[Any], object]) -> Any:
+    """A validator from a function that raises ValueError."""
+
+    def validate(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is not None:
+            try:
+                check(value)
+            except (ValueError, re.error) as exc:
+                raise WrongSetting(attribute.name, str(exc)) from exc
+
+    return validate
+
+
+def _one_of(allowed: Sequence[str]) -> Any:
+    def check(value: str) -> None:
+        if value not in allowed:
+            raise ValueError(f"'{value}' is not one of {', '.join(allowed)}")
+
+    return _checked(check)
+
+
+def _matching(pattern: re.Pattern[str], allowed: str) -> Any:
+    def check(value: str) -> None:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"'{value}' is not {allowed}")
+
+    return _checked(check)
+
+
+def _each(parse: Callable[[str], object]) -> Any:
+    return _checked(lambda values: [parse(each) for each in values])
+
+
+def _at_least_one(value: int) -> None:
+    if value < 1:
+        raise ValueError("is at least 1")
+
+
+def _check_type(value: str) -> None:
+    if value.lower() not in COLUMN_TYPES and not _TYPE.fullmatch(value):
+        raise ValueError(f"'{value}' is not one of {TYPES_TEXT}")
+
+
+def _check_metadata(value: Mapping[str, str] | Sequence[str]) -> None:
+    names = value.values() if isinstance(value, Mapping) else value
+    unknown = [name for name in names if name not in METADATA]
+    if unknown:
+        raise ValueError(f"there is no metadata '{unknown[0]}'; there is: {', '.join(METADATA)}")
+
+
+def partition_transform(text: str) -> str:
+    """Spark's SQL of a partition transform. Raises ValueError."""
+    found = _TRANSFORM.fullmatch(text.strip())
+    if found and found[1]:
+        return f"{found[1]}({_path(found[2])})"
+    if found:
+        return f"{found[3]}({found[4]}, {_path(found[5])})"
+    if re.fullmatch(_COLUMN, text.strip()):
+        return _path(text.strip())
+    raise ValueError(
+        f"'{text}' is no partition: a column, or {', '.join(TRANSFORMS)} of one, as days(c), bucket(16, c)"
+    )
+
+
+def sort_order(text: str) -> str:
+    """Spark's SQL of one sort key. Raises ValueError."""
+    found = _SORT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"'{text}' is no sort order: a column, then asc or desc, then nulls first or nulls last")
+    nulls = f" NULLS {found[3].upper()}" if found[3] else ""
+    return f"{_path(found[1])} {(found[2] or 'asc').upper()}{nulls}"
+
+
+def _path(column: str) -> str:
+    return ".".join(quoted(each) for each in column.split("."))
+
+
+def quoted(name: str) -> str:
+    """An identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+@attrs.frozen(kw_only=True)
+class Column:
+    """One column of a `json` value."""
+
+    name: str = setting("Of the column, and of the member of the JSON object.")
+    type: str = setting(f"One of {TYPES_TEXT}.", validator=_checked(_check_type))
+    required: bool = setting("Whether a value without it is a bad one.", False)
+
+
+@attrs.frozen(kw_only=True)
+class Encoding:
+    """How the bytes of a value, or of a key, become columns."""
+
+    format: str = setting(f"{', '.join(FORMATS)}; the last three by the registry.", "bytes", validator=_one_of(FORMATS))
+    column: str | None = setting("What to call the column, where there is only one.", None)
+    columns: Sequence[Column] = setting("Of `json`: the columns.", ())
+    subject: str | None = setting("Of the registry; `<topic>-value` or `<topic>-key` without it.", None)
+    version: int | None = setting("Of the subject; without it the newest, looked up for each micro-batch.", None)
+    message: str | None = setting("Of `protobuf`: the message's full name.", None)
+    validate: bool = setting("Of `json-schema`: hold each value to its schema.", False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.format == "json" and not self.columns:
+            raise ValueError("the format json needs columns; for the schema of a registry it is json-schema")
+        if self.columns and self.format != "json":
+            raise ValueError(f"columns are for the format json; those of {self.format} follow from it")
+        if not self.by_registry and (self.subject is not None or self.version is not None):
+            raise ValueError(f"the format {self.format} has no subject; allowed with {', '.join(REGISTRY_FORMATS)}")
+        if self.message is not None and self.format != "protobuf":
+            raise ValueError("a message's name is for the format protobuf")
+        if self.validate and self.format != "json-schema":
+            raise ValueError("validate is for the format json-schema")
+
+    @property
+    def by_registry(self) -> bool:
+        """Whether a schema registry is asked."""
+        return self.format in REGISTRY_FORMATS
+
+
+@attrs.frozen(kw_only=True)
+class TableMapping:
+    """Topics into one table."""
+
+    table: str = setting(
+        "Its namespace and name in the catalog, as `sales.orders`.",
+        validator=_matching(_TABLE, "the name of a table with its namespace, as sales.orders"),
+    )
+    topic: str | None = setting("One topic. One of this and the two following.", None)
+    topics: Sequence[str] = setting("Several.", ())
+    pattern: str | None = setting(
+        "A regular expression that names of topics match as a whole.", None, validator=_checked(re.compile)
+    )
+    name: str | None = setting(
+        "Of the mapping: its checkpoint's and its snapshots'. Without it the table's. Do not change it later.",
+        None,
+        validator=_matching(_NAME, "a name of letters, digits, `_`, `.` and `-`"),
+    )
+    mode: str = setting(
+        "`append` each record, or `upsert` by key, where a tombstone deletes.", "append", validator=_one_of(MODES)
+    )
+    value: Encoding = attrs.field(factory=Encoding, metadata={"doc": "How values become columns."})
+    key: Encoding | None = setting("How keys become columns; without it there are none.", None)
+    upsert_by: Sequence[str] = setting(
+        "Of `upsert`: the columns that tell rows apart; without it those of the key.", ()
+    )
+    metadata: Mapping[str, str] | Sequence[str] = setting(
+        f"Columns of the record: names, or `column: name`. Names: {', '.join(METADATA)}.",
+        (),
+        validator=_checked(_check_metadata),
+    )
+    create: bool = setting("Whether a table that is missing is created.", True)
+    partition_by: Sequence[str] = setting(
+        "Of a table that is created: columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them.",
+        (),
+        validator=_each(partition_transform),
+    )
+    sort_by: Sequence[str] = setting(
+        "Of a table that is created: columns, with `desc` or `nulls last` behind.", (), validator=_each(sort_order)
+    )
+    properties: Mapping[str, str] = setting("Of a table that is created, as Iceberg names them.", factory=dict)
+    evolve: bool = setting(
+        "Whether columns are added, int becomes long and float double, where values ask for it.", True
+    )
+    dead_letters: str | None = setting(
+        "A table for values that are bad; without it they stop the mapping.",
+        None,
+        validator=_matching(_TABLE, "the name of a table with its namespace, as sales.orders_dead"),
+    )
+    starting: str = setting(
+        "Where to begin, if neither checkpoint nor table tell: `earliest`, `latest`, or JSON of offsets.", "earliest"
+    )
+    trigger: str | None = setting(
+        "How often a micro-batch begins, in place of the pipeline's.", None, validator=_checked(parse_duration)
+    )
+    max_records: int | None = setting("At most so many records a micro-batch.", None, validator=_checked(_at_least_one))
+    max_bytes: str | None = setting(
+        "At most about so many bytes a micro-batch, as they are stored.", None, validator=_checked(parse_size)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if sum(bool(each) for each in (self.topic, self.topics, self.pattern)) != 1:
+            raise ValueError("needs one of topic, topics and pattern")
+        if self.mode == "upsert" and not self.upsert_by and self.key is None:
+            raise ValueError("the mode upsert needs a key (or upsert_by)")
+        if self.mode == "append" and self.upsert_by:
+            raise ValueError("upsert_by is for the mode upsert")
+        for side, encoding in (("value", self.value), ("key", self.key)):
+            if encoding and encoding.by_registry and encoding.subject is None and self.topic is None:
+                raise ValueError(f"{side} needs a subject, since the mapping has not one topic")
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.name or self.table
+
+    @property
+    def metadata_columns(self) -> Mapping[str, str]:
+        """What there is of a record, by column."""
+        return self.metadata if isinstance(self.metadata, Mapping) else {name: name for name in self.metadata}
+
+    @property
+    def subscription(self) -> dict[str, str]:
+        """The option of the data source."""
+        if self.pattern is not None:
+            return {"subscribePattern": self.pattern}
+        return {"subscribe": ",".join([self.topic] if self.topic else self.topics)}
+
+    def subject(self, side: str) -> str:
+        """Of `value` or `key` in the registry."""
+        encoding = self.value if side == "value" else self.key
+        assert encoding is not None
+        return encoding.subject or f"{self.topic}-{side}"
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """The bucket that the broker writes. Credentials are looked for where AWS SDKs do."""
+
+    store: str = setting(
+        "As the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`.", validator=_checked(StoreUrl.parse)
+    )
+    options: Mapping[str, str] = setting(
+        'Further options of `format("kafscale")`: s3Endpoint, namespace, …', factory=dict
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Registry:
+    """The schema registry, for avro, protobuf and json-schema."""
+
+    url: str = setting("`http://HOST:PORT`, several by commas.")
+    basic_auth: str | None = setting("`USER:PASSWORD`.", None, repr=False)
+    bearer_token: str | None = setting("Sent as it is.", None, repr=False)
+    ca_file: str | None = setting("Certificates to trust.", None)
+
+
+@attrs.frozen(kw_only=True)
+class Maintenance:
+    """Care of the tables, by `kafscale pipeline maintain`, and by `run` if there is an `every`."""
+
+    every: str | None = setting(
+        "How often `run` does it; without it only `maintain` does.", None, validator=_checked(parse_duration)
+    )
+    compact: bool = setting("Whether small files are put together.", True)
+    target_file_size: str = setting("How large they become.", "512MiB", validator=_checked(parse_size))
+    expire_after: str = setting("How long snapshots are kept.", "5d", validator=_checked(parse_duration))
+    keep_snapshots: int = setting("How many are kept at least.", 1, validator=_checked(_at_least_one))
+    orphans_after: str = setting(
+        "How old a file is before it is deleted if no snapshot knows it; a day at least.",
+        "3d",
+        validator=_checked(parse_duration),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Pipeline:
+    """All of it."""
+
+    source: Source = setting("What is read.")
+    catalog: CatalogOptions = setting("Where the tables are.")
+    checkpoints: str = setting(
+        "A directory that belongs to this pipeline: a path, or a URL that Spark's Hadoop can write."
+    )
+    mappings: Sequence[TableMapping] = setting("Which topics go into which tables; at least one.")
+    registry: Registry | None = setting("For avro, protobuf and json-schema.", None)
+    trigger: str = setting("How often a micro-batch begins.", "60s", validator=_checked(parse_duration))
+    metrics: str | None = setting(
+        "`HOST:PORT` where `run` serves metrics for Prometheus at `/metrics`.", None, validator=_checked(Address.parse)
+    )
+    spark: Mapping[str, str] = setting("Settings of Spark.", factory=dict)
+    maintenance: Maintenance = attrs.field(factory=Maintenance, metadata={"doc": "Care of the tables."})
+
+    def __attrs_post_init__(self) -> None:
+        if not self.mappings:
+            raise ValueError("needs at least one mapping")
+        names = [each.id for each in self.mappings]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"two mappings have the name '{twice[0]}': give them a name each")
+        if self.registry is None:
+            for each in self.mappings:
+                if any(encoding is not None and encoding.by_registry for encoding in (each.value, each.key)):
+                    raise ValueError(f"the mapping '{each.id}' needs a registry")
+
+    def full_name(self, table: str) -> str:
+        """Of a table in Spark's SQL."""
+        return ".".join(quoted(each) for each in [self.catalog.name, *table.split(".")])

@@ -1,0 +1,195 @@
+"""Reads a pipeline's YAML: `${NAME}` is filled from the environment, and what is wrong is told with its line and key.
+
+pipeline.yaml:12: mappings[0].value.format: 'avor' is not one of bytes, string, json, avro, protobuf, json-schema
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+import yaml
+from cattrs import Converter
+from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError, IterableValidationNote
+
+from kafscale.errors import ConfigError
+from kafscale.spark.pipeline.config import Pipeline, WrongSetting
+
+KeyPath = tuple[str | int, ...]
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
+    """Raises ConfigError, which names file, line and key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"the pipeline {path} can't be read: {exc}") from exc
+    return parse_pipeline(text, str(path), environment)
+
+
+def parse_pipeline(text: str, name: str, environment: Mapping[str, str]) -> Pipeline:
+    """As `read_pipeline`, of text."""
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
+        raise ConfigError(f"{name}:{line}: {exc.problem}") from exc
+    document = _Document(name=name, environment=environment)
+    data = document.build(root, ())
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name}:1: a pipeline is a mapping of keys: source, catalog, checkpoints, mappings")
+    try:
+        return _CONVERTER.structure(data, Pipeline)
+    except Exception as exc:
+        found = min(_problems(exc, ()), key=lambda each: (each.is_missing, document.line(each.path)))
+        raise document.error(found.path, found.message) from exc
+
+
+@attrs.frozen
+class _Problem:
+    path: KeyPath
+    message: str
+    is_missing: bool = False  # told last: mostly the key is there, but misspelt
+
+
+@attrs.define(kw_only=True)
+class _Document:
+    """The nodes of a document as plain values, and the line that each is at."""
+
+    name: str
+    environment: Mapping[str, str]
+    lines: dict[KeyPath, int] = attrs.field(factory=dict)
+
+    def build(self, node: yaml.Node | None, path: KeyPath) -> Any:
+        """The value of a node. Raises ConfigError."""
+        if node is None:
+            return None
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(each, (*path, index)) for index, each in enumerate(node.value)]
+        value = yaml.SafeLoader("").construct_object(node)
+        return self._filled(value, path) if isinstance(value, str) else value
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            inner = (*path, key)
+            self.lines[inner] = key_node.start_mark.line + 1
+            if key in found:
+                raise self.error(inner, "is there twice")
+            found[key] = self.build(value_node, inner)
+        return found
+
+    def _filled(self, text: str, path: KeyPath) -> str:
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in self.environment:
+                raise self.error(path, f"the environment has no variable {match[1]}")
+            return self.environment[match[1]]
+
+        return _VARIABLE.sub(value, text)
+
+    def line(self, path: KeyPath) -> int:
+        """Of a key, or of what should have it."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def error(self, path: KeyPath, message: str) -> ConfigError:
+        """What the user is told."""
+        text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).lstrip(".")
+        return ConfigError(f"{self.name}:{self.line(path)}: {text + ': ' if text else ''}{message}")
+
+
+def _problems(exc: BaseException, path: KeyPath) -> Iterator[_Problem]:
+    """Leaves of what cattrs raises."""
+    if isinstance(exc, BaseValidationError):
+        for each in exc.exceptions:
+            yield from _problems(each, (*path, *_steps(getattr(each, "__notes__", ()))))
+    elif isinstance(exc, ForbiddenExtraKeysError):
+        known = [each.name for each in attrs.fields(exc.cl)]
+        for name in sorted(exc.extra_fields):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
+            yield _Problem((*path, name), f"there is no such key; {advice}")
+    elif isinstance(exc, KeyError):
+        yield _Problem(path, "is missing", is_missing=True)
+    elif isinstance(exc, WrongSetting):
+        yield _Problem((*path, exc.key), str(exc))
+    elif isinstance(exc, ValueError | TypeError | ConfigError):
+        yield _Problem(path, str(exc))
+    else:
+        raise exc
+
+
+def _steps(notes: Sequence[Any]) -> Iterator[str | int]:
+    for note in notes:
+        if isinstance(note, AttributeValidationNote):
+            yield note.name
+        elif isinstance(note, IterableValidationNote):
+            yield note.index
+
+
+def _make_converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True)
+    converter.register_structure_hook(str, _text)
+    converter.register_structure_hook(bool, _strictly(bool, "true or false"))
+    converter.register_structure_hook(int, _strictly(int, "a whole number"))
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Mapping, _texts)
+    converter.register_structure_hook_func(lambda kind: kind == Mapping[str, str] | Sequence[str], _names)
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Sequence, _list_of(converter))
+    return converter
+
+
+def _origin(kind: Any) -> Any:
+    return get_origin(kind)
+
+
+def _text(value: Any, _: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"is text, not {value!r}; put it in quotes")
+    return value
+
+
+def _strictly(kind: type, what: str) -> Any:
+    def check(value: Any, _: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"is {what}, not {value!r}")
+        return value
+
+    return check
+
+
+def _texts(value: Any, _: Any) -> Mapping[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"is a mapping of names to values, not {value!r}")
+    return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
+
+
+def _names(value: Any, _: Any) -> Mapping[str, str] | Sequence[str]:
+    if isinstance(value, list):
+        return [_text(each, str) for each in value]
+    return _texts(value, None)
+
+
+def _list_of(converter: Converter) -> Any:
+    def structure(value: Any, kind: Any) -> Sequence[Any]:
+        if not isinstance(value, list):
+            raise ValueError(f"is a list, not {value!r}")
+        kind_of_list: Any = list
+        found: Sequence[Any] = converter.structure(value, kind_of_list[get_args(kind)[0]])
+        return found
+
+    return structure
+
+
+_CONVERTER = _make_converter()

@@ -1,0 +1,103 @@
+"""What a running pipeline tells Prometheus, at `/metrics` of a small HTTP server in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.errors import StartupError
+from kafscale.metrics import CounterFamily, HistogramFamily, Metrics
+
+if TYPE_CHECKING:
+    from kafscale.spark.pipeline.batch import Outcome
+    from kafscale.spark.pipeline.maintenance import Care
+
+COMMIT_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+LABEL = "mapping"
+
+
+@attrs.define(eq=False)
+class PipelineMetrics:
+    """An observer of a pipeline that counts."""
+
+    registry: Metrics = attrs.field(factory=Metrics)
+    lag: dict[str, int] = attrs.field(factory=dict, init=False)
+    records: CounterFamily = attrs.field(init=False)
+    added_bytes: CounterFamily = attrs.field(init=False)
+    dead_letters: CounterFamily = attrs.field(init=False)
+    failures: CounterFamily = attrs.field(init=False)
+    compacted_files: CounterFamily = attrs.field(init=False)
+    commit_seconds: HistogramFamily = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        counter, prefix = self.registry.counter, "kafscale_pipeline"
+        self.records = counter(f"{prefix}_records_total", "Records read from the bucket.", LABEL)
+        self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)
+        self.dead_letters = counter(f"{prefix}_dead_letters_total", "Records that are bad.", LABEL)
+        self.failures = counter(f"{prefix}_failures_total", "Mappings that have stopped.", LABEL)
+        self.compacted_files = counter(f"{prefix}_compacted_files_total", "Files put together by maintenance.", "table")
+        self.commit_seconds = self.registry.histogram(
+            f"{prefix}_commit_seconds", "From rows to their snapshot.", LABEL, bounds=COMMIT_BUCKETS_SECONDS
+        )
+        self.registry.callback(
+            f"{prefix}_lag_records", "Offsets of the bucket that are not in the table.", LABEL, samples=self._lags
+        )
+
+    def _lags(self) -> list[tuple[tuple[str, ...], float]]:
+        return [((mapping,), float(count)) for mapping, count in list(self.lag.items())]
+
+    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
+        """See `Observer`. A batch that was there already is not counted again."""
+        self.lag[mapping] = lag
+        if outcome.commit_seconds is not None:
+            self.records.of(mapping).value += row_count
+            self.added_bytes.of(mapping).value += outcome.added_bytes
+            self.dead_letters.of(mapping).value += outcome.dead_letter_count
+            self.commit_seconds.of(mapping).observe(outcome.commit_seconds)
+
+    def mapping_failed(self, mapping: str, error: Exception) -> None:
+        """See `Observer`."""
+        self.failures.of(mapping).value += 1
+
+    def maintained(self, care: Care) -> None:
+        """See `Observer`."""
+        self.compacted_files.of(care.table).value += care.compacted_files
+
+
+@contextmanager
+def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
+    """Serve them while the block runs; gives the address, whose port was chosen if it was 0. Raises StartupError."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                self.send_error(404, "metrics are at /metrics")
+                return
+            body = metrics.registry.expose().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """A scrape is no news."""
+
+    try:
+        server = ThreadingHTTPServer((address.host, address.port), Handler)
+    except OSError as exc:
+        raise StartupError(f"metrics can't be served at {address}: {exc}; give another address as metrics") from exc
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Address(address.host, server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

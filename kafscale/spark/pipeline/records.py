@@ -1,0 +1,211 @@
+"""Records into rows: keys and values decoded, the columns that the mapping asks for, what is wrong with a record.
+
+A row has the table's columns, and behind them three of its own: the record as it came, whether it is a tombstone, and
+the error of a bad one. This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import attrs
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
+
+from kafscale.errors import ConfigError
+from kafscale.spark.pipeline.config import Encoding, Pipeline, Registry, TableMapping, quoted
+from kafscale.spark.pipeline.schema import relaxed
+from kafscale.spark.registry import RegistryOptions
+from kafscale.spark.registry_column import Reading, from_registry
+from kafscale.spark.source import HEADERS, SCHEMA
+
+RECORD = "_kafscale_record"
+TOMBSTONE = "_kafscale_tombstone"
+ERROR = "_kafscale_error"
+OWN = (RECORD, TOMBSTONE, ERROR)
+_CORRUPT = "_kafscale_corrupt"
+_SIDES = {"value": "_kafscale_value", "key": "_kafscale_key"}
+
+METADATA: Mapping[str, str] = {
+    "topic": "topic",
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "timestamp_ms": "unix_millis(timestamp)",
+    "timestamp_type": "timestampType",
+    "record_id": "concat_ws(':', topic, partition, offset)",
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+    "headers_json": "to_json(transform(headers, h -> named_struct('key', h.key, 'value', CAST(h.value AS STRING))))",
+}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rows:
+    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR.
+
+    columns: those of the table. upsert_by: of them those that tell rows apart; none of an append.
+    can_fail: whether a record can be a bad one.
+    """
+
+    frame: DataFrame
+    columns: StructType
+    upsert_by: Sequence[str]
+    can_fail: bool
+
+    def good(self) -> DataFrame:
+        """Rows of records that were decoded."""
+        return self.frame.where(functions.col(ERROR).isNull()) if self.can_fail else self.frame
+
+    def bad(self) -> DataFrame:
+        """The others."""
+        return self.frame.where(functions.col(ERROR).isNotNull())
+
+
+def source_schema(mapping: TableMapping) -> StructType:
+    """Of the records that are read."""
+    return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping) else SCHEMA
+
+
+def needs_headers(mapping: TableMapping) -> bool:
+    """Whether the source is asked for headers."""
+    return any(name.startswith("headers") for name in mapping.metadata_columns.values())
+
+
+def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows:
+    """The rows of records. Raises ConfigError, RegistryError, UnknownSchema: reader schemas are looked up here."""
+    sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
+    decoded = frame.select(
+        functions.struct(*frame.columns).alias(RECORD),
+        *(functions.expr(METADATA[source]).alias(name) for name, source in mapping.metadata_columns.items()),
+        *(_decoded(side, encoding, mapping, pipeline.registry).alias(_SIDES[side]) for side, encoding in sides.items()),
+    )
+    columns = [(name, functions.col(name)) for name in mapping.metadata_columns]
+    of_side = {side: _columns(decoded, side, encoding) for side, encoding in sides.items()}
+    columns += [each for found in of_side.values() for each in found]
+    names = [name for name, _ in columns]
+    _check_names(mapping, names)
+    by = _upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
+    rows = decoded.select(
+        *(column.alias(name) for name, column in columns),
+        functions.col(RECORD),
+        functions.col(f"{RECORD}.value").isNull().alias(TOMBSTONE),
+        _error(sides, is_upsert=bool(by)).alias(ERROR),
+    )
+    if by:
+        rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), _unfindable(by)))
+    types = {each.name: each.dataType for each in rows.schema.fields}
+    return Rows(
+        frame=rows,
+        columns=StructType([StructField(name, relaxed(types[name]), name not in _required(sides)) for name in names]),
+        upsert_by=by,
+        can_fail=bool(by) or any(each.format != "bytes" for each in sides.values()),
+    )
+
+
+def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> Rows:
+    """The rows of no record, for their columns."""
+    return rows_of(spark.createDataFrame([], source_schema(mapping)), mapping, pipeline)
+
+
+def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Registry | None) -> Column:
+    """struct<value, error> of a side."""
+    column = functions.col(side)
+    if encoding.by_registry:
+        assert registry is not None, "checked when the pipeline was made"
+        return _by_registry(column, encoding, mapping.subject(side), registry)
+    if encoding.format == "bytes":
+        return functions.struct(column.alias("value"), functions.lit(None).cast("string").alias("error"))
+    invalid = column.isNotNull() & ~functions.is_valid_utf8(column.cast("string"))
+    text = functions.when(~invalid, column.cast("string"))
+    if encoding.format == "string":
+        return functions.struct(
+            text.alias("value"), functions.when(invalid, functions.lit("it is not valid UTF-8")).alias("error")
+        )
+    return _from_json(text, invalid, encoding)
+
+
+def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Registry) -> Column:
+    options = RegistryOptions(
+        urls=RegistryOptions.parse_urls(registry.url),
+        basic_auth=registry.basic_auth,
+        bearer_token=registry.bearer_token,
+        ca_file=registry.ca_file,
+    )
+    reading: Reading = {"subject": subject, "validate": encoding.validate}
+    reading["format"] = "json" if encoding.format == "json-schema" else encoding.format
+    if encoding.version is not None:
+        reading["version"] = encoding.version
+    if encoding.message is not None:
+        reading["message"] = encoding.message
+    return from_registry(column, options, **reading)
+
+
+def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
+    fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
+    schema = StructType([*fields, StructField(_CORRUPT, StringType())])
+    parsed = functions.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    error = functions.when(invalid, functions.lit("it is not valid UTF-8"))
+    error = error.when(text.isNotNull() & parsed.isNull(), functions.lit("it is no JSON object"))
+    error = error.when(
+        parsed.getField(_CORRUPT).isNotNull(), functions.lit("it is no JSON object of the mapping's columns")
+    )
+    for name in (each.name for each in encoding.columns if each.required):
+        error = error.when(parsed.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
+    return functions.struct(parsed.alias("value"), error.alias("error"))
+
+
+def _json_type(text: str) -> DataType:
+    return TimestampType() if text.lower() == "timestamp" else DataType.fromDDL(text)
+
+
+def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[str, Column]]:
+    """Of one side: those of the struct, or the only one there is, by name."""
+    name = _SIDES[side]
+    struct: Any = decoded.schema[name].dataType
+    type_ = struct["value"].dataType
+    value = functions.col(f"{name}.value")
+    if isinstance(type_, StructType):
+        return [(each, value.getField(each)) for each in type_.names if each != _CORRUPT]
+    return [(encoding.column or side, value)]
+
+
+def _required(sides: Mapping[str, Encoding]) -> set[str]:
+    return {each.name for encoding in sides.values() for each in encoding.columns if each.required}
+
+
+def _check_names(mapping: TableMapping, names: Sequence[str]) -> None:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"the mapping '{mapping.id}' has two columns '{twice[0]}': rename one by column or metadata")
+    own = [name for name in names if name in OWN]
+    if own:
+        raise ConfigError(f"the mapping '{mapping.id}' has a column '{own[0]}', a name that KafScale uses itself")
+
+
+def _upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
+    """By which columns rows are told apart; none of an append."""
+    if mapping.mode != "upsert":
+        return ()
+    by = mapping.upsert_by or of_key
+    unknown = [name for name in by if name not in names]
+    if unknown:
+        raise ConfigError(f"the mapping '{mapping.id}' has no column '{unknown[0]}' to upsert by")
+    return by
+
+
+def _error(sides: Mapping[str, Encoding], *, is_upsert: bool) -> Column:
+    """What is wrong with a record. A tombstone of an upsert has no value, and needs none."""
+    errors = {side: functions.col(f"{_SIDES[side]}.error") for side in sides}
+    if is_upsert:
+        errors["value"] = functions.when(functions.col(f"{RECORD}.value").isNotNull(), errors["value"])
+    return functions.coalesce(*(functions.concat(functions.lit(f"{side}: "), error) for side, error in errors.items()))
+
+
+def _unfindable(by: Sequence[str]) -> Column:
+    absent = reduce(or_, (functions.col(quoted(name)).isNull() for name in by))
+    return functions.when(absent, functions.lit(f"it has nothing in {' or '.join(by)}, by which its row is found"))

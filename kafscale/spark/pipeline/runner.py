@@ -1,0 +1,260 @@
+"""Runs a pipeline: one streaming query for each mapping. One that fails is told, and the others go on.
+
+This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, Protocol
+
+import attrs
+from pyspark.sql import SparkSession
+
+from kafscale.config import parse_duration, parse_size
+from kafscale.errors import KafScaleError
+from kafscale.spark.offsets import EARLIEST, OffsetFinder, from_json, parse_offsets, to_json
+from kafscale.spark.options import Given, ReadOptions
+from kafscale.spark.pipeline.batch import BatchWriter, Outcome
+from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, take_lock
+from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.maintenance import Care, maintain
+from kafscale.spark.pipeline.records import empty_rows, needs_headers
+from kafscale.spark.pipeline.snapshots import load_table, newest
+from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
+from kafscale.spark.planning import Planner
+
+POLL_SECONDS = 0.2
+MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not committed then is not there
+
+
+class Observer(Protocol):
+    """Is told what a pipeline does; from several threads."""
+
+    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
+        """A micro-batch is in the table."""
+        ...
+
+    def mapping_failed(self, mapping: str, error: Exception) -> None:
+        """It has stopped; the others go on."""
+        ...
+
+    def maintained(self, care: Care) -> None:
+        """A table was cared for."""
+        ...
+
+
+@attrs.define(kw_only=True, eq=False)
+class PipelineRun:
+    """`spark` has the pipeline's catalog. Raises StartupError, when made, if another run has the checkpoints."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    observer: Observer
+    _stopping: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _lock: Any = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lock = take_lock(HadoopDirectory(self.spark, self.pipeline.checkpoints))
+
+    def stop(self) -> None:
+        """End soon; may be called from a signal handler."""
+        self._stopping.set()
+
+    def run(self, *, once: bool = False) -> Sequence[str]:
+        """Until all mappings have ended: when told to stop, or with `once`, when nothing is left.
+
+        Returns the names of those that failed.
+        """
+        ended = threading.Event()
+        maintaining = threading.Thread(target=self._maintain, args=(ended,), daemon=True)
+        if self.pipeline.maintenance.every is not None and not once:
+            maintaining.start()
+        try:
+            return self._run(once)
+        finally:
+            ended.set()
+            if maintaining.is_alive():
+                maintaining.join(MAINTENANCE_END_SECONDS)
+            self._lock.close()
+
+    def _maintain(self, ended: threading.Event) -> None:
+        """Every now and then, beside the queries. A commit that it is in the way of is tried again by its query."""
+        seconds = parse_duration(self.pipeline.maintenance.every or "") / 1_000_000
+        session = self.spark.newSession()
+        while not ended.wait(seconds):
+            for care in maintain(session, self.pipeline):
+                self.observer.maintained(care)
+                if ended.is_set():
+                    return
+
+    def _run(self, once: bool) -> Sequence[str]:
+        running = [
+            MappingRun(spark=self.spark, pipeline=self.pipeline, mapping=each) for each in self.pipeline.mappings
+        ]
+        failed: list[str] = []
+        while running:
+            for each in list(running):
+                try:
+                    goes_on = each.poll(self.observer, once=once, stopping=self._stopping.is_set())
+                except Exception as exc:  # of one mapping, whatever it is
+                    failed.append(each.mapping.id)
+                    self.observer.mapping_failed(each.mapping.id, exc)
+                    goes_on = False
+                if not goes_on:
+                    running.remove(each)
+            time.sleep(POLL_SECONDS)
+        return failed
+
+
+@attrs.define(kw_only=True, eq=False)
+class MappingRun:
+    """One mapping and its query."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    mapping: TableMapping
+    _query: Any = attrs.field(default=None, init=False)
+    _target: Offsets | None = attrs.field(default=None, init=False)  # where `once` ends
+    _seen_batch: int = attrs.field(default=-1, init=False)
+    _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
+    _before: Offsets | None = attrs.field(default=None, init=False)
+    _writer: BatchWriter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._writer = BatchWriter(
+            mapping=self.mapping, pipeline=self.pipeline, checkpoint=self.checkpoint, report=self._keep_outcome
+        )
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Of the mapping."""
+        return checkpoint_of(self.spark, self.pipeline, self.mapping)
+
+    def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
+        """Do what is to be done now; whether it goes on. Raises what ended the query."""
+        if self._query is None:
+            if stopping:
+                return False
+            self._start(once)
+            return True
+        if stopping:
+            self._query.stop()
+        is_active = self._query.isActive
+        self._tell(observer)
+        if is_active:
+            return True
+        self._raise_failure()
+        self._query = None
+        return once and not stopping and not self._is_done()
+
+    def _start(self, once: bool) -> None:
+        """Raises ConfigError, KafScaleError."""
+        if self._target is None:
+            ensure_table(
+                self.spark, self.mapping, self.pipeline, empty_rows(self.spark, self.mapping, self.pipeline).columns
+            )
+            ensure_dead_letters(self.spark, self.mapping, self.pipeline)
+            self._target = bucket_ends(self.pipeline, self.mapping)
+        self._before = self.checkpoint.last_planned()
+        stream = self.spark.readStream.format("kafscale").options(**self._options()).load()
+        writer = stream.writeStream.foreachBatch(self._writer).queryName(self.mapping.id)
+        writer = writer.option("checkpointLocation", self.checkpoint.directory.path)
+        seconds = parse_duration(self.mapping.trigger or self.pipeline.trigger) / 1_000_000
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{seconds} seconds")
+        self._query = writer.start()
+
+    def _options(self) -> dict[str, str]:
+        options = {**source_options(self.pipeline, self.mapping), "startingOffsets": self._starting()}
+        if self.mapping.max_records is not None:
+            options["maxOffsetsPerTrigger"] = str(self.mapping.max_records)
+        if self.mapping.max_bytes is not None:
+            options["maxBytesPerTrigger"] = str(parse_size(self.mapping.max_bytes))
+        return options
+
+    def _starting(self) -> str:
+        """Where the stream began, and partitions that came since from their start."""
+        with closing(planner_of(self.pipeline, self.mapping)) as planner:
+            start = self.checkpoint.start(lambda: self._first_start(planner))
+            known = from_json(start)
+            partitions = dict.fromkeys(planner.logs(known), EARLIEST)
+        return json.dumps(to_json({**partitions, **known})) if partitions else "earliest"
+
+    def _first_start(self, planner: Planner) -> Offsets:
+        """Where the table's newest snapshot ends; without one, what the mapping says."""
+        committed = newest(load_table(self.spark, self.pipeline.full_name(self.mapping.table)), self.mapping.id)
+        if committed is not None:
+            return committed.offsets
+        limit = parse_offsets("starting", self.mapping.starting)
+        return to_json(OffsetFinder(planner.catalog).find(limit, planner.logs(limit.names)))
+
+    def _keep_outcome(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.batch.batch_id] = outcome
+
+    def _tell(self, observer: Observer) -> None:
+        """Of batches that Spark has reported since the last time."""
+        for progress in self._query.recentProgress:
+            batch_id = progress["batchId"]
+            outcome = self._outcomes.pop(batch_id, None)
+            if outcome is not None:
+                lag = lag_of(outcome.batch.offsets, bucket_ends(self.pipeline, self.mapping))
+                observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
+
+    def _raise_failure(self) -> None:
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        failure = self._query.exception()
+        if failure is not None:
+            raise QueryFailed(_cause(str(failure))) from failure
+
+    def _is_done(self) -> bool:
+        after = self.checkpoint.last_planned()
+        return after is None or after == self._before or not lag_of(after, self._target or {})
+
+
+class QueryFailed(KafScaleError):
+    """Spark ended a query."""
+
+
+def _cause(text: str) -> str:
+    """The line of a Python error in Spark's text, or all of it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("kafscale.")]
+    return errors[-1] if errors else lines[0]
+
+
+def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Checkpoint:
+    """Where a mapping keeps how far it is."""
+    return Checkpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
+
+
+def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
+    """Of the data source. A segment that can't be read stops the mapping, whatever the options say."""
+    return {
+        **pipeline.source.options,
+        "store": pipeline.source.store,
+        **mapping.subscription,
+        "failOnDataLoss": "true",
+        "includeHeaders": str(needs_headers(mapping)).lower(),
+    }
+
+
+def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
+    """Looks into the bucket as the mapping's query does. Raises ConfigError."""
+    return Planner.of(ReadOptions.of(Given(source_options(pipeline, mapping))))
+
+
+def bucket_ends(pipeline: Pipeline, mapping: TableMapping) -> Offsets:
+    """Behind the last record that is in the bucket, by partition. Raises ConfigError, StoreError."""
+    with closing(planner_of(pipeline, mapping)) as planner:
+        return to_json({partition: log.end_offset for partition, log in planner.logs().items()})
+
+
+def lag_of(committed: Offsets, ends: Offsets) -> int:
+    """How many offsets of the bucket are not in the table."""
+    reached = from_json(committed)
+    return sum(max(0, end - reached.get(partition, 0)) for partition, end in from_json(ends).items())

@@ -1,0 +1,133 @@
+"""What a table's schema needs for rows of another one: columns to add and to widen, and how rows are made to fit.
+
+Allowed are new columns, int to long, and float to double, in structs, arrays and maps too. Anything else is a
+SchemaConflict. This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+from pyspark.sql import Column, functions
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+from kafscale.errors import KafScaleError
+from kafscale.spark.pipeline.config import quoted
+
+WIDER: dict[type[DataType], type[DataType]] = {IntegerType: LongType, FloatType: DoubleType}
+
+
+class SchemaConflict(KafScaleError):
+    """A value's schema and its table's don't go together. The message names the column."""
+
+
+@attrs.frozen
+class Change:
+    """One column to add, or to make wider."""
+
+    path: tuple[str, ...]
+    type: str
+    adds: bool
+
+    def sql(self, table: str) -> str:
+        """The statement that does it."""
+        column = ".".join(quoted(each) for each in self.path)
+        if self.adds:
+            return f"ALTER TABLE {table} ADD COLUMN {column} {self.type}"
+        return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {self.type}"
+
+
+def relaxed(type_: DataType) -> DataType:
+    """The type with nothing required in it, so that later schemas may leave it out."""
+    if isinstance(type_, StructType):
+        return StructType([StructField(each.name, relaxed(each.dataType)) for each in type_.fields])
+    if isinstance(type_, ArrayType):
+        return ArrayType(relaxed(type_.elementType))
+    if isinstance(type_, MapType):
+        return MapType(relaxed(type_.keyType), relaxed(type_.valueType))
+    return type_
+
+
+def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> Iterator[Change]:
+    """What the table needs to take the rows. Raises SchemaConflict."""
+    known = {each.name: each for each in table.fields}
+    for field in rows.fields:
+        inner = (*path, field.name)
+        if field.name in known:
+            yield from _changes(known[field.name].dataType, field.dataType, inner)
+        else:
+            yield Change(inner, sql_of(relaxed(field.dataType)), adds=True)
+    there = {each.name for each in rows.fields}
+    for field in table.fields:
+        if field.name not in there and not field.nullable:
+            raise SchemaConflict(
+                f"the column {'.'.join((*path, field.name))} of the table is required, and rows lack it"
+            )
+
+
+def sql_of(type_: DataType) -> str:
+    """Spark's SQL of a type."""
+    if isinstance(type_, StructType):
+        inner = ", ".join(f"{quoted(each.name)}: {sql_of(each.dataType)}" for each in type_.fields)
+        return f"STRUCT<{inner}>"
+    if isinstance(type_, ArrayType):
+        return f"ARRAY<{sql_of(type_.elementType)}>"
+    if isinstance(type_, MapType):
+        return f"MAP<{sql_of(type_.keyType)}, {sql_of(type_.valueType)}>"
+    return type_.simpleString().upper()
+
+
+def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator[Change]:
+    if isinstance(table, StructType) and isinstance(rows, StructType):
+        yield from changes(table, rows, path)
+    elif isinstance(table, ArrayType) and isinstance(rows, ArrayType):
+        yield from _changes(table.elementType, rows.elementType, (*path, "element"))
+    elif isinstance(table, MapType) and isinstance(rows, MapType):
+        yield from _changes(table.keyType, rows.keyType, (*path, "key"))
+        yield from _changes(table.valueType, rows.valueType, (*path, "value"))
+    elif type(rows) is WIDER.get(type(table)):
+        yield Change(path, sql_of(rows), adds=False)
+    elif table != rows and type(table) is not WIDER.get(type(rows)):
+        raise SchemaConflict(
+            f"the column {'.'.join(path)} is {table.simpleString()} in the table and {rows.simpleString()} in the "
+            "values: only new columns, int to long and float to double are taken over"
+        )
+
+
+def fitted(rows: StructType, table: StructType) -> Sequence[Column]:
+    """The table's columns, in its order, of rows that it takes; null where the rows lack one."""
+    there = {each.name: each.dataType for each in rows.fields}
+    return [
+        _fit(functions.col(quoted(each.name)), there.get(each.name), each.dataType).alias(each.name)
+        for each in table.fields
+    ]
+
+
+def _fit(column: Column, rows: DataType | None, table: DataType) -> Column:
+    if rows is None:
+        return functions.lit(None).cast(table)
+    if isinstance(table, StructType) and isinstance(rows, StructType):
+        there = {each.name: each.dataType for each in rows.fields}
+        parts = [
+            _fit(column.getField(each.name), there.get(each.name), each.dataType).alias(each.name)
+            for each in table.fields
+        ]
+        return functions.when(column.isNotNull(), functions.struct(*parts))
+    if isinstance(table, ArrayType) and isinstance(rows, ArrayType):
+        element_rows, element_table = rows.elementType, table.elementType
+        return functions.transform(column, lambda each: _fit(each, element_rows, element_table))
+    if isinstance(table, MapType) and isinstance(rows, MapType):
+        value_rows, value_table = rows.valueType, table.valueType
+        return functions.transform_values(column, lambda _, each: _fit(each, value_rows, value_table))
+    return column if rows == table else column.cast(table)

@@ -1,0 +1,63 @@
+"""Whether what a pipeline names is there: topics, the registry's subjects, the catalog, tables that fit.
+
+This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import attrs
+from pyspark.sql import SparkSession
+
+from kafscale.errors import KafScaleError
+from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.records import empty_rows
+from kafscale.spark.pipeline.runner import planner_of
+from kafscale.spark.pipeline.schema import changes
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    mapping: str
+    what: str
+    found: str
+    ok: bool = True
+
+
+def check(spark: SparkSession, pipeline: Pipeline) -> Iterator[Check]:
+    """All that can be told without writing anything."""
+    for mapping in pipeline.mappings:
+        for what, look in (("topics", _topics), ("columns", _columns), ("table", _table)):
+            try:
+                yield Check(mapping=mapping.id, what=what, found=look(spark, pipeline, mapping))
+            except KafScaleError as exc:
+                yield Check(mapping=mapping.id, what=what, found=str(exc), ok=False)
+            except Exception as exc:  # py4j's and pyspark's
+                text = str(exc).strip() or type(exc).__name__
+                yield Check(mapping=mapping.id, what=what, found=text.splitlines()[0], ok=False)
+
+
+def _topics(_: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+    with closing(planner_of(pipeline, mapping)) as planner:
+        logs = planner.logs()
+    topics = sorted({topic for topic, _ in logs})
+    return f"{len(topics)} topics, {len(logs)} partitions: {', '.join(topics)}"
+
+
+def _columns(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+    columns = empty_rows(spark, mapping, pipeline).columns
+    return ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in columns.fields)
+
+
+def _table(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+    name = pipeline.full_name(mapping.table)
+    if not spark.catalog.tableExists(name):
+        if not mapping.create:
+            raise KafScaleError(f"there is no table {mapping.table}, and create is off")
+        return "will be created"
+    found = list(changes(spark.table(name).schema, empty_rows(spark, mapping, pipeline).columns))
+    return f"is there, and will get {len(found)} changes" if found else "is there"

@@ -1,0 +1,136 @@
+"""One Spark with Iceberg for each module, and pipelines that run in it until nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from kafscale.errors import KafScaleError
+from kafscale.spark import packages
+from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.pipeline.config import Pipeline
+from kafscale.spark.pipeline.document import parse_pipeline
+
+NAMES = (f"topic{number}" for number in count())
+
+
+@pytest.fixture
+def topic(broker) -> str:
+    """Of two partitions, with a name of its own."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = next(NAMES)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+    return name
+
+
+@pytest.fixture
+def produce(broker) -> Callable[[str, Sequence[tuple[int, bytes | None, bytes | None]]], None]:
+    """Records of partition, key and value, into the bucket, compressed."""
+    from confluent_kafka import Producer
+
+    from kafscale.testing.spark import flush
+
+    def produce(topic: str, records: Sequence[tuple[int, bytes | None, bytes | None]]) -> None:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "zstd"})
+        for partition, key, value in records:
+            producer.produce(topic, value, key, partition=partition)
+        producer.flush()
+        flush(broker)
+
+    return produce
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="module")
+def spark(warehouse) -> Iterator[Any]:
+    import pyspark
+
+    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
+        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+    from kafscale.spark.session import SessionOptions, start_session
+    from kafscale.testing.spark import end_jvm
+
+    end_jvm()
+    catalog = CatalogOptions(type="hadoop", warehouse=str(warehouse), properties={"cache-enabled": "false"})
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    session = start_session(SessionOptions(master="local[2]", catalogs=[catalog], conf=conf))
+    yield session
+    session.stop()
+    end_jvm()
+
+
+@attrs.define(kw_only=True)
+class Seen:
+    """What an observer was told."""
+
+    outcomes: list[Any] = attrs.field(factory=list)
+    failures: dict[str, Exception] = attrs.field(factory=dict)
+
+    def batch_done(self, mapping: str, outcome: Any, row_count: int, lag: int) -> None:
+        self.outcomes.append((mapping, outcome, row_count, lag))
+
+    def mapping_failed(self, mapping: str, error: Exception) -> None:
+        if not isinstance(error, KafScaleError):
+            raise error
+        self.failures[mapping] = error
+
+    def maintained(self, care: Any) -> None:
+        raise AssertionError("no run of the tests maintains")
+
+
+@attrs.define(kw_only=True)
+class Lake:
+    """Pipelines over one broker's bucket, and the tables they keep."""
+
+    spark: Any
+    warehouse: Path
+    checkpoints: Path
+    store: str
+
+    def pipeline(self, mappings: str, more: str = "") -> Pipeline:
+        """mappings: YAML of the list."""
+        text = f"""
+source: {{store: "{self.store}"}}
+catalog: {{type: hadoop, warehouse: "{self.warehouse}"}}
+checkpoints: "{self.checkpoints}"
+{more}
+mappings:
+{mappings}
+"""
+        return parse_pipeline(text, "test.yaml", {})
+
+    def run(self, mappings: str, more: str = "") -> Seen:
+        """Until nothing is left, in batches of the size that the mappings say."""
+        from kafscale.spark.pipeline.runner import PipelineRun
+
+        seen = Seen()
+        PipelineRun(spark=self.spark, pipeline=self.pipeline(mappings, more), observer=seen).run(once=True)
+        return seen
+
+    def rows(self, table: str, columns: str = "*", order: str = "") -> Sequence[tuple[Any, ...]]:
+        """Of a table, in order of all columns unless told."""
+        found = self.spark.sql(f"SELECT {columns} FROM lake.{table}").collect()
+        return sorted((tuple(row) for row in found), key=repr)
+
+    def summaries(self, table: str) -> Sequence[dict[str, str]]:
+        """Of the snapshots, oldest first."""
+        query = f"SELECT summary FROM lake.{table}.snapshots ORDER BY committed_at"
+        return [row.summary for row in self.spark.sql(query).collect()]
+
+
+@pytest.fixture
+def lake(spark, warehouse, broker, tmp_path) -> Lake:
+    from kafscale.testing.spark import store_of
+
+    return Lake(spark=spark, warehouse=warehouse, checkpoints=tmp_path / "checkpoints", store=store_of(broker))

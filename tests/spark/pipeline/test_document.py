@@ -1,0 +1,103 @@
+"""A pipeline's YAML: what it becomes, and the line and key of what is wrong in it."""
+
+import pytest
+
+from kafscale.errors import ConfigError
+from kafscale.spark.pipeline.config import Pipeline, partition_transform, sort_order
+from kafscale.spark.pipeline.document import parse_pipeline, read_pipeline
+
+TEXT = """\
+source:
+  store: file:/data/bucket
+catalog:
+  {type: hadoop, warehouse: /data/warehouse}
+checkpoints: /data/checkpoints
+mappings:
+  - topic: orders
+    table: sales.orders
+    value:
+      format: json
+      columns:
+        - {name: id, type: long, required: true}
+    metadata: [partition, offset]
+    partition_by: [days(timestamp), "bucket(16, id)"]
+  - pattern: "log-.*"
+    table: ops.logs
+    mode: upsert
+    key: {format: string, column: host}
+"""
+
+
+def parse(text: str, **environment: str) -> Pipeline:
+    return parse_pipeline(text, "p.yaml", environment)
+
+
+def test_all_parts_of_a_pipeline_are_read():
+    pipeline = parse(TEXT)
+    orders, logs = pipeline.mappings
+    assert orders.id == "sales.orders"
+    assert orders.value.columns[0].required
+    assert orders.subscription == {"subscribe": "orders"}
+    assert orders.metadata_columns == {"partition": "partition", "offset": "offset"}
+    assert logs.subscription == {"subscribePattern": "log-.*"}
+    assert logs.key is not None
+    assert pipeline.full_name("sales.orders") == "`lake`.`sales`.`orders`"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("format: json", "format: jsn", "p.yaml:10: mappings[0].value.format: 'jsn' is not one of bytes, string"),
+        ("table: sales", "tabel: sales", "p.yaml:8: mappings[0].tabel: there is no such key; did you mean 'table'?"),
+        ("long", "loong", "p.yaml:12: mappings[0].value.columns[0].type: 'loong' is not one of boolean"),
+        ("required: true", "required: 1", "p.yaml:12: mappings[0].value.columns[0].required: is true or false, not 1"),
+        ("/data/checkpoints", "5", "p.yaml:5: checkpoints: is text, not 5; put it in quotes"),
+        ("checkpoints: /data/checkpoints\n", "", "p.yaml:1: checkpoints: is missing"),
+        (
+            "[days(timestamp)",
+            "[dys(timestamp)",
+            "p.yaml:14: mappings[0].partition_by: 'dys(timestamp)' is no partition",
+        ),
+        ("file:/data", "fle:/data", "p.yaml:2: source.store: 'fle:/data/bucket' is not a store"),
+        ("type: hadoop", "type: glue", "p.yaml:3: catalog: a catalog's type is one of hadoop, jdbc, rest, not 'glue'"),
+        ("[partition, offset]", "{at: ofset}", "p.yaml:13: mappings[0].metadata: there is no metadata 'ofset'"),
+        ("log-.*", "log-(", "p.yaml:15: mappings[1].pattern: "),
+        ("topic: orders", "topic: {a", "p.yaml:8: "),
+        (
+            "sales.orders",
+            "orders",
+            "p.yaml:8: mappings[0].table: 'orders' is not the name of a table with its namespace",
+        ),
+        ("    key: {format: string, column: host}\n", "", "p.yaml:15: mappings[1]: the mode upsert needs a key"),
+        ("ops.logs", "sales.orders", "p.yaml:1: two mappings have the name 'sales.orders'"),
+        ("{format: string,", "{format: avro, subject: s,", "p.yaml:1: the mapping 'ops.logs' needs a registry"),
+        ("{format: string,", "{format: avro,", "p.yaml:15: mappings[1]: key needs a subject"),
+        ("mode: upsert", "mode: upsert\n    mode: append", "p.yaml:18: mappings[1].mode: is there twice"),
+        ("file:/data", "${BUCKET}/data", "p.yaml:2: source.store: the environment has no variable BUCKET"),
+        ("mappings:", "mappings: 3\nx:", "p.yaml:6: mappings: is a list, not 3"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_key(old, new, told):
+    assert old in TEXT
+    with pytest.raises(ConfigError) as caught:
+        parse(TEXT.replace(old, new, 1))
+    assert str(caught.value).startswith(told)
+
+
+def test_secrets_come_from_the_environment():
+    text = TEXT.replace("warehouse: /data/warehouse", 'warehouse: /w, password: "${SECRET}!"')
+    assert parse(text, SECRET="s").catalog.password == "s!"
+    assert "s!" not in repr(parse(text, SECRET="s"))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml can't be read"):
+        read_pipeline(tmp_path / "none.yaml")
+
+
+def test_transforms_and_sort_keys_become_sql():
+    assert partition_transform("days(timestamp)") == "days(`timestamp`)"
+    assert partition_transform("bucket( 16 , a.b)") == "bucket(16, `a`.`b`)"
+    assert partition_transform("region") == "`region`"
+    assert sort_order("at desc nulls last") == "`at` DESC NULLS LAST"
+    assert sort_order("at") == "`at` ASC"

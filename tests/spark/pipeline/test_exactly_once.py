@@ -1,0 +1,105 @@
+"""The moments at which a run can die, each made by hand; `test_kills` finds them by chance."""
+
+import shutil
+
+import pytest
+
+from kafscale.spark.pipeline.config import quoted
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+]
+
+
+def forget_last_batch(lake, mapping: str) -> None:
+    """As if the driver had died between the commit of the table and that of the checkpoint."""
+    commits = lake.checkpoints / mapping / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_batch_that_is_in_the_table_is_not_written_again(lake, topic, produce, mode):
+    mapping = f"- {{topic: {topic}, table: db.{topic}, mode: {mode}, key: {{}}, metadata: [offset]}}"
+    produce(topic, [(0, b"%d" % number, b"v") for number in range(5)])
+    lake.run(mapping)
+    before, snapshots = lake.rows(f"db.{topic}"), len(lake.summaries(f"db.{topic}"))
+    forget_last_batch(lake, f"db.{topic}")
+    seen = lake.run(mapping)
+    assert [outcome.commit_seconds for _, outcome, _, _ in seen.outcomes] == [None]
+    assert lake.rows(f"db.{topic}") == before
+    assert len(lake.summaries(f"db.{topic}")) == snapshots
+
+
+def test_a_batch_is_found_behind_a_compaction(lake, topic, produce):
+    mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset], max_records: 2}}"
+    produce(topic, [(0, None, b"v")] * 6)
+    lake.run(mapping)
+    lake.spark.sql(
+        f"CALL lake.system.rewrite_data_files(table => 'db.{topic}', options => map('min-input-files', '2'))"
+    )
+    assert "kafscale.batch-id" not in lake.summaries(f"db.{topic}")[-1]
+    forget_last_batch(lake, f"db.{topic}")
+    lake.run(mapping)
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == list(range(6))
+
+
+def test_dead_letters_that_are_in_are_not_written_again_nor_their_records_as_rows(lake, topic, produce, monkeypatch):
+    from kafscale.spark.pipeline import batch
+
+    mapping = f"""
+- topic: {topic}
+  table: db.{topic}
+  dead_letters: db.{topic}_dead
+  metadata: [offset]
+  value: {{format: FORMAT}}
+"""
+    produce(topic, [(0, None, b"good"), (0, None, b"\xff"), (0, None, b"good")])
+    with monkeypatch.context() as patched:
+        patched.setattr(batch._Attempt, "_commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lake.run(mapping.replace("FORMAT", "string"))
+    assert [offset for (offset,) in lake.rows(f"db.{topic}_dead", "offset")] == [1]
+    assert lake.rows(f"db.{topic}") == []
+    lake.run(mapping.replace("FORMAT", "string"))
+    assert [offset for (offset,) in lake.rows(f"db.{topic}_dead", "offset")] == [1]
+    assert lake.rows(f"db.{topic}") == [(0, "good"), (2, "good")]
+
+
+def test_a_table_that_was_made_anew_is_told_and_the_checkpoint_can_go(lake, topic, produce):
+    mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
+    produce(topic, [(0, None, b"v")] * 3)
+    lake.run(mapping)
+    lake.spark.sql(f"DROP TABLE lake.db.{quoted(topic)} PURGE")
+    produce(topic, [(0, None, b"v")])
+    seen = lake.run(mapping)
+    assert "made anew, or rolled back? Delete this checkpoint" in str(seen.failures[f"db.{topic}"])
+    shutil.rmtree(lake.checkpoints)
+    lake.run(mapping)
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 1, 2, 3]
+
+
+def test_two_runs_do_not_share_checkpoints(lake, topic, monkeypatch):
+    import subprocess
+    import sys
+
+    from kafscale.errors import StartupError
+    from kafscale.spark.pipeline import checkpoint
+
+    monkeypatch.setattr(checkpoint, "LOCK_WAIT_SECONDS", 0.0)
+    lake.checkpoints.mkdir()
+    lock = lake.checkpoints / checkpoint.LOCK
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        with pytest.raises(StartupError, match="another run of the pipeline"):
+            lake.run(f"- {{topic: {topic}, table: db.{topic}}}")
+        other.kill()
