@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-READING = "import kafscale.spark, kafscale.spark.planning, kafscale.spark.progress, kafscale.spark.reading"
+READING = (
+    "import kafscale.spark, kafscale.spark.planning, kafscale.spark.progress, kafscale.spark.reading, "
+    "kafscale.spark.session, kafscale.spark.pipeline.document"
+)
 
 
 def imported(program: str) -> set[str]:

@@ -80,11 +80,12 @@ class _TableCare:
     def _remove_orphans(self) -> int:
         name = f"{self.pipeline.catalog.name}.system.remove_orphan_files"
         older_than = self._before(self.pipeline.maintenance.orphans_after)
-        return self.spark.sql(f"CALL {name}(table => '{self.table}', older_than => {older_than})").count()
+        return int(self.spark.sql(f"CALL {name}(table => '{self.table}', older_than => {older_than})").count())
 
     def _call(self, procedure: str, arguments: str) -> dict[str, Any]:
         name = f"{self.pipeline.catalog.name}.system.{procedure}"
-        return self.spark.sql(f"CALL {name}(table => '{self.table}', {arguments})").collect()[0].asDict()
+        found: dict[str, Any] = self.spark.sql(f"CALL {name}(table => '{self.table}', {arguments})").first().asDict()
+        return found
 
     def _before(self, duration: str) -> str:
         moment = self.now - timedelta(microseconds=parse_duration(duration))

@@ -85,7 +85,8 @@ def sql_of(type_: DataType) -> str:
         return f"ARRAY<{sql_of(type_.elementType)}>"
     if isinstance(type_, MapType):
         return f"MAP<{sql_of(type_.keyType)}, {sql_of(type_.valueType)}>"
-    return type_.simpleString().upper()
+    name: str = type_.simpleString()
+    return name.upper()
 
 
 def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator[Change]:
