@@ -181,8 +181,11 @@ class Terminal:
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """One line, but for bugs."""
-        text = " ".join(str(error).split())
-        click.echo(f"{mapping}: failed: {text if isinstance(error, KafScaleError) else repr(error)}", err=True)
+        click.echo(f"{mapping}: failed: {_one_line(error)}", err=True)
+
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
+        """One line."""
+        click.echo(f"{mapping}: starts again in {delay_seconds:.0f} s: {_one_line(error)}", err=True)
 
     def maintained(self, care: Care) -> None:
         """One line for each table."""
@@ -194,6 +197,14 @@ class Terminal:
             f"{care.orphan_files} orphans deleted",
             err=True,
         )
+
+
+def _one_line(error: Exception) -> str:
+    """The message of an error that was meant; of others the kind too, and of Java's stacks the beginning."""
+    if isinstance(error, KafScaleError):
+        return " ".join(str(error).split())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
 def _read(file: Path) -> Pipeline:
@@ -249,6 +260,11 @@ class Observers:
         """See `Observer`."""
         for observer in self.each:
             observer.mapping_failed(mapping, error)
+
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
+        """See `Observer`."""
+        for observer in self.each:
+            observer.mapping_restarts(mapping, error, delay_seconds)
 
     def maintained(self, care: Care) -> None:
         """See `Observer`."""

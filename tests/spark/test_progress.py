@@ -182,6 +182,16 @@ def test_a_first_batch_at_the_end_that_is_read_again_later_loses_nothing(directo
     assert second.read(end, second.latest()) == {0: [30, 31, 32]}
 
 
+def test_a_first_batch_that_is_read_again_minds_no_partition_that_came_since(directory):
+    first = Stream(directory, startingOffsets="earliest")
+    start, end = first.initial(), first.latest()
+    put(directory, 0, 1, partition=7)
+    again = Stream(directory, startingOffsets="earliest")
+    began = again.initial()
+    assert set(began) - set(start) == {7}
+    assert again.read(began, end) == first.read(start, end)
+
+
 def test_a_partition_that_is_new_begins_at_its_start(directory):
     stream = Stream(directory, startingOffsets="latest")
     start = stream.latest()

@@ -90,6 +90,15 @@ class NoLock:
         """Nothing is held."""
 
 
+@attrs.frozen(kw_only=True)
+class Progress:
+    """The last batch that was planned, where it ends, and the last that Spark knows to be done."""
+
+    planned_batch: int | None
+    committed_batch: int | None
+    end_offsets: Offsets
+
+
 @attrs.frozen(eq=False)
 class Checkpoint:
     """Of one mapping."""
@@ -110,10 +119,17 @@ class Checkpoint:
         found: Offsets = json.loads(text.splitlines()[-1])
         return found
 
-    def last_planned(self) -> Offsets | None:
-        """Where the last batch ends that was planned, be it committed or not."""
-        batches = [int(name) for name in self.directory.names("offsets") if name.isdecimal()]
-        return self.end_offsets(max(batches)) if batches else None
+    def progress(self) -> Progress:
+        """How far the query is."""
+        planned, committed = (
+            max((int(name) for name in self.directory.names(folder) if name.isdecimal()), default=None)
+            for folder in ("offsets", "commits")
+        )
+        return Progress(
+            planned_batch=planned,
+            committed_batch=committed,
+            end_offsets={} if planned is None else self.end_offsets(planned),
+        )
 
     def start(self, find: Callable[[], Offsets]) -> Offsets:
         """Where the stream began; found, and written down, the first time."""

@@ -84,7 +84,8 @@ class _TableCare:
 
     def _call(self, procedure: str, arguments: str) -> dict[str, Any]:
         name = f"{self.pipeline.catalog.name}.system.{procedure}"
-        found: dict[str, Any] = self.spark.sql(f"CALL {name}(table => '{self.table}', {arguments})").first().asDict()
+        rows = self.spark.sql(f"CALL {name}(table => '{self.table}', {arguments})").collect()
+        found: dict[str, Any] = rows[0].asDict()
         return found
 
     def _before(self, duration: str) -> str:

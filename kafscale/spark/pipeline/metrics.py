@@ -32,6 +32,7 @@ class PipelineMetrics:
     added_bytes: CounterFamily = attrs.field(init=False)
     dead_letters: CounterFamily = attrs.field(init=False)
     failures: CounterFamily = attrs.field(init=False)
+    restarts: CounterFamily = attrs.field(init=False)
     compacted_files: CounterFamily = attrs.field(init=False)
     commit_seconds: HistogramFamily = attrs.field(init=False)
 
@@ -41,6 +42,7 @@ class PipelineMetrics:
         self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)
         self.dead_letters = counter(f"{prefix}_dead_letters_total", "Records that are bad.", LABEL)
         self.failures = counter(f"{prefix}_failures_total", "Mappings that have stopped.", LABEL)
+        self.restarts = counter(f"{prefix}_restarts_total", "Queries that were started again.", LABEL)
         self.compacted_files = counter(f"{prefix}_compacted_files_total", "Files put together by maintenance.", "table")
         self.commit_seconds = self.registry.histogram(
             f"{prefix}_commit_seconds", "From rows to their snapshot.", LABEL, bounds=COMMIT_BUCKETS_SECONDS
@@ -64,6 +66,10 @@ class PipelineMetrics:
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """See `Observer`."""
         self.failures.of(mapping).value += 1
+
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
+        """See `Observer`."""
+        self.restarts.of(mapping).value += 1
 
     def maintained(self, care: Care) -> None:
         """See `Observer`."""

@@ -20,7 +20,7 @@ from kafscale.errors import KafScaleError
 from kafscale.spark.offsets import EARLIEST, OffsetFinder, from_json, parse_offsets, to_json
 from kafscale.spark.options import Given, ReadOptions
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
-from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, take_lock
+from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
@@ -29,6 +29,8 @@ from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.planning import Planner
 
 POLL_SECONDS = 0.2
+RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task
+FIRST_RESTART_SECONDS = 1.0  # then twice as long each time
 MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not committed then is not there
 
 
@@ -41,6 +43,10 @@ class Observer(Protocol):
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """It has stopped; the others go on."""
+        ...
+
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
+        """Its query has failed, for a reason that may pass, and is started again."""
         ...
 
     def maintained(self, care: Care) -> None:
@@ -120,9 +126,10 @@ class MappingRun:
     mapping: TableMapping
     _query: Any = attrs.field(default=None, init=False)
     _target: Offsets | None = attrs.field(default=None, init=False)  # where `once` ends
-    _seen_batch: int = attrs.field(default=-1, init=False)
+    _before: Progress | None = attrs.field(default=None, init=False)
     _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
-    _before: Offsets | None = attrs.field(default=None, init=False)
+    _restart_count: int = attrs.field(default=0, init=False)  # since the last batch
+    _start_at_seconds: float = attrs.field(default=0.0, init=False)
     _writer: BatchWriter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -136,12 +143,23 @@ class MappingRun:
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
     def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
-        """Do what is to be done now; whether it goes on. Raises what ended the query."""
-        if self._query is None:
+        """Do what is to be done now; whether it goes on. Raises what ended the query for good."""
+        if self._query is None and (stopping or time.monotonic() < self._start_at_seconds):
+            return not stopping
+        try:
+            if self._query is None:
+                self._start(once)
+                return True
+            return self._watch(observer, once=once, stopping=stopping)
+        except Exception as exc:
             if stopping:
-                return False
-            self._start(once)
+                return False  # what a query says that was told to stop
+            if not _may_pass(exc) or self._restart_count >= RESTART_COUNT:
+                raise
+            self._start_again_later(observer, exc)
             return True
+
+    def _watch(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
         if stopping:
             self._query.stop()
         is_active = self._query.isActive
@@ -152,6 +170,13 @@ class MappingRun:
         self._query = None
         return once and not stopping and not self._is_done()
 
+    def _start_again_later(self, observer: Observer, exc: Exception) -> None:
+        delay_seconds = FIRST_RESTART_SECONDS * 2**self._restart_count
+        self._restart_count += 1
+        self._start_at_seconds = time.monotonic() + delay_seconds
+        self._query, self._writer.failure = None, None
+        observer.mapping_restarts(self.mapping.id, exc, delay_seconds)
+
     def _start(self, once: bool) -> None:
         """Raises ConfigError, KafScaleError."""
         if self._target is None:
@@ -160,12 +185,12 @@ class MappingRun:
             )
             ensure_dead_letters(self.spark, self.mapping, self.pipeline)
             self._target = bucket_ends(self.pipeline, self.mapping)
-        self._before = self.checkpoint.last_planned()
+        self._before = self.checkpoint.progress()
         stream = self.spark.readStream.format("kafscale").options(**self._options()).load()
         writer = stream.writeStream.foreachBatch(self._writer).queryName(self.mapping.id)
         writer = writer.option("checkpointLocation", self.checkpoint.directory.path)
-        seconds = parse_duration(self.mapping.trigger or self.pipeline.trigger) / 1_000_000
-        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{seconds} seconds")
+        interval = f"{parse_duration(self.mapping.trigger or self.pipeline.trigger)} microseconds"
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
         self._query = writer.start()
 
     def _options(self) -> dict[str, str]:
@@ -201,6 +226,7 @@ class MappingRun:
             batch_id = progress["batchId"]
             outcome = self._outcomes.pop(batch_id, None)
             if outcome is not None:
+                self._restart_count = 0
                 lag = lag_of(outcome.batch.offsets, bucket_ends(self.pipeline, self.mapping))
                 observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
@@ -209,22 +235,35 @@ class MappingRun:
             raise self._writer.failure
         failure = self._query.exception()
         if failure is not None:
-            raise QueryFailed(_cause(str(failure))) from failure
+            raise QueryFailed(str(failure)) from failure
 
     def _is_done(self) -> bool:
-        after = self.checkpoint.last_planned()
-        return after is None or after == self._before or not lag_of(after, self._target or {})
+        """Whether all is in the table that was in the bucket at first, or nothing comes."""
+        after = self.checkpoint.progress()
+        return after == self._before or not lag_of(after.end_offsets, self._target or {})
 
 
 class QueryFailed(KafScaleError):
-    """Spark ended a query."""
+    """Spark ended a query. `passing`: for a reason that another try may not meet."""
+
+    def __init__(self, text: str) -> None:
+        """Takes the line of KafScale's error out of Spark's text, where there is one."""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        ours = [line for line in lines if line.startswith("kafscale.")]
+        super().__init__(ours[-1] if ours else lines[0])
+        self.passing = not ours or ours[-1].partition(":")[0].rpartition(".")[2] in PASSING
 
 
-def _cause(text: str) -> str:
-    """The line of a Python error in Spark's text, or all of it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("kafscale.")]
-    return errors[-1] if errors else lines[0]
+PASSING = ("StoreUnavailable", "SlowDown", "RegistryError")
+
+
+def _may_pass(exc: Exception) -> bool:
+    """Whether the query is started again: where a service did not answer, or Spark gave up by itself."""
+    if isinstance(exc, QueryFailed):
+        return exc.passing
+    name = type(exc).__name__
+    by_spark = type(exc).__module__.partition(".")[0] in ("pyspark", "py4j")
+    return name in PASSING or (by_spark and name != "Py4JNetworkError")  # which is the end of the JVM
 
 
 def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Checkpoint:

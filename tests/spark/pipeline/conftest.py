@@ -76,6 +76,7 @@ class Seen:
 
     outcomes: list[Any] = attrs.field(factory=list)
     failures: dict[str, Exception] = attrs.field(factory=dict)
+    restarts: list[Any] = attrs.field(factory=list)
 
     def batch_done(self, mapping: str, outcome: Any, row_count: int, lag: int) -> None:
         self.outcomes.append((mapping, outcome, row_count, lag))
@@ -84,6 +85,9 @@ class Seen:
         if not isinstance(error, KafScaleError):
             raise error
         self.failures[mapping] = error
+
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
+        self.restarts.append((mapping, error))
 
     def maintained(self, care: Any) -> None:
         raise AssertionError("no run of the tests maintains")
