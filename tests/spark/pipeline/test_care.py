@@ -1,0 +1,112 @@
+"""Maintenance, status and validation of tables that a pipeline keeps."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kafscale.testing.registry import running_registry
+from kafscale.testing.registry_values import Values
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+]
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+WIDER_ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None}],
+}
+
+
+def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(lake, topic, produce):
+    from kafscale.spark.pipeline.maintenance import maintain
+    from kafscale.spark.pipeline.snapshots import load_table, newest
+
+    mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 2, metadata: [offset]}}"
+    produce(topic, [(0, None, b"v")] * 12)
+    lake.run(mapping)
+    pipeline = lake.pipeline(mapping)
+    (care,) = maintain(lake.spark, pipeline, now=datetime.now(UTC) + timedelta(days=30))
+    assert care.problem is None
+    assert care.compacted_files >= 5
+    table = load_table(lake.spark, f"lake.db.{topic}")
+    committed = newest(table, f"db.{topic}")
+    assert committed is not None
+    assert (committed.batch_id, committed.depth) == (5, 1)
+    assert len(lake.summaries(f"db.{topic}")) == 2
+    produce(topic, [(0, None, b"v")])
+    assert lake.run(mapping).failures == {}
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == list(range(13))
+
+
+def test_status_tells_how_far_each_mapping_is(lake, topic, produce):
+    from kafscale.spark.pipeline.status import status
+
+    first = f"\n- {{topic: {topic}, table: db.{topic}, value: {{format: string}}, dead_letters: db.{topic}_dead}}"
+    second = f"\n- {{topic: {topic}, table: db.{topic}_later}}"
+    produce(topic, [(0, None, b"good"), (0, None, b"\xff")])
+    lake.run(first)
+    produce(topic, [(0, None, b"more")])
+    now, later = status(lake.spark, lake.pipeline(first + second))
+    assert (now.batch_id, now.offsets, now.lag, now.dead_letters) == (0, {topic: {"0": 2}}, 1, 1)
+    assert now.committed_ms is not None
+    assert (later.batch_id, later.offsets, later.lag, later.snapshot_id) == (None, {}, 3, None)
+
+
+def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produce):
+    from kafscale.spark.pipeline.validation import check
+
+    produce(topic, [(0, None, b"v")])
+    mappings = f"""
+- {{topic: {topic}, table: db.{topic}}}
+- {{topic: never-produced, table: db.never}}
+- {{topic: {topic}, table: db.{topic}_given, create: false}}
+"""
+    checks = {(each.mapping, each.what): each for each in check(lake.spark, lake.pipeline(mappings))}
+    assert checks[f"db.{topic}", "columns"].found == "value binary"
+    assert checks[f"db.{topic}", "table"].found == "will be created"
+    assert not checks["db.never", "topics"].ok
+    assert "no segment of topic 'never-produced'" in checks["db.never", "topics"].found
+    assert not checks[f"db.{topic}_given", "table"].ok
+    assert not lake.spark.catalog.tableExists(f"lake.db.{topic}")
+
+
+def test_a_subject_that_gets_a_version_changes_the_table_while_the_pipeline_goes_on(lake, topic, produce):
+    with running_registry() as registry:
+        values = Values(registry=registry)
+        more = f'registry: {{url: "{registry.url}"}}'
+        mapping = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro}}, metadata: [offset]}}"
+        produce(topic, [(0, None, values.avro(ORDER, {"id": 1}, topic=topic))])
+        lake.run(mapping, more)
+        produce(topic, [(0, None, values.avro(WIDER_ORDER, {"id": 1 << 40, "note": "n"}, topic=topic))])
+        assert lake.run(mapping, more).failures == {}
+        values.close()
+    assert lake.rows(f"db.{topic}", "offset, id, note") == [(0, 1, None), (1, 1 << 40, "n")]
+
+
+def test_rows_of_go_processors_columns_can_be_had(lake, topic, produce):
+    """All columns that KafScale's Iceberg processor in Go writes, and the partitions and the order of a table."""
+    produce(topic, [(1, b"k", b'{"status": "new"}')])
+    mapping = f"""
+- topic: {topic}
+  table: db.{topic}
+  value: {{format: json, columns: [{{name: status, type: string}}, {{name: paid, type: boolean}}]}}
+  metadata: {{record_id: record_id, topic: topic, partition: partition, offset: offset, timestamp_ms: timestamp_ms,
+              key: key, value: value, headers: headers_json, at: timestamp}}
+  partition_by: [days(at), "bucket(4, status)"]
+  sort_by: [offset desc]
+"""
+    assert lake.run(mapping).failures == {}
+    columns = "record_id, topic, partition, offset, CAST(key AS STRING), CAST(value AS STRING), headers, status, paid"
+    assert lake.rows(f"db.{topic}", columns) == [
+        (f"{topic}:1:0", topic, 1, 0, "k", '{"status": "new"}', None, "new", None)
+    ]
+    assert lake.rows(f"db.{topic}", "timestamp_ms - unix_millis(at)") == [(0,)]
+    described = {row[0]: row[1] for row in lake.spark.sql(f"DESCRIBE EXTENDED lake.db.{topic}").collect()}
+    assert described["Part 0"] == "days(at)"
+    assert described["Part 1"] == "bucket(4, status)"
+    assert "sort-order=offset DESC" in json.dumps(described)
