@@ -112,8 +112,8 @@ async def test_the_first_append_after_idle_never_waits_for_the_interval(autojump
         assert trio.current_time() - began == pytest.approx(0.5)
 
 
-async def replies_and_syncs(sync_seconds: float, interval_seconds: float) -> tuple[int, int]:
-    """In one second, with eight clients that append again 0.1 to 0.8 ms after their reply."""
+async def replies_and_syncs(sync_seconds: float, interval_seconds: float, client_count: int = 8) -> tuple[int, int]:
+    """In one second, with clients that append again 0.1, 0.2, 0.3 ... ms after their reply."""
     log = Log(MemoryDisk(sync_seconds=sync_seconds), segment_bytes=1 << 20, sync_interval_seconds=interval_seconds)
     reply_count = 0
 
@@ -126,7 +126,7 @@ async def replies_and_syncs(sync_seconds: float, interval_seconds: float) -> tup
 
     async with trio.open_nursery() as nursery:
         await log.start(nursery)
-        for number in range(1, 9):
+        for number in range(1, client_count + 1):
             nursery.start_soon(client, 0.0001 * number)
         await trio.sleep(1)
         result = reply_count, log.wal.statistics().sync_count
@@ -141,8 +141,21 @@ async def test_the_interval_lets_slow_syncs_take_more_along(autojump_clock):
     assert gathered_syncs < syncs
 
 
-async def test_the_interval_costs_fast_syncs_nothing(autojump_clock):
-    assert await replies_and_syncs(0.001, 0.002) == await replies_and_syncs(0.001, 0.0)
+@pytest.mark.parametrize("sync_seconds", [0.00073, 0.00171])  # no multiples of the pauses: no two at a time
+@pytest.mark.parametrize("client_count", [1, 2, 8])
+async def test_the_interval_costs_fast_syncs_nothing(sync_seconds, client_count, autojump_clock):
+    at_once = await replies_and_syncs(sync_seconds, 0.0, client_count)
+    assert await replies_and_syncs(sync_seconds, 0.002, client_count) == at_once
+
+
+async def test_the_interval_costs_a_producer_that_is_alone_nothing_on_a_slow_disk(autojump_clock):
+    assert await replies_and_syncs(0.010, 0.002, 1) == await replies_and_syncs(0.010, 0.0, 1)
+
+
+@pytest.mark.parametrize("client_count", [2, 3, 8])
+async def test_the_interval_costs_few_producers_nothing_on_a_slow_disk(client_count, autojump_clock):
+    replies, _ = await replies_and_syncs(0.010, 0.002, client_count)
+    assert replies >= (await replies_and_syncs(0.010, 0.0, client_count))[0]
 
 
 async def test_after_a_pause_nobody_waits_for_the_peers_of_the_last_round(autojump_clock, nursery):
