@@ -21,6 +21,7 @@ PRODUCED = re.compile(
 )
 FIRST_COUNT = 10_000  # records of the first run that finds out how many are sent in a second
 RATE_SECONDS = 2.0  # such a run must last at least so long
+CONSUME_TIMEOUT_MS = 60_000  # without a record, after which the tool ends with what it has, as if all were well
 TIMEOUT_SECONDS = 300  # of one run of a tool; then it hangs
 
 
@@ -94,9 +95,10 @@ def run_java_consume(load: JavaConsumeLoad) -> Figures:
     output = _run(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--bootstrap-server", str(load.address), "--topic", TOPIC, "--messages", str(load.count), "--hide-header"),
+        *("--timeout", str(CONSUME_TIMEOUT_MS)),
     )
     fields = output.strip().splitlines()[-1].split(", ")
-    if len(fields) != 10:
+    if len(fields) != 10 or int(fields[4]) < load.count:
         raise RuntimeError(f"ConsumerPerformance did not consume: {output[-2000:]}")
     mib, count, fetch_ms = float(fields[2]), int(fields[4]), float(fields[7])
     return Figures(
