@@ -16,6 +16,8 @@ from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.document import parse_pipeline
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that lives for seconds
 NAMES = (f"topic{number}" for number in count())
 
 
@@ -63,7 +65,7 @@ def spark(warehouse) -> Iterator[Any]:
 
     end_jvm()
     catalog = CatalogOptions(type="hadoop", warehouse=str(warehouse), properties={"cache-enabled": "false"})
-    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", JAVA_OPTIONS: QUICK_JAVA}
     session = start_session(SessionOptions(master="local[2]", catalogs=[catalog], conf=conf))
     yield session
     session.stop()
@@ -114,16 +116,17 @@ mappings:
 """
         return parse_pipeline(text, "test.yaml", {})
 
-    def run(self, mappings: str, more: str = "") -> Seen:
+    def run(self, mappings: str, more: str = "", *, may_fail: bool = False) -> Seen:
         """Until nothing is left, in batches of the size that the mappings say."""
         from kafscale.spark.pipeline.runner import PipelineRun
 
         seen = Seen()
         PipelineRun(spark=self.spark, pipeline=self.pipeline(mappings, more), observer=seen).run(once=True)
+        assert may_fail or not seen.failures
         return seen
 
-    def rows(self, table: str, columns: str = "*", order: str = "") -> Sequence[tuple[Any, ...]]:
-        """Of a table, in order of all columns unless told."""
+    def rows(self, table: str, columns: str = "*") -> Sequence[tuple[Any, ...]]:
+        """Of a table, in one order."""
         found = self.spark.sql(f"SELECT {columns} FROM lake.{table}").collect()
         return sorted((tuple(row) for row in found), key=repr)
 

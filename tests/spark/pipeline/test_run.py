@@ -58,7 +58,6 @@ def test_bad_values_become_dead_letters_and_are_counted(lake, topic, produce):
     columns: [{{name: id, type: long, required: true}}, {{name: name, type: string}}]
 """
     )
-    assert seen.failures == {}
     assert lake.rows(f"db.{topic}") == [(0, 1, "a"), (6, 1, "a")]
     letters = lake.rows(f"db.{topic}_dead", "offset, CAST(key AS STRING), value, error")
     assert [(offset, key, bytes(value)) for offset, key, value, _ in letters] == [
@@ -74,7 +73,8 @@ def test_a_bad_value_without_a_table_for_it_stops_its_mapping_and_no_other(lake,
         f"""
 - {{topic: {topic}, table: db.{topic}_text, value: {{format: string}}}}
 - {{topic: {topic}, table: db.{topic}_bytes}}
-"""
+""",
+        may_fail=True,
     )
     assert "no table for dead_letters" in str(seen.failures[f"db.{topic}_text"])
     assert f"{topic} 0 at offset 0" in str(seen.failures[f"db.{topic}_text"])
