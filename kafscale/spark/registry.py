@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import attrs
 import httpx
@@ -27,6 +28,8 @@ UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
 UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
 REFERENCE_MAX_DEPTH = 32
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+SchemaId = int | UUID  # newer serializers name a schema by its global id, in a header
+
 UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
 
 
@@ -72,7 +75,7 @@ class Schema:
     format: str
     text: str
     references: tuple[Reference, ...] = ()
-    id: int | None = None
+    id: SchemaId | None = None
 
     def __str__(self) -> str:
         return f"schema {self.id}" if self.id is not None else "the given schema"
@@ -95,8 +98,8 @@ class RegistryClient:
     clock: Callable[[], float] = time.monotonic
     request_count: int = attrs.field(default=0, init=False)
     _transport: BlockingTransport = attrs.field(init=False)
-    _schemas: dict[int, Schema] = attrs.field(factory=dict, init=False)
-    _unknown_until: dict[int, float] = attrs.field(factory=dict, init=False)
+    _schemas: dict[SchemaId, Schema] = attrs.field(factory=dict, init=False)
+    _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -105,7 +108,7 @@ class RegistryClient:
             context = ssl.create_default_context(cafile=self.options.ca_file)
         self._transport = BlockingTransport(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
 
-    def by_id(self, schema_id: int) -> Schema:
+    def by_id(self, schema_id: SchemaId) -> Schema:
         """The schema with this id, with all that it references. Raises UnknownSchema, RegistryError."""
         return self._by_id(schema_id, REFERENCE_MAX_DEPTH)
 
@@ -120,7 +123,7 @@ class RegistryClient:
         found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
         return self._by_id(int(found["id"]), depth)
 
-    def _by_id(self, schema_id: int, depth: int) -> Schema:
+    def _by_id(self, schema_id: SchemaId, depth: int) -> Schema:
         schema = self._schemas.get(schema_id)
         if schema is not None:
             return schema
@@ -130,12 +133,13 @@ class RegistryClient:
             raise RegistryError(
                 f"references of schemas are nested more than {REFERENCE_MAX_DEPTH} deep, or in a circle"
             )
+        path = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
         try:
-            found = self._get(f"/schemas/ids/{schema_id}")
+            found = self._get(path)
             if (
                 found.get("schemaType") == "PROTOBUF"
             ):  # registries that don't know the format answer with the text again
-                found = {**found, **self._get(f"/schemas/ids/{schema_id}?format=serialized")}
+                found = {**found, **self._get(f"{path}?format=serialized")}
         except UnknownSchema as exc:
             self._remember_unknown(schema_id)
             raise UnknownSchema(f"the schema registry has no schema {schema_id}") from exc
@@ -149,7 +153,7 @@ class RegistryClient:
         self._schemas[schema_id] = schema
         return schema
 
-    def _remember_unknown(self, schema_id: int) -> None:
+    def _remember_unknown(self, schema_id: SchemaId) -> None:
         with self._lock:
             if len(self._unknown_until) >= UNKNOWN_MAX_COUNT:
                 self._unknown_until.clear()

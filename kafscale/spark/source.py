@@ -195,7 +195,7 @@ class _SplitReading:
     def _stored_columns(self) -> Sequence[str]:
         if self.decoding is None:
             return self.columns
-        return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value"]))
+        return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value", "headers"]))
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)

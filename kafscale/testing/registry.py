@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import NAMESPACE_OID, uuid5
 
 import attrs
 
@@ -49,6 +50,7 @@ class Registry:
     url: str = attrs.field(default="", init=False)
     _schemas: dict[int, Json] = attrs.field(factory=dict, init=False)
     _subjects: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)  # version -> id
+    _guids: dict[str, int] = attrs.field(factory=dict, init=False)
     _levels: dict[str, str] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
@@ -87,6 +89,7 @@ class Registry:
             ("DELETE subjects * versions *", self._delete_version),
             ("GET schemas types", lambda body: ["JSON", "PROTOBUF", "AVRO"]),
             ("GET schemas ids *", self._schema),
+            ("GET schemas guids *", lambda guid, body: self._schema(str(self._guids.get(guid, "")), body)),
             ("GET schemas ids * schema", lambda schema_id, body: self._schema(schema_id, body)["schema"]),
             ("GET schemas ids * versions", self._used_by),
             ("GET config", lambda body: {"compatibilityLevel": self._levels.get("", "BACKWARD")}),
@@ -115,7 +118,8 @@ class Registry:
         versions = self._subjects.setdefault(subject, {})
         if schema_id not in versions.values():
             versions[max(versions, default=0) + 1] = schema_id
-        return {"id": schema_id}
+        self._guids[_guid(schema_id)] = schema_id
+        return {"id": schema_id, "guid": _guid(schema_id)}
 
     def _lookup(self, subject: str, body: Json) -> Json:
         schema = _canonical(body)
@@ -126,7 +130,8 @@ class Registry:
 
     def _described(self, subject: str, version: int) -> Json:
         schema_id = self._subjects[subject][version]
-        return {"subject": subject, "version": version, "id": schema_id, **_shown(self._schemas[schema_id])}
+        names = {"subject": subject, "version": version, "id": schema_id, "guid": _guid(schema_id)}
+        return {**names, **_shown(self._schemas[schema_id])}
 
     def _version(self, subject: str, version: str, body: Json) -> Json:
         versions = self._versions(subject)
@@ -170,6 +175,10 @@ class Registry:
     def _set_level(self, subject: str, body: Json) -> Json:
         self._levels[subject] = body["compatibility"]
         return {"compatibility": body["compatibility"]}
+
+
+def _guid(schema_id: int) -> str:
+    return str(uuid5(NAMESPACE_OID, str(schema_id)))
 
 
 def _canonical(body: Json) -> Json:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import attrs
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -19,6 +19,8 @@ from kafscale.spark.registry import RegistryClient, RegistryOptions, Schema
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
 from kafscale.testing.registry import Registry
+
+Headers = list[tuple[str, str | bytes | None]]
 
 
 def prefixed(schema_id: int, payload: bytes) -> bytes:
@@ -36,7 +38,10 @@ def message_class(text: str, name: str) -> Any:
 
 @attrs.define(eq=False, kw_only=True)
 class Values:
-    """Writes to the subject `<topic>-value`, and reads by any schema. No sleeping between attempts."""
+    """Writes to the subject `<topic>-value`, and reads by any schema. No sleeping between attempts.
+
+    headers: get the schema's id, which is not in front of the value then.
+    """
 
     registry: Registry
     client: RegistryClient = attrs.field(init=False)
@@ -50,14 +55,17 @@ class Values:
         self.client.close()
         self._confluent.close()
 
-    def avro(self, schema: Any, value: Any, *, topic: str = "orders") -> bytes:
-        return self._bytes(AvroSerializer(self._confluent, json.dumps(schema)), value, topic)
+    def avro(self, schema: Any, value: Any, *, topic: str = "orders", headers: Headers | None = None) -> bytes:
+        serializer = AvroSerializer(self._confluent, json.dumps(schema), conf=_conf(headers))
+        return self._bytes(serializer, value, topic, headers)
 
-    def json(self, schema: Any, value: Any, *, topic: str = "orders") -> bytes:
-        return self._bytes(JSONSerializer(json.dumps(schema), self._confluent), value, topic)
+    def json(self, schema: Any, value: Any, *, topic: str = "orders", headers: Headers | None = None) -> bytes:
+        serializer = JSONSerializer(json.dumps(schema), self._confluent, conf=_conf(headers))
+        return self._bytes(serializer, value, topic, headers)
 
-    def protobuf(self, message: Message, *, topic: str = "orders") -> bytes:
-        return self._bytes(ProtobufSerializer(type(message), self._confluent), message, topic)
+    def protobuf(self, message: Message, *, topic: str = "orders", headers: Headers | None = None) -> bytes:
+        serializer = ProtobufSerializer(type(message), self._confluent, conf=_conf(headers))
+        return self._bytes(serializer, message, topic, headers)
 
     def reader(self, format: str, schema: Any, **options: Any) -> ValueDecoder:
         """A decoder into a schema given as text, or as the JSON of it."""
@@ -73,7 +81,11 @@ class Values:
     def _decoder(self, options: ReaderOptions) -> ValueDecoder:
         return ValueDecoder(reader=make_reader(options), client=self.client)
 
-    def _bytes(self, serializer: Any, value: Any, topic: str) -> bytes:
-        written = serializer(value, SerializationContext(topic, MessageField.VALUE))
+    def _bytes(self, serializer: Any, value: Any, topic: str, headers: Headers | None) -> bytes:
+        written = serializer(value, SerializationContext(topic, MessageField.VALUE, headers))
         assert isinstance(written, bytes)
         return written
+
+
+def _conf(headers: Headers | None) -> dict[str, Any]:
+    return {} if headers is None else {"schema.id.serializer": header_schema_id_serializer}

@@ -6,7 +6,8 @@ else a registry's hour of downtime would send every value to the dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from uuid import UUID
 
 import attrs
 import numpy as np
@@ -16,7 +17,8 @@ from kafscale.errors import ConfigError, DecodeError, UnknownSchema
 from kafscale.spark.registry import RegistryClient, Schema
 from kafscale.spark.values.columns import Decode, Decoded, Reader, error_text
 
-PREFIX_BYTES = 5
+PREFIX_BYTES = 5  # 0, and an id
+GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header
 FORMATS = ("avro", "protobuf", "json")
 
 
@@ -72,19 +74,22 @@ class ValueDecoder:
     def type(self) -> pa.DataType:
         return self.reader.type
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError."""
+    def decode(self, values: Sequence[bytes | None], with_header: Container[int] = ()) -> Decoded:
+        """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError.
+
+        with_header: positions of values in front of which stands what was their header; it may be a global id.
+        """
         errors: list[str | None] = [None] * len(values)
         parts: list[pa.Array] = []
         places: list[list[int]] = []
-        for prefix, positions in _group(values, errors).items():
+        for prefix, positions in _group(values, with_header, errors).items():
             try:
                 decode = self._of_prefix(prefix)
             except (UnknownSchema, DecodeError) as exc:
                 for position in positions:
                     errors[position] = error_text(exc)
                 continue
-            decoded = decode([values[position][PREFIX_BYTES:] for position in positions])  # type: ignore[index]
+            decoded = decode([values[position][len(prefix) :] for position in positions])  # type: ignore[index]
             for position, error in zip(positions, decoded.errors, strict=True):
                 errors[position] = error
             parts.append(decoded.values)
@@ -107,7 +112,9 @@ class ValueDecoder:
     def _of_prefix(self, prefix: bytes) -> Decode:
         decode = self._decoders.get(prefix)
         if decode is None:
-            schema = self.client.by_id(int.from_bytes(prefix[1:], "big"))
+            is_global = len(prefix) == GLOBAL_PREFIX_BYTES
+            schema_id = UUID(bytes=prefix[1:]) if is_global else int.from_bytes(prefix[1:], "big")
+            schema = self.client.by_id(schema_id)
             try:
                 decode = self.reader.of_writer(schema)
             except DecodeError as exc:
@@ -118,13 +125,17 @@ class ValueDecoder:
         return decode
 
 
-def _group(values: Sequence[bytes | None], errors: list[str | None]) -> dict[bytes, list[int]]:
+def _group(
+    values: Sequence[bytes | None], with_header: Container[int], errors: list[str | None]
+) -> dict[bytes, list[int]]:
     """The positions of the values by prefix; those without one get their error text."""
     positions: dict[bytes, list[int]] = {}
     for position, value in enumerate(values):
         if value is None:
             continue
-        if len(value) < PREFIX_BYTES:
+        if position in with_header and value[0] == 1 and len(value) >= GLOBAL_PREFIX_BYTES:
+            positions.setdefault(value[:GLOBAL_PREFIX_BYTES], []).append(position)
+        elif len(value) < PREFIX_BYTES:
             errors[position] = f"{len(value)} bytes are too few for a schema registry's prefix of {PREFIX_BYTES}"
         elif value[0]:
             errors[position] = f"the first byte is {value[0]}, not 0: the value was not written with a schema registry"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafscale.spark.registry import RegistryClient, RegistryOptions
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
 from kafscale.spark.values.options import ValueOptions
 
 DECODED = "decoded"  # the data source's column
+ID_HEADER = "__value_schema_id"  # as Confluent's serializers name it
 ROWS_AT_ONCE_COUNT = 10_000  # Python objects of so many values are in memory; Spark's own Arrow batches have as many
 DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded values
 
@@ -41,20 +43,39 @@ class Decoding:
         """Of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
         return _struct_type(make_reader(self.reader).type)
 
-    def decode(self, values: pa.Array) -> pa.StructArray:
-        """Raises RegistryError."""
+    def decode(self, values: pa.Array, with_header: Container[int] = ()) -> pa.StructArray:
+        """As `ValueDecoder.decode`. Raises RegistryError."""
         decoder = _decoder(self)
-        decoded = decoder.decode(values.to_pylist())
+        decoded = decoder.decode(values.to_pylist(), with_header)
         type_ = _struct_type(decoder.type)
         errors = pa.array(decoded.errors, pa.string())
         return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
 
     def select(self, records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of records, `decoded` among them, which is made of their `value`. Raises RegistryError."""
+        """These columns of records, `decoded` among them, which is made of their `value` and `headers`.
+
+        Raises RegistryError.
+        """
         for start in range(0, records.num_rows, ROWS_AT_ONCE_COUNT):
             rows = records.slice(start, ROWS_AT_ONCE_COUNT)
-            arrays = [self.decode(rows["value"]) if name == DECODED else rows[name] for name in columns]
+            decoded = self.decode(*_with_ids_of_headers(rows["value"], rows["headers"]))
+            arrays = [decoded if name == DECODED else rows[name] for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Container[int]]:
+    """The values, the first header that has a schema's id in front of those that have one; and which these are."""
+    entries = headers.flatten()
+    named = pc.equal(entries.field("key"), ID_HEADER)
+    if not pc.any(named).as_py():
+        return values, ()
+    rows = pc.list_parent_indices(headers).filter(named).to_pylist()
+    found = dict(zip(reversed(rows), reversed(entries.field("value").filter(named).to_pylist()), strict=True))
+    framed = [
+        value if value is None or index not in found else (found[index] or b"") + value
+        for index, value in enumerate(values.to_pylist())
+    ]
+    return pa.array(framed, pa.binary()), found.keys()
 
 
 def _struct_type(value: pa.DataType) -> pa.StructType:

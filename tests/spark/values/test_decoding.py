@@ -6,10 +6,12 @@ import pyarrow as pa
 import pytest
 
 from kafscale.errors import UnknownSchema
+from kafscale.spark.decode import HEADERS_TYPE
 from kafscale.spark.registry import RegistryOptions
 from kafscale.spark.values import decoding as module
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
+from kafscale.testing.registry_values import Headers, message_class
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 
@@ -18,8 +20,11 @@ def options(values, **reading) -> ValueOptions:
     return ValueOptions(registry=RegistryOptions(urls=(values.registry.url,)), format="avro", **reading)
 
 
-def records(*found: bytes | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"offset": list(range(len(found))), "value": pa.array(found, pa.binary())})
+def records(*found: bytes | None, headers: list[Headers | None] | None = None) -> pa.RecordBatch:
+    """As the source reads them."""
+    rows = [each and [{"key": key, "value": value} for key, value in each] for each in headers or [None] * len(found)]
+    arrays = [pa.array(range(len(found))), pa.array(found, pa.binary()), pa.array(rows, HEADERS_TYPE)]
+    return pa.RecordBatch.from_arrays(arrays, names=["offset", "value", "headers"])
 
 
 @pytest.mark.parametrize("rows_count", [1, 2, 100])
@@ -62,3 +67,41 @@ def test_the_reader_schema_is_of_the_moment_it_was_looked_up(values):
 def test_a_topic_without_a_subject(values):
     with pytest.raises(UnknownSchema, match="none-value"):
         Decoding.of(options(values), "none")
+
+
+PROTO = 'syntax = "proto3"; message Other { string x = 1; } message Order { int64 id = 1; }'
+
+
+@pytest.mark.parametrize("rows_count", [1, 3, 100])
+@pytest.mark.parametrize("format", ["avro", "json", "protobuf"])
+def test_ids_of_schemas_in_headers_and_in_front_of_values(values, monkeypatch, format, rows_count):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE_COUNT", rows_count)
+    write = {
+        "avro": lambda number, headers: values.avro(ORDER, {"id": number}, headers=headers),
+        "json": lambda number, headers: values.json(
+            {"title": "O", "type": "object", "properties": {"id": {"type": "integer"}}}, {"id": number}, headers=headers
+        ),
+        "protobuf": lambda number, headers: values.protobuf(message_class(PROTO, "Order")(id=number), headers=headers),
+    }[format]
+    headers: list[Headers | None] = [[("before", b"x")], None, [], [("__value_schema_id", b"\1short")]]
+    found = [write(7, headers[0]), write(8, None), write(9, headers[2]), b"x"]
+    assert headers[0][-1][0] == "__value_schema_id"
+    assert found[0][:1] != b"\0"
+    message = {"message": "Order"} if format == "protobuf" else {}
+    given = ValueOptions(registry=RegistryOptions(urls=(values.registry.url,)), format=format, **message)
+    decoding = Decoding.of(given, "orders")
+    batches = decoding.select(records(*found, headers=headers), ["offset", "decoded"])
+    rows = [row for batch in batches for row in batch["decoded"].to_pylist()]
+    assert [row["value"] and row["value"]["id"] for row in rows] == [7, 8, 9, None]
+    assert "first byte is 1" in rows[3]["error"]
+
+
+def test_a_null_value_with_a_header_is_no_error_and_an_unknown_id_is(values):
+    headers: Headers = []
+    framed = values.avro(ORDER, {"id": 1}, headers=headers)
+    unknown = [("__value_schema_id", b"\1" + bytes(16))]
+    decoding = Decoding.of(options(values), "orders")
+    (batch,) = decoding.select(records(None, framed, headers=[headers, unknown]), ["decoded"])
+    rows = batch["decoded"].to_pylist()
+    assert rows[0] == {"value": None, "error": None}
+    assert "no schema 00000000-0000" in rows[1]["error"]
