@@ -74,6 +74,8 @@ class Planner:
 
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
         """What has these offsets. Raises DataLoss, StoreError."""
+        if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
+            logs = {**logs, **{name: log for name, log in self.logs(logs, must_exist=False).items() if name in logs}}
         extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
         if bounds is not None:
             extents = [each for each in map(bounds.narrow, extents) if each is not None]
@@ -114,6 +116,13 @@ class Planner:
             for key in log.damaged:
                 if key.base_offset >= log.end_offset:
                     self.report(f"{key.key} is damaged, so partition {log.partition} of {log.topic} ends before it")
+
+    def _has_holes(self, logs: Logs, starts: Offsets, ends: Offsets) -> bool:
+        return any(
+            holes(self.catalog, Extent(log=log, start_offset=first, end_offset=behind))
+            for partition, log in logs.items()
+            if (first := max(starts[partition], log.start_offset)) < (behind := min(ends[partition], log.end_offset))
+        )
 
     def _extent(self, log: PartitionLog, start_offset: int, end_offset: int) -> Extent:
         first, behind = start_offset, end_offset

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
 from kafscale.errors import ConfigError, StoreError
@@ -156,6 +157,21 @@ def test_a_damaged_segment_is_an_error_or_reported(directory, base_offset, caplo
     left = [offset for offset in range(33) if not base_offset <= offset < base_offset + 15]
     assert query(directory, failOnDataLoss="false")[: len(left)] == rows(0, *left)
     assert "no intact segment has them" in caplog.text
+
+
+def test_segments_that_were_merged_between_their_listing_and_their_footers_are_no_loss(directory):
+    given = Given({"store": f"file:{directory}", "assign": '{"t":[0]}'})
+    with closing(Planner.of(ReadOptions.of(given))) as planner:
+        logs = planner.logs()
+        merged = attrs.evolve(key(0), generation=1)
+        version_2_objects(merged, make_batches(0, 10)).write_to(directory)
+        for base_offset in (0, 15):
+            for half in ("kfs", "index"):
+                (directory / key(base_offset).of_kind(half).key).unlink()
+        splits = planner.splits(logs, {("t", 0): 3}, {("t", 0): 28})
+        found = [row["offset"] for split in splits for part in planner.reader(["offset"]).read(split)
+                 for row in part.to_pylist()]  # fmt: skip
+    assert found == list(range(3, 28))
 
 
 def test_a_damaged_segment_at_the_end_is_not_taken_for_the_end(directory, caplog):
