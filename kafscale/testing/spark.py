@@ -7,11 +7,13 @@ Spark's JVM and its Python workers are in it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,10 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
 }
 DRIVER_TIMEOUT_SECONDS = 90.0
+DAEMON_TIMEOUT_SECONDS = 90.0
+
+_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile(r"Successfully registered with master (\S+)")
 
 
 def start_spark(*, jars: Sequence[str] = (), **settings: str) -> SparkSession:
@@ -90,6 +96,48 @@ def kill_driver(process: subprocess.Popen[str]) -> None:
     process.wait(DRIVER_TIMEOUT_SECONDS)
     if process.stdout is not None:
         process.stdout.close()
+
+
+@contextmanager
+def spark_cluster(directory: Path, workers_count: int = 2) -> Iterator[str]:
+    """A standalone cluster of one-core workers on this machine, by `spark-class`; yields its URL, `spark://…`."""
+    with ExitStack() as running:
+        master = running.enter_context(_daemon(directory / "master", "master.Master"))
+        url = _await_line(master, directory / "master", _MASTER_URL)
+        for number in range(workers_count):
+            home = directory / f"worker-{number}"
+            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(home), url)
+            worker = running.enter_context(_daemon(home, "worker.Worker", *options))
+            _await_line(worker, home, _REGISTERED)
+        yield url
+
+
+@contextmanager
+def _daemon(directory: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Of Spark's `org.apache.spark.deploy`. What it has started is killed with it."""
+    import pyspark
+
+    directory.mkdir(parents=True)
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *options]
+    environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _await_line(process: subprocess.Popen[bytes], directory: Path, pattern: re.Pattern[str]) -> str:
+    deadline = time.monotonic() + DAEMON_TIMEOUT_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := pattern.search((directory / "log").read_text()):
+            return found[1]
+        time.sleep(0.1)
+    raise RuntimeError(f"a daemon of Spark's did not start: {(directory / 'log').read_text()[-2000:]}")
 
 
 def store_of(broker: BrokerProcess) -> str:
