@@ -14,25 +14,45 @@ VARINT_MAX_BYTES = 10
 def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
     """The signed number at each position, and the position behind it.
 
-    A position outside of `raw` reads its last byte: who calls checks where the reading has ended.
+    A position outside of `raw` reads its first or last byte: who calls checks where the reading has ended.
+    Numbers of one and of two bytes, which nearly all are, are read without asking how long each is.
     """
-    values, ends = _read_unsigned(raw, positions)
-    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64), ends
-
-
-def _read_unsigned(raw: Raw, positions: Positions) -> tuple[NDArray[np.uint64], Positions]:
-    read = raw.take(positions, mode="clip")
-    values = (read & 0x7F).astype(np.uint64)
+    first = raw.take(positions, mode="clip")
+    goes_on = first >= 0x80
     ends = positions + 1
-    going_on = np.flatnonzero(read & 0x80)
-    for number in range(1, VARINT_MAX_BYTES):
-        if not len(going_on):
-            break
+    if not goes_on.any():
+        return _signed(first).view(np.int8).astype(np.int64), ends
+    second = raw.take(ends, mode="clip")
+    second *= goes_on
+    ends += goes_on
+    pairs = (second & 0x7F).astype(np.uint16)
+    pairs <<= 7
+    pairs |= first & 0x7F
+    values = _signed(pairs).view(np.int16).astype(np.int64)
+    going_on = np.flatnonzero(second >= 0x80)
+    if len(going_on):
+        values[going_on], ends[going_on] = _read_long(raw, positions[going_on])
+    return values, ends
+
+
+def _signed(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+    """Zigzag undone, in two's complement."""
+    return (values >> 1) ^ -(values & 1)
+
+
+def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
+    """Numbers of more than two bytes."""
+    values = np.zeros(len(positions), np.uint64)
+    ends = positions.copy()
+    going_on = np.arange(len(positions))
+    for number in range(VARINT_MAX_BYTES):
         read = raw.take(positions[going_on] + number, mode="clip")
         values[going_on] |= (read & 0x7F).astype(np.uint64) << np.uint64(7 * number)
         ends[going_on] += 1
         going_on = going_on[read >= 0x80]
-    return values, ends
+        if not len(going_on):
+            break
+    return _signed(values).view(np.int64), ends
 
 
 def read_varint(raw: memoryview, position: int) -> tuple[int, int]:
