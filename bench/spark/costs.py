@@ -74,7 +74,7 @@ def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> S
     reader = data_source.reader(data_source.schema())
     if isinstance(reader, FilteringReader):
         reader.pushFilters([GreaterThanOrEqual(("timestamp",), at(begin_ms)), LessThan(("timestamp",), at(end_ms))])
-    return [each.split for each in reader.partitions()]
+    return [split for each in reader.partitions() for split in each.splits]
 
 
 def measure_plan(source: BucketSource, shape: Shape, query: Query) -> Planned:

@@ -16,7 +16,7 @@ from kafscale.spark.catalog import Catalog, PartitionLog
 from kafscale.spark.offsets import LATEST, OffsetFinder
 from kafscale.spark.options import BatchOptions, ReadOptions
 from kafscale.spark.reading import SplitReader, report_loss
-from kafscale.spark.splits import Extent, Split, holes, plan
+from kafscale.spark.splits import Extent, Split, holes, plan, together
 from kafscale.spark.subscription import Logs, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -91,6 +91,12 @@ class Planner:
         _log_plan(logs.values(), found)
         return found
 
+    def tasks(self, splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
+        """What is read by one task each; a split each where the options say how many, or how large, they are."""
+        if self.options.min_partitions or self.options.max_records_per_partition:
+            return [[split] for split in splits]
+        return together(splits)
+
     def reader(self, columns: Sequence[str]) -> SplitReader:
         """What a task reads its splits with."""
         return SplitReader(
@@ -154,7 +160,7 @@ def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
     segments = [segment for log in logs for segment in log.segments]
     read = {each.key for split in splits for each in split.ranges}
     logger.info(
-        "%d tasks read %d of %d bytes, of %d of %d segments, in %d partitions",
+        "%d splits, which read %d of %d bytes, of %d of %d segments, in %d partitions",
         len(splits),
         sum(split.size_bytes for split in splits),
         sum(segment.size_bytes for segment in segments),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -40,6 +41,7 @@ from kafscale.spark.splits import Split
 from kafscale.spark.subscription import Subscription
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.workers import ease_next_call
 
 Offsets = dict[str, dict[str, int]]
 
@@ -68,6 +70,7 @@ class KafScaleDataSource(DataSource):
         """Raises ConfigError for an option that there is not."""
         super().__init__(dict(options))
         self.given = Given(options)
+        ease_next_call()
         self.decoding: Decoding | None = None  # looked up once: it goes with the source from `schema` to `reader`
 
     @classmethod
@@ -165,11 +168,11 @@ def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Seque
 
 
 class SplitPartition(InputPartition):
-    """A split on its way to a task."""
+    """Splits on their way to a task."""
 
-    def __init__(self, split: Split) -> None:
-        super().__init__(split)
-        self.split = split
+    def __init__(self, splits: Sequence[Split]) -> None:
+        super().__init__(splits)
+        self.splits = splits
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
@@ -181,11 +184,13 @@ class _SplitReading:
     decoding: Decoding | None = None
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The records of a split. Raises DataLoss, StoreError, RegistryError."""
+        """The records of a task. Raises DataLoss, StoreError, RegistryError."""
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
+        ease_next_call()
         with closing(Planner.of(self.options)) as planner:
-            for records in planner.reader(self._stored_columns).read(partition.split):
+            reader = planner.reader(self._stored_columns)
+            for records in chain.from_iterable(map(reader.read, partition.splits)):
                 if self.decoding is None:
                     yield records
                 else:
@@ -208,7 +213,9 @@ class BatchReader(_SplitReading, DataSourceReader):
     def partitions(self) -> list[SplitPartition]:
         """Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
-            return [SplitPartition(split) for split in planner.batch(self.limits, self.bounds)]
+            tasks = planner.tasks(planner.batch(self.limits, self.bounds))
+        ease_next_call()
+        return [SplitPartition(splits) for splits in tasks]
 
 
 class FilteringReader(BatchReader):
@@ -287,4 +294,5 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""
-        return [SplitPartition(split) for split in self.progress.splits(from_json(start), from_json(end))]
+        splits = self.progress.splits(from_json(start), from_json(end))
+        return [SplitPartition(each) for each in self.progress.planner.tasks(splits)]

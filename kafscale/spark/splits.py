@@ -21,6 +21,8 @@ SPLIT_BYTES = (
     64 << 20
 )  # as Spark's own files: spark.sql.files.maxPartitionBytes is 128 MiB, of which half is one segment
 
+TASK_BYTES = 16 << 20  # read in some tenths of a second; to start a task in a Python worker takes some hundredths
+
 
 @attrs.frozen
 class Range:
@@ -77,6 +79,21 @@ def plan(
         if found
         for split in _group(extent, found, split_bytes, max_records)
     ]
+
+
+def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
+    """Tasks: neighbours that are small are read by one, and those of a query have about the same size."""
+    total_bytes = sum(split.size_bytes for split in splits)
+    task_bytes = math.ceil(total_bytes / max(1, math.ceil(total_bytes / TASK_BYTES)))
+    tasks: list[list[Split]] = []
+    taken_bytes = 0
+    for split in splits:
+        if not tasks or taken_bytes + split.size_bytes / 2 > task_bytes:
+            tasks.append([])
+            taken_bytes = 0
+        tasks[-1].append(split)
+        taken_bytes += split.size_bytes
+    return tasks
 
 
 def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:

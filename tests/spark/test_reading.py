@@ -14,7 +14,7 @@ from kafscale.spark import reading
 from kafscale.spark.bucket import BucketOptions
 from kafscale.spark.catalog import Catalog
 from kafscale.spark.reading import DataLoss, SplitReader
-from kafscale.spark.splits import Extent, holes, plan
+from kafscale.spark.splits import Extent, holes, plan, together
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.segment_objects import (
     SegmentObjects,
@@ -179,6 +179,43 @@ def test_splits_are_as_many_as_asked_for(bucket):
     bucket.put(segment(0, 50), segment(150, 50))
     assert len(planned(bucket, 0, 300)) == 1
     assert 8 <= len(planned(bucket, 0, 300, min_splits=8)) <= 10
+
+
+def test_small_partitions_are_read_by_one_task_and_large_ones_by_one_each(bucket, monkeypatch):
+    sizes = [1, 1, 1, 1, 30, 1, 1]
+    bucket.put(*(segment(0, count, partition=index) for index, count in enumerate(sizes)))
+    catalog = Catalog(bucket)
+    logs = catalog.partitions("t").values()
+    found = plan(catalog, [Extent(log=log, start_offset=0, end_offset=log.end_offset) for log in logs])
+    assert len(found) == len(sizes)
+    monkeypatch.setattr("kafscale.spark.splits.TASK_BYTES", sum(split.size_bytes for split in found) // 3)
+    assert [[split.partition for split in task] for task in together(found)] == [[0, 1, 2, 3], [4], [5, 6]]
+    monkeypatch.setattr("kafscale.spark.splits.TASK_BYTES", 1 << 30)
+    assert together(found) == [list(found)]
+    assert together([]) == []
+
+
+def test_a_batch_that_is_larger_than_a_get_is_read(bucket, monkeypatch):
+    bucket.put(segment(0, 3))
+    splits = planned(bucket, 0, 9)
+    monkeypatch.setattr(reading, "GET_BYTES", 70)
+    assert read(bucket, splits) == list(range(9))
+
+
+@pytest.mark.parametrize("left_bytes", [-1, -70, 0])
+def test_a_segment_that_is_cut_off_is_an_error_or_reported(bucket, monkeypatch, left_bytes):
+    """After its index was read; at the end of the first batches, too, where nothing is there to be read."""
+    monkeypatch.setattr(reading, "GET_BYTES", 300)
+    bucket.put(segment(0, 6), segment(18, 1))
+    splits = planned(bucket, 0, 21)
+    kfs = (bucket.directory / key(0).key).read_bytes()
+    end = splits[0].ranges[0].end + left_bytes if left_bytes else splits[0].ranges[0].start
+    bucket.write(key(0).key, kfs[:end])
+    with pytest.raises(DataLoss, match="cut off"):
+        read(bucket, splits)
+    found = read(bucket, splits, fail_on_data_loss=False)
+    assert found[-3:] == [18, 19, 20]
+    assert len(found) < 21
 
 
 def test_segments_that_were_merged_between_planning_and_reading(bucket):

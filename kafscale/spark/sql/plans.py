@@ -24,7 +24,7 @@ def _splits(node: Any) -> Iterator[Split]:
             if partition.getClass().getSimpleName() == "PythonInputPartition":
                 planned = pickle.loads(bytes(partition.pickedPartition()))
                 if isinstance(planned, SplitPartition):
-                    yield planned.split
+                    yield from planned.splits
     for further in (node.children(), node.subqueries()):
         for index in range(further.size()):
             yield from _splits(further.apply(index))

@@ -1,0 +1,40 @@
+"""What Spark's Python workers pay for each call, and how that is kept small.
+
+Spark runs a worker process for task after task. Before each one it has Python forget which files there are
+(`importlib.invalidate_caches`), and after each one collect garbage. As Spark has pyspark in a zip file, the first reads
+the zip's list of files once for each package in it, and the second looks at each object of all modules. Both together
+take longer than to plan a query, or to read a small split; and neither finds anything, since the modules of a worker
+stay what they are.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import zipimport
+
+WORKER_VARIABLE = "SPARK_REUSE_WORKER"  # set by Spark in workers that run more than one task
+SPARKS_OWN = ("pyspark", "py4j")
+
+
+def ease_next_call() -> None:
+    """Let the next call begin at once. Does nothing outside of Spark's workers.
+
+    Finders of Spark's own zip files are forgotten; what is imported from there later makes them again, from what
+    `zipimport` remembers of those files. What is alive at the first call is left out of later collections.
+    """
+    if WORKER_VARIABLE not in os.environ:
+        return
+    archives = {_archive_of(name) for name in SPARKS_OWN}
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter) and finder.archive in archives:
+            del sys.path_importer_cache[path]
+    if not gc.get_freeze_count():
+        gc.freeze()
+
+
+def _archive_of(name: str) -> str | None:
+    """The zip file that a module is from."""
+    loader = getattr(sys.modules.get(name), "__loader__", None)
+    return loader.archive if isinstance(loader, zipimport.zipimporter) else None
