@@ -42,6 +42,9 @@ from kafscale.wire.batch_header import (
 
 CRC_FROM = 21  # what the CRC covers begins at the attributes
 LANES_MIN_COUNT = 96  # fewer batches than this are walked one by one: a step costs as much as some twenty records
+GROUP_BYTES = (
+    16 << 20
+)  # decompressed, of the batches that are decoded together: what compresses well must not fill memory
 BATCH_MAX_DECOMPRESSED_BYTES = 1 << 30
 
 _crc_and_attributes = struct.Struct(">BIhiqqqhii")  # from the magic on
@@ -83,10 +86,17 @@ class UnknownOutcome(Exception):
         )
 
 
-def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> pa.RecordBatch:
-    """The records of whole batches that follow one another, without control batches. Raises CorruptBatch."""
-    found = _find_records(memoryview(data), wanted)
-    fields = _parse_fields(found, with_headers="headers" in wanted.columns)
+def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of whole batches that follow one another, without control batches. Raises CorruptBatch.
+
+    Each step decompresses no more than about GROUP_BYTES, or one larger batch.
+    """
+    for batches in _find_batches(memoryview(data), wanted):
+        yield _decode_group(batches, wanted)
+
+
+def _decode_group(batches: _Batches, wanted: Wanted) -> pa.RecordBatch:
+    fields = _parse_fields(_find_records(batches), with_headers="headers" in wanted.columns)
     kept = (fields.offsets >= wanted.start_offset) & (fields.offsets < wanted.end_offset)
     if not kept.all():
         fields = fields.only(kept)
@@ -114,12 +124,9 @@ class _Batches:
 _NO_APPEND_TIME = np.iinfo(np.int64).min
 
 
-def _find_batches(data: memoryview, wanted: Wanted) -> _Batches:
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    pieces: list[bytearray | memoryview] = []
-    piece_starts: list[int] = []
-    decompressed_bytes = 0
-    has_compressed = False
+def _find_batches(data: memoryview, wanted: Wanted) -> Iterator[_Batches]:
+    """Groups of what is wanted, checked."""
+    group = _Group(data)
     for start, end, base_offset in _cut(data):
         head = _crc_and_attributes.unpack_from(data, start + 16)
         magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp, _, _, _, count = head
@@ -133,29 +140,52 @@ def _find_batches(data: memoryview, wanted: Wanted) -> _Batches:
         if crc32c(data[start + CRC_FROM : end]) != crc:
             raise CorruptBatch(f"offset {base_offset}: the CRC-32C of the batch is wrong")
         append_time = max_timestamp if attributes & LOG_APPEND_TIME else _NO_APPEND_TIME
-        rows.append((start + HEADER_BYTES, end, count, base_offset, base_timestamp, append_time))
-        piece: bytearray | memoryview = data[start + HEADER_BYTES : end]
-        if codec := attributes & CODEC_MASK:
-            piece = _decompress(codec, data[start + HEADER_BYTES : end], base_offset)
-            has_compressed = True
-        pieces.append(piece)
-        piece_starts.append(decompressed_bytes)
-        decompressed_bytes += len(piece)
-    table = np.array(rows, np.int64).reshape(-1, 6)
-    starts, ends = table[:, 0], table[:, 1]
-    if has_compressed:
-        data = memoryview(b"".join(pieces))
-        starts = np.array(piece_starts, np.int64)
-        ends = starts + np.array([len(piece) for piece in pieces], np.int64)
-    return _Batches(
-        records=data,
-        starts=starts,
-        ends=ends,
-        counts=table[:, 2],
-        base_offsets=table[:, 3],
-        base_timestamps_ms=table[:, 4],
-        append_times_ms=table[:, 5],
-    )
+        group.add(start + HEADER_BYTES, end, attributes & CODEC_MASK, (count, base_offset, base_timestamp, append_time))
+        if group.size_bytes >= GROUP_BYTES:
+            yield group.batches()
+            group = _Group(data)
+    if group.rows:
+        yield group.batches()
+
+
+@attrs.define(eq=False)
+class _Group:
+    """Batches that are decoded together; as long as none is compressed, they stay where they are."""
+
+    data: memoryview
+    rows: list[tuple[int, int, int, int]] = attrs.field(factory=list, init=False)
+    pieces: list[bytearray | memoryview] = attrs.field(factory=list, init=False)
+    starts: list[int] = attrs.field(factory=list, init=False)
+    size_bytes: int = attrs.field(default=0, init=False)
+    has_compressed: bool = attrs.field(default=False, init=False)
+
+    def add(self, start: int, end: int, codec: int, row: tuple[int, int, int, int]) -> None:
+        """The records of a batch. `row` is its count, base offset, base timestamp and append time."""
+        piece: bytearray | memoryview = self.data[start:end]
+        if codec:
+            piece = _decompress(codec, self.data[start:end], row[1])
+            self.has_compressed = True
+        self.rows.append(row)
+        self.pieces.append(piece)
+        self.starts.append(start)
+        self.size_bytes += len(piece)
+
+    def batches(self) -> _Batches:
+        """All that were added, in one buffer."""
+        table = np.array(self.rows, np.int64)
+        starts = np.array(self.starts, np.int64)
+        sizes = np.array([len(piece) for piece in self.pieces], np.int64)
+        if self.has_compressed:
+            starts = np.cumsum(sizes) - sizes
+        return _Batches(
+            records=memoryview(b"".join(self.pieces)) if self.has_compressed else self.data,
+            starts=starts,
+            ends=starts + sizes,
+            counts=table[:, 0],
+            base_offsets=table[:, 1],
+            base_timestamps_ms=table[:, 2],
+            append_times_ms=table[:, 3],
+        )
 
 
 def _cut(data: memoryview) -> Iterator[tuple[int, int, int]]:
@@ -194,8 +224,7 @@ class _Records:
     batch_numbers: NDArray[np.int64]
 
 
-def _find_records(data: memoryview, wanted: Wanted) -> _Records:
-    batches = _find_batches(data, wanted)
+def _find_records(batches: _Batches) -> _Records:
     raw = np.frombuffer(batches.records, np.uint8)
     if np.any(batches.counts < 0) or np.any(batches.counts > batches.ends - batches.starts):
         raise CorruptBatch("a batch has more records than bytes")

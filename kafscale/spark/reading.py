@@ -28,6 +28,13 @@ class DataLoss(Exception):
     """Offsets that were wanted are not there; the message says which, and why."""
 
 
+@attrs.define
+class _Reached:
+    """How far a range was read: all records before `next_offset` were passed on."""
+
+    next_offset: int
+
+
 @attrs.frozen(kw_only=True)
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on."""
@@ -55,18 +62,17 @@ class SplitReader:
             next_offset = end_offset
 
     def _read_or_find(self, range: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        next_offset = wanted.start_offset
+        reached = _Reached(wanted.start_offset)
         try:
-            for records, behind in self._read_range(range, wanted):
-                yield records
-                next_offset = max(next_offset, behind)
+            yield from self._read_range(range, wanted, reached)
         except NotFound:
-            yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=next_offset))
+            yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=reached.next_offset))
         except DamagedObject as exc:
-            self._lose(f"{exc}; {_named(attrs.evolve(wanted, start_offset=next_offset))} can't be read")
+            left = attrs.evolve(wanted, start_offset=reached.next_offset)
+            self._lose(f"{exc}; {_named(left)} can't be read")
 
-    def _read_range(self, range: Range, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Records, and the offset behind them. Nothing is passed on before the batches that it is in were checked.
+    def _read_range(self, range: Range, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
+        """All records of a range. Nothing is passed on before the batches that it is in were checked.
 
         A batch that a GET has cut is got again by the next one, which is less work than to copy what follows it.
         """
@@ -76,7 +82,7 @@ class SplitReader:
             try:
                 whole_bytes, next_offset = _whole_batches(data, range)
                 if whole_bytes:
-                    records = decode(data[:whole_bytes], wanted)
+                    yield from decode(data[:whole_bytes], wanted)
                 elif len(data) == get_bytes:
                     get_bytes = parse_header(data).size_bytes  # of a batch that is larger than a GET
                     continue
@@ -84,7 +90,7 @@ class SplitReader:
                     raise DamagedObject(f"{name}: cut off at byte {position + len(data)}")
             except CorruptBatch as exc:
                 raise DamagedObject(f"{name}: {exc}") from exc
-            yield records, next_offset
+            reached.next_offset = max(reached.next_offset, next_offset)
             position, get_bytes = position + whole_bytes, GET_BYTES
 
     def _get(self, name: str, start: int, length_bytes: int) -> memoryview:

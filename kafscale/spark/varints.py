@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +37,8 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
     return values, ends
 
 
-def _signed(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
-    """Zigzag undone, in two's complement."""
+def _signed(values: NDArray[Any]) -> NDArray[Any]:
+    """Zigzag of an unsigned type undone, in two's complement."""
     return (values >> 1) ^ -(values & 1)
 
 

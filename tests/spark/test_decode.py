@@ -3,13 +3,15 @@
 import random
 
 import attrs
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
-from kafscale.spark.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted, decode
+from kafscale.spark import decode as decoding
+from kafscale.spark.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset
@@ -58,6 +60,11 @@ def expected(data: bytes, wanted: Wanted = EVERYTHING) -> list[dict]:
     ]
 
 
+def decode(data: bytes | bytearray, wanted: Wanted) -> pa.Table:
+    schema = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in wanted.columns])
+    return pa.Table.from_batches(decoding.decode(data, wanted), schema)
+
+
 def decoded(data: bytes, wanted: Wanted = EVERYTHING) -> list[dict]:
     table = decode(data, wanted)
     assert table.schema.names == list(wanted.columns)
@@ -72,6 +79,14 @@ def decoded(data: bytes, wanted: Wanted = EVERYTHING) -> list[dict]:
 @given(st.lists(st.lists(records, min_size=1, max_size=6), max_size=LANES_MIN_COUNT * 2), st.sampled_from(range(5)))
 def test_records_are_what_the_plain_decoder_says(contents, codec):
     data = log_of(contents, codec)
+    assert decoded(data) == expected(data)
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+def test_what_compresses_well_is_not_all_in_memory_at_once(codec, monkeypatch):
+    data = log_of([[Record(value=bytes(1000))] * 4] * 10, codec)
+    monkeypatch.setattr(decoding, "GROUP_BYTES", 8500)
+    assert [part.num_rows for part in decoding.decode(data, EVERYTHING)] == [12, 12, 12, 4]
     assert decoded(data) == expected(data)
 
 
