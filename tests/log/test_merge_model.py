@@ -10,6 +10,7 @@ An operation of the store takes effect some time after it was begun, whatever ha
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -94,7 +95,9 @@ class Bucket(MemoryStore):
         for name in self._keys:
             key = parse_segment_key(name)
             if key.kind == "kfs":
-                found.append(segment_of(key, decode_footer(self._objects[name].data, name)))
+                found.append(
+                    segment_of(key, decode_footer(bytes(self._objects[name].content.read(0, sys.maxsize)), name))
+                )
         return list(resolve(found))
 
 
