@@ -84,7 +84,7 @@ def store(tmp_path_factory) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_statements_from_the_command_line(store, tmp_path):
     done = kafscale_sql(
         "show topics; show partitions from orders; select max(offset) as last from orders",
@@ -104,7 +104,7 @@ def test_statements_from_the_command_line(store, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_statements_from_standard_input_up_to_the_first_that_fails(store):
     statements = "select offset from orders\n where offset in (7, 42) order by 1; select * from ordrs; select 1"
     done = kafscale_sql("--store", store, "--max-rows", "1", stdin=statements)

@@ -30,6 +30,7 @@ def store() -> Iterator[str]:
     with broker_process() as broker:
         for topic in ("orders", "order-lines.v1"):
             fill(broker, topic)
+        broker.stop()
         yield store_of(broker)
 
 
@@ -41,7 +42,8 @@ def fill(broker, topic: str) -> None:
     from kafscale.testing.spark import flush
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})  # the records are old
+    admin.create_topics([new])[topic].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for segment in range(4):
         for number in range(segment * COUNT // 4, (segment + 1) * COUNT // 4):

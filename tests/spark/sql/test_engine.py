@@ -8,7 +8,7 @@ from kafscale.errors import QueryError
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
 ]
 
