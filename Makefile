@@ -84,7 +84,7 @@ bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket bes
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)
 
-bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes two minutes, writes docs/benchmarks/profiles
+bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes a few minutes, writes docs/benchmarks/profiles
 	$(BIN)/python -m bench.profile $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibration loop, to see a slow-down; takes a minute

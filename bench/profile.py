@@ -86,7 +86,7 @@ def main(loads: Sequence[_Load], label: str, options: RunOptions) -> None:
         profiles.append(profile)
     runner.close()
     table = _table(profiles)
-    (DIRECTORY / f"{label}.md").write_text(f"# CPU time of the broker by stage, us per request: {label}\n\n{table}")
+    (DIRECTORY / f"{label}.txt").write_text(f"# CPU time of the broker by stage, us per request: {label}\n\n{table}")
     click.echo(table)
 
 
