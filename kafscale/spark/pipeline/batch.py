@@ -178,13 +178,10 @@ class _Attempt:
 
     def _appended(self, table: str, committed: Committed) -> DataFrame:
         """Where the records of one snapshot's dead letters were."""
-        reader = self.spark.read.format("iceberg")
         if committed.parent_id is None:
-            reader = reader.option("snapshot-id", committed.snapshot_id)
-        else:
-            reader = reader.option("start-snapshot-id", committed.parent_id)
-            reader = reader.option("end-snapshot-id", committed.snapshot_id)
-        return reader.load(table).select(*PLACE)
+            return self.spark.read.option("versionAsOf", committed.snapshot_id).table(table).select(*PLACE)
+        reader = self.spark.read.format("iceberg").option("start-snapshot-id", committed.parent_id)
+        return reader.option("end-snapshot-id", committed.snapshot_id).load(table).select(*PLACE)
 
     def _commit(self, rows: Rows) -> None:
         schema = evolve(self.spark, self.writer.mapping, self.table, rows.columns)
