@@ -22,6 +22,7 @@ from kafscale.cli.sql_options import (
     spark_options,
     spark_session,
 )
+from kafscale.cli.sql_serve import serve_command
 from kafscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def query_command(statement: str | None, config_file: str | None, **options: Any
             _run_shell(engine, results)
         else:
             _run_all(engine, sys.stdin.read() if statement is None else statement, results)
+
+
+command.add_command(serve_command)
 
 
 @contextmanager

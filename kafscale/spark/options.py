@@ -170,6 +170,8 @@ ACCEPTED = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
+# What Spark gives besides the options of a table (CREATE TABLE … USING kafscale), which it repeats as `option.…`.
+_OF_TABLES = ("provider", "owner", "location", "path", "external", "is_managed_location")
 _NAMES = {each.name.lower(): each.name for each in OPTIONS if not each.name.endswith("*")}
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _REFUSED = {
@@ -185,6 +187,7 @@ class Given:
     """What a user has set, by case-insensitive names. Raises ConfigError for a name that there is not."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        options = _without_table(options)
         self.values = {name.lower(): value for name, value in options.items()}
         self._has_warned = False
         known = _NAMES.keys() | {name.lower() for name in ACCEPTED}
@@ -236,6 +239,17 @@ class Given:
         if ignored and not self._has_warned:
             self._has_warned = True
             logger.warning("ignored, since the bucket is read and no broker: %s", ", ".join(ignored))
+
+
+def _without_table(options: Mapping[str, str]) -> Mapping[str, str]:
+    """What the user has set. Only tables come with a provider."""
+    if "provider" not in {name.lower() for name in options}:
+        return options
+    return {
+        name: value
+        for name, value in options.items()
+        if name.lower() not in _OF_TABLES and not name.lower().startswith("option.")
+    }
 
 
 def _unknown(name: str) -> ConfigError:

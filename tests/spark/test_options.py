@@ -185,3 +185,12 @@ def test_limits_of_streams_are_ignored_in_batches_with_a_warning(caplog):
 def test_every_option_says_what_it_does():
     assert all(each.doc.endswith((".", "…")) for each in OPTIONS)
     assert len({each.name.lower() for each in OPTIONS}) == len(OPTIONS)
+
+
+def test_what_spark_adds_for_a_table_is_not_of_the_user():
+    given = Given(
+        {"provider": "kafscale", "path": "file:/x", "Owner": "me", "option.store": "file:x", "store": "file:x"}
+    )
+    assert given.values == {"store": "file:x"}
+    with pytest.raises(ConfigError, match="there is no option 'path'"):
+        Given({"path": "file:/x"})

@@ -95,6 +95,9 @@ class _Search:
             return
         if kind == "UnresolvedRelation":
             yield from self._reference(node, hidden)
+        elif kind == "PlanWithUnresolvedIdentifier" and _class(node.identifierExpr()) == "Literal":
+            start, end = _span(node)  # of Spark 4.1; later ones make a relation of IDENTIFIER('orders')
+            yield Reference(start=start, end=end, parts=[node.identifierExpr().value().toString()])
         elif kind == "UnresolvedTableValuedFunction" and node.name().mkString(".").lower() in FUNCTIONS:
             yield self._call(node)
         children = _items(node.children())

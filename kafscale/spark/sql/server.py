@@ -1,0 +1,115 @@
+"""Topics as tables of Spark's own Thrift server, for programs that speak JDBC or ODBC.
+
+Their statements are not seen here, so a topic is a view. Spark keeps its text, `SELECT * FROM … WITH (options)`, and
+resolves it anew for each statement, so it is never stale. What it is over is a table of the topic's own, made so that
+there is something to read; of the options of such a table, Spark gives a source in Python none when it reads, but those
+of the view. All references of one statement share what the source was told, and so no conditions are given to it:
+those of one reference would take rows from the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.spark.source import NAME
+from kafscale.spark.sql.failures import spark_errors
+from kafscale.spark.sql.topics import Topics
+
+DATABASE = "topics"  # of the tables that the views are over
+
+logger = logging.getLogger(__name__)
+
+
+def table_names(topics: Sequence[str]) -> Mapping[str, str]:
+    """Topics by the names of their tables, which have _ for points and dashes, as Spark's catalog has no others.
+
+    Of topics whose tables would be alike, only the first is there.
+    """
+    found: dict[str, str] = {}
+    for topic in topics:
+        first = found.setdefault(re.sub(r"\W", "_", topic).lower(), topic)
+        if first != topic:
+            logger.warning("topic '%s' is not served: its table would have the name of that of '%s'", topic, first)
+    return found
+
+
+def settings(listen: Address, warehouse: str) -> Mapping[str, str]:
+    """Spark's settings for a server that keeps nothing."""
+    return {
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": warehouse,
+        "spark.hadoop.hive.server2.thrift.bind.host": listen.host,
+        "spark.hadoop.hive.server2.thrift.port": str(listen.port),
+        "spark.hadoop.hive.server2.enable.doAs": "false",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={warehouse}-derby",  # it writes a log
+    }
+
+
+@contextmanager
+def warehouse() -> Iterator[Path]:
+    """A path for Spark's warehouse, to be given to `close_warehouse` once Spark has started."""
+    with TemporaryDirectory(prefix="kafscale-sql-") as directory:
+        path = Path(directory, "warehouse")
+        path.mkdir()
+        yield path
+
+
+def close_warehouse(path: Path) -> None:
+    """Spark must have a directory to start with. With a file in its place, no table can be written there by anyone."""
+    path.rmdir()
+    path.touch()
+
+
+@attrs.define(kw_only=True, eq=False)
+class ServedTopics:
+    """The tables of one server."""
+
+    topics: Topics
+    warehouse: Path
+    _served: Mapping[str, str] = attrs.field(factory=dict, init=False)
+
+    def start(self) -> None:
+        """Serve. Raises ConfigError, QueryError, StoreError."""
+        spark = self.topics.spark
+        where = _literal(f"file:{self.warehouse}")
+        spark.sql(f"CREATE DATABASE {DATABASE} LOCATION {where}")  # also makes the default one, in the warehouse
+        close_warehouse(self.warehouse)
+        self.refresh()
+        session: Any = spark._jsparkSession
+        gateway: Any = spark._jvm
+        with spark_errors():
+            gateway.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2.startWithContext(session.sqlContext())
+
+    def refresh(self) -> None:
+        """Make tables of topics that came, and drop those of topics that have gone. Raises ConfigError, StoreError."""
+        wanted = table_names(self.topics.names())
+        kept = {table for table, topic in wanted.items() if self._served.get(table) == topic}
+        with spark_errors():
+            for table in self._served.keys() - kept:
+                self.topics.spark.sql(f"DROP VIEW `{table}`")
+                self.topics.spark.sql(f"DROP TABLE {DATABASE}.`{table}`")
+            for table in wanted.keys() - kept:
+                self._create(table, wanted[table])
+        self._served = wanted
+
+    def _create(self, table: str, topic: str) -> None:
+        limit = self.topics.max_scan_bytes
+        options = {**self.topics.options, "subscribe": topic, **({"maxScanBytes": str(limit)} if limit else {})}
+        given = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
+        where = _literal(f"file:{self.warehouse}/{table}")  # a table with a location has no directory made for it
+        self.topics.spark.sql(f"CREATE TABLE {DATABASE}.`{table}` USING {NAME} OPTIONS ({given}) LOCATION {where}")
+        self.topics.spark.sql(f"CREATE VIEW `{table}` AS SELECT * FROM {DATABASE}.`{table}` WITH ({given})")
+
+
+def _literal(text: str) -> str:
+    """Of Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,132 @@
+"""Topics as tables of a server: their names, and how they come and go; and a server asked by Hive's JDBC client."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import attrs
+import pytest
+
+from kafscale.config import Address
+from kafscale.spark.sql.server import ServedTopics, close_warehouse, settings, table_names, warehouse
+
+
+def test_topics_by_the_names_of_their_tables(caplog):
+    assert table_names(["a.b", "a_b", "Orders"]) == {"a_b": "a.b", "orders": "Orders"}
+    assert "topic 'a_b' is not served" in caplog.text
+
+
+def test_a_server_keeps_to_its_address_and_its_warehouse():
+    chosen = settings(Address("127.0.0.1", 10001), "/tmp/w")
+    assert chosen["spark.hadoop.hive.server2.thrift.bind.host"] == "127.0.0.1"
+    assert chosen["spark.hadoop.hive.server2.thrift.port"] == "10001"
+    assert chosen["spark.sql.warehouse.dir"] == "/tmp/w"
+
+
+def test_nothing_can_be_written_into_a_closed_warehouse():
+    with warehouse() as path:
+        close_warehouse(path)
+        with pytest.raises(OSError, match="Not a directory"):
+            (path / "table").mkdir()
+    assert not path.exists()
+
+
+class Statements:
+    """Keeps what Spark is told."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self.sql = self.given.append
+
+
+def test_tables_come_and_go_with_their_topics(tmp_path):
+    pytest.importorskip("pyspark")
+    spark, names = Statements(), ["a.b"]
+    topics = SimpleNamespace(spark=spark, options={"store": "file:it's"}, max_scan_bytes=7, names=lambda: names)
+    served = ServedTopics(topics=topics, warehouse=tmp_path)
+    served.refresh()
+    options = r"(store = 'file:it\'s', subscribe = 'a.b', maxScanBytes = '7')"
+    assert spark.given == [
+        f"CREATE TABLE topics.`a_b` USING kafscale OPTIONS {options} LOCATION 'file:{tmp_path}/a_b'",
+        f"CREATE VIEW `a_b` AS SELECT * FROM topics.`a_b` WITH {options}",
+    ]
+    served.refresh()
+    assert len(spark.given) == 2
+    names[:] = ["a-b"]
+    served.refresh()
+    assert spark.given[2:4] == ["DROP VIEW `a_b`", "DROP TABLE topics.`a_b`"]
+    assert "subscribe = 'a-b'" in spark.given[5]
+
+
+@pytest.fixture
+def port() -> int:
+    """Free, and bound while the test runs; a server that reuses addresses may listen on it."""
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
+
+
+@pytest.fixture
+def bucket(tmp_path) -> Path:
+    write_segment(tmp_path, 0)
+    return tmp_path
+
+
+def write_segment(bucket: Path, base_offset: int) -> None:
+    """Of 30 records."""
+    from kafscale.store.paths import SegmentKey
+    from kafscale.testing.segment_objects import make_batches, version_2_objects
+
+    key = SegmentKey(topic="orders.v1", topic_id=bytes(16), partition=0, base_offset=0)
+    version_2_objects(attrs.evolve(key, base_offset=base_offset), make_batches(base_offset, 10)).write_to(bucket)
+
+
+def ask(port: int, statement: str) -> subprocess.CompletedProcess[str]:
+    """By Hive's client, which pyspark brings along."""
+    import pyspark
+
+    jars = str(Path(pyspark.__file__).parent / "jars" / "*")
+    url = f"jdbc:hive2://127.0.0.1:{port}"
+    client = ["java", "-cp", jars, "org.apache.hive.beeline.BeeLine", "-u", url, "--outputformat=csv2", "-e", statement]
+    return subprocess.run(client, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_client_of_jdbc_sees_topics_as_they_are_now(bucket, port):
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kafscale",
+            "sql",
+            "serve",
+            "--store",
+            f"file:{bucket}",
+            "--listen",
+            f"127.0.0.1:{port}",
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout.readline() == f"kafscale sql is ready: jdbc:hive2://127.0.0.1:{port}\n"
+        count = "select count(*) from orders_v1"
+        assert "30" in ask(port, count).stdout.splitlines()
+        write_segment(bucket, 30)
+        assert "60" in ask(port, count).stdout.splitlines()
+        both = "select count(*), max(p.offset) from orders_v1 o join orders_v1 p on o.offset < 5 and p.offset > 49"
+        assert "50,59" in ask(port, both).stdout.splitlines()
+        assert "failed to create its directory" in ask(port, "create table x (a int) using parquet").stderr
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
