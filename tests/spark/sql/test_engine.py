@@ -55,7 +55,7 @@ def segments_read(frame) -> int:
         (
             "select (select max(offset) from orders where offset < 40) from orders where offset = 7 and partition = 0",
             39,
-            3,
+            4,
         ),
     ],
 )
