@@ -33,6 +33,8 @@ METADATA = (
 )
 TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
 
+DAY_MICROSECONDS = 86_400_000_000
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
 _COLUMN = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
@@ -94,6 +96,11 @@ def _each(parse: Callable[[str], object]) -> Any:
 def _at_least_one(value: int) -> None:
     if value < 1:
         raise ValueError("is at least 1")
+
+
+def _a_day_at_least(value: str) -> None:
+    if parse_duration(value) < DAY_MICROSECONDS:
+        raise ValueError(f"'{value}' is less than a day, in which a file may be one that is being written")
 
 
 def _check_type(value: str) -> None:
@@ -310,7 +317,7 @@ class Maintenance:
     orphans_after: str = setting(
         "How old a file is before it is deleted if no snapshot knows it; a day at least.",
         "3d",
-        validator=_checked(parse_duration),
+        validator=_checked(_a_day_at_least),
     )
 
 

@@ -29,11 +29,11 @@ class Care:
     problem: str | None = None
 
 
-def maintain(spark: SparkSession, pipeline: Pipeline, *, now: datetime | None = None) -> Iterator[Care]:
+def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
     """For each table of the pipeline that there is. A commit that another was in the way of is told as a problem."""
     for table in tables_of(pipeline):
         if spark.catalog.tableExists(pipeline.full_name(table)):
-            yield _TableCare(spark, pipeline, table, now or datetime.now(UTC)).run()
+            yield _TableCare(spark, pipeline, table, datetime.now(UTC)).run()
 
 
 def tables_of(pipeline: Pipeline) -> Sequence[str]:

@@ -1,7 +1,6 @@
 """Maintenance, status and validation of tables that a pipeline keeps."""
 
 import json
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -29,8 +28,8 @@ def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(lake, top
     mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 2, metadata: [offset]}}"
     produce(topic, [(0, None, b"v")] * 12)
     lake.run(mapping)
-    pipeline = lake.pipeline(mapping)
-    (care,) = maintain(lake.spark, pipeline, now=datetime.now(UTC) + timedelta(days=30))
+    pipeline = lake.pipeline(mapping, "maintenance: {expire_after: 1ms}")
+    (care,) = maintain(lake.spark, pipeline)
     assert care.problem is None
     assert care.compacted_files >= 5
     table = load_table(lake.spark, f"lake.db.{topic}")

@@ -74,6 +74,11 @@ def test_all_parts_of_a_pipeline_are_read():
         ("{format: string,", "{format: avro,", "p.yaml:15: mappings[1]: key needs a subject"),
         ("mode: upsert", "mode: upsert\n    mode: append", "p.yaml:18: mappings[1].mode: is there twice"),
         ("file:/data", "${BUCKET}/data", "p.yaml:2: source.store: the environment has no variable BUCKET"),
+        (
+            "mappings:",
+            "maintenance: {orphans_after: 1h}\nmappings:",
+            "p.yaml:6: maintenance.orphans_after: '1h' is less than a day",
+        ),
         ("mappings:", "mappings: 3\nx:", "p.yaml:6: mappings: is a list, not 3"),
     ],
 )
