@@ -16,7 +16,7 @@ FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -86,6 +86,9 @@ bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the sto
 
 bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes a few minutes, writes docs/benchmarks/profiles
 	$(BIN)/python -m bench.profile $(BENCH_ARGS)
+
+bench-idle: $(VENV)/installed-dev ## Measure a start, and the CPU of a broker that idles with 1,000 partitions; takes 4 minutes
+	$(BIN)/python -m bench.idle $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibration loop, to see a slow-down; takes a minute
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
