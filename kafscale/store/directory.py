@@ -46,6 +46,7 @@ CONTROL_NAME = ".kafscale"
 STAGING_STALE_SECONDS = 600  # since the last slice; a writer that lives writes one in far less
 
 _ABSENT_ERRORS = (FileNotFoundError, NotADirectoryError)
+_WOULD_WAIT_ERRORS = (errno.EAGAIN, errno.EOPNOTSUPP)  # the latter where a file system can't tell
 
 
 @attrs.define(eq=False)
@@ -73,10 +74,21 @@ class Directory:
 
     def read_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
         with self._opened(key) as (fd, status):
-            if start >= status.st_size:
-                raise RangeNotSatisfiable(f"{key}: byte {start} of {status.st_size}")
-            length_bytes = min(length_bytes, status.st_size - start)
+            length_bytes = _length_within(key, status, start, length_bytes)
             return ObjectPart(_read_exactly(fd, start, length_bytes), status.st_size, _etag(status))
+
+    def read_range_nowait(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
+        """As `read_range`, if all of it is in the page cache; None if the disk has to be waited for."""
+        with self._opened(key) as (fd, status):
+            data = bytearray(_length_within(key, status, start, length_bytes))
+            try:
+                if os.preadv(fd, [data], start, os.RWF_NOWAIT) < len(data):
+                    return None
+            except OSError as exc:
+                if exc.errno in _WOULD_WAIT_ERRORS:
+                    return None
+                raise
+            return ObjectPart(data, status.st_size, _etag(status))
 
     def read_tail(self, key: str, length_bytes: int) -> ObjectPart:
         with self._opened(key) as (fd, status):
@@ -294,6 +306,12 @@ def _object_info(path: bytes, key: str) -> ObjectInfo | None:
 
 def _etag(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _length_within(key: str, status: os.stat_result, start: int, length_bytes: int) -> int:
+    if start >= status.st_size:
+        raise RangeNotSatisfiable(f"{key}: byte {start} of {status.st_size}")
+    return min(length_bytes, status.st_size - start)
 
 
 def _read_exactly(fd: int, start: int, length_bytes: int) -> bytes:

@@ -1,7 +1,8 @@
 """The file store: a directory as a bucket, the default of `kafscale serve`.
 
-`kafscale.store.directory` does the work, in a thread, one hop for each operation or page. A read or write that has
-begun is not abandoned when its task is cancelled; a large write notices between two slices and gives up, all undone.
+`kafscale.store.directory` does the work, in a thread, one hop for each operation or page; ranges that are in the page
+cache are read at once. A read or write that has begun is not abandoned when its task is cancelled; a large write
+notices between two slices and gives up, all undone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from kafscale.store.paths import check_prefix
 # Threads for each of reads and writes, so that reads don't queue behind syncs. Concurrent syncs share a commit of the
 # file system's journal, so more threads than cores pay off.
 THREADS_MAX_COUNT = 8
+
+# What the page cache has is copied in the event loop where that takes less than 1 ms: a thread for it costs more, above
+# all the wait for the interpreter's lock. CPU of a fetch of 960 KiB: 760 to 880 us, with a thread 910 to 1,110.
+READ_AT_ONCE_MAX_BYTES = 4 << 20
 
 
 def _limiter() -> trio.CapacityLimiter:
@@ -46,6 +51,11 @@ class FileStore:
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
         assert start >= 0, start
         assert length_bytes > 0, length_bytes
+        if length_bytes <= READ_AT_ONCE_MAX_BYTES:
+            part = self._directory.read_range_nowait(key, start, length_bytes)
+            if part is not None:
+                await trio.lowlevel.checkpoint()
+                return part
         read = self._directory.read_range
         return await trio.to_thread.run_sync(read, key, start, length_bytes, limiter=self._readers)
 

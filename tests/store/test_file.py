@@ -1,10 +1,13 @@
+import errno
+import os
+
 import pytest
 import trio
 import trio.testing
 
 from kafscale.errors import NotFound
 from kafscale.store.directory import Directory
-from kafscale.store.file import THREADS_MAX_COUNT, FileStore
+from kafscale.store.file import READ_AT_ONCE_MAX_BYTES, THREADS_MAX_COUNT, FileStore
 from kafscale.store.slices import SLICE_BYTES
 
 
@@ -34,3 +37,47 @@ async def test_reads_do_not_wait_for_slow_writes(tmp_path):
             assert [page async for page in store.list("large/")] == []
     [page] = [page async for page in store.list("large/")]
     assert len(page) == 2 * THREADS_MAX_COUNT
+
+
+async def no_thread(*args, **kwargs):
+    pytest.fail("a thread was asked")
+
+
+def refuse_with(number):
+    def preadv(descriptor, buffers, position, flags):
+        raise OSError(number, os.strerror(number))
+
+    return preadv
+
+
+def read_half(descriptor, buffers, position, flags):
+    """As if the page cache had only these pages."""
+    buffers[0][:] = bytes(len(buffers[0]))
+    return len(buffers[0]) // 2
+
+
+async def test_a_range_that_the_page_cache_has_is_read_without_a_thread(tmp_path, monkeypatch):
+    store = FileStore(Directory.open(tmp_path))
+    await store.put("key", [b"0123456789"])
+    (tmp_path / "key").read_bytes()
+    monkeypatch.setattr(trio.to_thread, "run_sync", no_thread)
+    part = await store.get_range("key", 3, 4)
+    assert (bytes(part.data), part.object_size_bytes) == (b"3456", 10)
+    assert bytes((await store.get_range("key", 8, 4)).data) == b"89"
+    with pytest.raises(NotFound):
+        await store.get_range("another", 0, 1)
+
+
+@pytest.mark.parametrize("preadv", [refuse_with(errno.EAGAIN), refuse_with(errno.EOPNOTSUPP), read_half])
+async def test_a_range_that_the_page_cache_lacks_is_read_in_a_thread(tmp_path, monkeypatch, preadv):
+    store = FileStore(Directory.open(tmp_path))
+    await store.put("key", [b"0123456789"])
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert (await store.get_range("key", 3, 4)).data == b"3456"
+
+
+async def test_a_range_that_takes_long_to_copy_is_read_in_a_thread(tmp_path, monkeypatch):
+    store = FileStore(Directory.open(tmp_path))
+    await store.put("key", [bytes(READ_AT_ONCE_MAX_BYTES + 1)])
+    monkeypatch.setattr(os, "preadv", refuse_with(errno.EIO))
+    assert len((await store.get_range("key", 0, READ_AT_ONCE_MAX_BYTES + 1)).data) == READ_AT_ONCE_MAX_BYTES + 1
