@@ -29,6 +29,8 @@ from kafscale.spark.subscription import Subscription
 from kafscale.store.paths import NAMESPACE_DEFAULT
 from kafscale.store.sigv4 import Credentials
 
+FORMAT = "kafscale"  # what Spark knows the source by
+
 logger = logging.getLogger(__name__)
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from kafscale.errors import ConfigError
 from kafscale.spark.bounds import Bounds
 from kafscale.spark.offsets import from_json, to_json
-from kafscale.spark.options import BatchOptions, Given, ReadOptions, StreamOptions
+from kafscale.spark.options import FORMAT, BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.planning import Planner
 from kafscale.spark.progress import Progress
 from kafscale.spark.splits import Split
@@ -45,7 +45,6 @@ from kafscale.spark.workers import ease_next_call
 
 Offsets = dict[str, dict[str, int]]
 
-NAME = "kafscale"
 LARGEST_COUNT = (1 << 63) - 1
 HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -76,7 +75,7 @@ class KafScaleDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """What `format()` is given."""
-        return NAME
+        return FORMAT
 
     def schema(self) -> StructType:
         """Of the Kafka source, behind it headers and decoded values if they are asked for.

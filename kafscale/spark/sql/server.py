@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address
-from kafscale.spark.source import NAME
+from kafscale.spark.options import FORMAT
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.topics import Topics
 
@@ -106,7 +106,7 @@ class ServedTopics:
         options = {**self.topics.options, "subscribe": topic, **({"maxScanBytes": str(limit)} if limit else {})}
         given = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
         where = _literal(f"file:{self.warehouse}/{table}")  # a table with a location has no directory made for it
-        self.topics.spark.sql(f"CREATE TABLE {DATABASE}.`{table}` USING {NAME} OPTIONS ({given}) LOCATION {where}")
+        self.topics.spark.sql(f"CREATE TABLE {DATABASE}.`{table}` USING {FORMAT} OPTIONS ({given}) LOCATION {where}")
         self.topics.spark.sql(f"CREATE VIEW `{table}` AS SELECT * FROM {DATABASE}.`{table}` WITH ({given})")
 
 

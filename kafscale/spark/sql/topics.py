@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from kafscale.errors import QueryError
-from kafscale.spark.options import Given, ReadOptions
+from kafscale.spark.options import FORMAT, Given, ReadOptions
 from kafscale.spark.planning import Planner
-from kafscale.spark.source import NAME
 from kafscale.spark.sql.clauses import Bound
 from kafscale.spark.sql.tails import tail_offsets
 from kafscale.store.paths import topic_name_prefix
@@ -58,7 +57,7 @@ class Topics:
         """
         what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
         chosen = {"pushFilters": "true", **self.options, **self._limit(bound), **what, **(options or {})}
-        frame = self.spark.read.format(NAME).options(**chosen).load()
+        frame = self.spark.read.format(FORMAT).options(**chosen).load()
         if bound.last_ms is not None:
             frame = frame.where(f"timestamp >= timestamp_millis({int(self.clock() * 1000) - bound.last_ms})")
         return frame if bound.tail_count is None else _last_of(frame, bound.tail_count)
