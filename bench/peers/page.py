@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from rich.table import Table
 
-from bench.claims.plot import FONT, Plot, Point
+from bench.bars import Bar, Bars
+from bench.claims.plot import Plot, Point
 from bench.figures import Reading, Result, median_of, mib_per_second, p99_ms
 from bench.peers.journal import Findings, Part
 from bench.peers.loads import DISK_ALONE, SHARES, end_to_end_name, produce_name
 from bench.peers.names import DISK, NO_BROKERS
-from bench.peers.targets import HEADINGS, TargetRow, target_rows
+from bench.peers.targets import HEADINGS, Target, TargetRow, target_rows
 from bench.points import LARGE_BATCH_BYTES
 from bench.points import Point as ProducePoint
 from bench.report import console, headings, rows
 from kafscale.config.units import KIB
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-WIDTH, BAR_HEIGHT, LABEL_WIDTH, MOST_RATIO = 1000, 22, 560, 4.0
-REACHED, MISSED = "#2ca02c", "#d62728"
 BATCH_SIZES = (KIB, 16 * KIB, LARGE_BATCH_BYTES)
 
 _HEAD = """# KafScale beside Apache Kafka
@@ -56,7 +54,7 @@ def show_targets(results: Sequence[Result]) -> None:
 
 def write_page(findings: Findings, directory: Path = DOCS) -> Path:
     """Write the page and the plots that there is something for; returns the path of the page."""
-    plots = {"peers.svg": ratios_plot(target_rows(findings.results))}
+    plots = {"peers.svg": ratios_plot(target_rows(findings.results)).svg()}
     plots |= {name: plot.svg() for name, plot in _line_plots(findings.results).items()}
     for name, svg in plots.items():
         (directory / name).write_text(svg)
@@ -115,29 +113,19 @@ def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str
 # ---- plots ----------------------------------------------------------------------------------------------------------
 
 
-def ratios_plot(targets: Sequence[TargetRow]) -> str:
-    """How much better KafScale is, a bar for each target; the line is where both are equal."""
-    height = BAR_HEIGHT * len(targets) + 50
-    scale = (WIDTH - LABEL_WIDTH - 60) / MOST_RATIO
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    for number, row in enumerate(targets):
-        target = row.target
-        beside = target.peer or f"the {target.factor:g} that is wanted"
-        label = escape(f"{target.load}, {target.unit}: {target.broker} against {beside}")
-        y, width = 30 + BAR_HEIGHT * number, min(row.goodness, MOST_RATIO) * scale
-        colour = REACHED if row.is_reached else MISSED
-        parts += [
-            f'<text x="{LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{label}</text>',
-            f'<rect x="{LABEL_WIDTH}" y="{y + 2}" width="{width:.1f}" height="{BAR_HEIGHT - 6}" fill="{colour}"/>',
-            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 14}">{row.goodness:.1f}x</text>',
-        ]
-    x = LABEL_WIDTH + scale
-    parts.append(f'<line x1="{x}" x2="{x}" y1="20" y2="{height - 16}" stroke="black" stroke-dasharray="4 3"/>')
-    parts.append(f'<text x="{WIDTH / 2}" y="16" text-anchor="middle">times as good as the peer</text>')
-    return "\n".join([*parts, "</svg>", ""])
+def ratios_plot(targets: Sequence[TargetRow]) -> Bars:
+    """How much better KafScale is, a bar for each target."""
+    return Bars(
+        title="times as good as the peer",
+        bars=[Bar(_bar_label(row.target), row.goodness, row.is_reached) for row in targets],
+        label_width=560,
+        most_ratio=4,
+    )
+
+
+def _bar_label(target: Target) -> str:
+    beside = target.peer or f"the {target.factor:g} that is wanted"
+    return f"{target.load}, {target.unit}: {target.broker} against {beside}"
 
 
 def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import attrs
 import cattrs
 
+from bench.bars import Bar, Bars
 from bench.report import machine
 from bench.spark import tables
 from bench.spark.tables import Outcome
 from kafscale import __version__
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-WIDTH, BAR_HEIGHT, LABEL_WIDTH, MOST_RATIO = 860, 20, 360, 8.0
-FONT = 'font-family="sans-serif" font-size="12"'
-REACHED, MISSED = "#2ca02c", "#d62728"
 WANTED = {"where": 5.0}  # of the Kafka source's speed; 1 of all other queries
 
 _HEAD = """# Spark on the bucket, beside Spark's Kafka source
@@ -51,7 +48,7 @@ def write_page(outcome: Outcome, options: Mapping[str, object], directory: Path 
     """Write the three files; returns the path of the page."""
     content = {"version": __version__, "machine": machine(), "options": dict(options), **cattrs.unstructure(outcome)}
     (directory / "spark.json").write_text(json.dumps(content, indent=1, default=str) + "\n")
-    (directory / "spark.svg").write_text(plot(outcome))
+    (directory / "spark.svg").write_text(plot(outcome).svg())
     path = directory / "spark.md"
     path.write_text("\n".join(_lines(outcome, options)))
     return path
@@ -81,28 +78,17 @@ def _lines(outcome: Outcome, options: Mapping[str, object]) -> Iterator[str]:
     yield ""
 
 
-def plot(outcome: Outcome) -> str:
-    """How many times as fast as the Kafka source, a bar for each query; the line is where both are equal."""
-    pairs = outcome.pairs()
-    height = BAR_HEIGHT * len(pairs) + 50
-    scale = (WIDTH - LABEL_WIDTH - 60) / MOST_RATIO
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    for number, (key, pair) in enumerate(pairs.items()):
-        colour = REACHED if pair.ratio >= WANTED.get(key[1], 1.0) else MISSED
-        label = escape(": ".join(tables.key_cells(key)))
-        y, width = 30 + BAR_HEIGHT * number, min(pair.ratio, MOST_RATIO) * scale
-        parts += [
-            f'<text x="{LABEL_WIDTH - 8}" y="{y + 13}" text-anchor="end">{label}</text>',
-            f'<rect x="{LABEL_WIDTH}" y="{y + 2}" width="{width:.1f}" height="{BAR_HEIGHT - 6}" fill="{colour}"/>',
-            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 13}">{pair.ratio:.2f}x</text>',
-        ]
-    x = LABEL_WIDTH + scale
-    parts.append(f'<line x1="{x}" x2="{x}" y1="20" y2="{height - 16}" stroke="black" stroke-dasharray="4 3"/>')
-    parts.append(f'<text x="{WIDTH / 2}" y="16" text-anchor="middle">times as fast as Spark\'s Kafka source</text>')
-    return "\n".join([*parts, "</svg>", ""])
+def plot(outcome: Outcome) -> Bars:
+    """How many times as fast as the Kafka source, a bar for each query."""
+    return Bars(
+        title="times as fast as Spark's Kafka source",
+        bars=[
+            Bar(": ".join(tables.key_cells(key)), pair.ratio, pair.ratio >= WANTED.get(key[1], 1.0))
+            for key, pair in outcome.pairs().items()
+        ],
+        label_width=400,
+        most_ratio=8,
+    )
 
 
 def save_part(outcome: Outcome, path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +20,7 @@ from google.protobuf.message import Message
 from kafscale.spark.registry import RegistryClient, RegistryOptions, Schema
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
-from kafscale.testing.registry import Registry
+from kafscale.testing.registry import Registry, running_registry
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -89,3 +91,14 @@ class Values:
 
 def _conf(headers: Headers | None) -> dict[str, Any]:
     return {} if headers is None else {"schema.id.serializer": header_schema_id_serializer}
+
+
+@contextmanager
+def running_values() -> Iterator[Values]:
+    """A registry of its own, and what writes and reads with it."""
+    with running_registry() as registry:
+        made = Values(registry=registry)
+        try:
+            yield made
+        finally:
+            made.close()

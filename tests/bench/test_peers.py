@@ -309,4 +309,4 @@ def test_a_run_becomes_a_page_with_plots(tmp_path):
         assert f"({name})" in page
         ElementTree.parse(tmp_path / name)
     root = ElementTree.parse(tmp_path / "peers.svg").getroot()
-    assert "1.9x" in [text.text for text in root.findall("{*}text")]
+    assert "1.89x" in [text.text for text in root.findall("{*}text")]

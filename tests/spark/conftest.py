@@ -1,4 +1,4 @@
-"""One Spark session and one broker process for each module that asks for them."""
+"""One Spark session, one broker process and one schema registry for each module that asks for them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.testing.process import BrokerProcess, broker_process
+from kafscale.testing.registry_values import Values, running_values
 from kafscale.testing.spark import resolve_jars, start_spark
 
 
@@ -25,4 +26,10 @@ def spark(kafka_source_jars) -> Iterator[object]:
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
     with broker_process() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def values() -> Iterator[Values]:
+    with running_values() as running:
         yield running

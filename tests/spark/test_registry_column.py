@@ -6,8 +6,7 @@ from datetime import datetime
 import pytest
 
 import kafscale.spark
-from kafscale.testing.registry import running_registry
-from kafscale.testing.registry_values import Values, message_class
+from kafscale.testing.registry_values import message_class
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,14 +29,6 @@ PROTO = """syntax = "proto3"; import "google/protobuf/duration.proto";
 message Order { uint64 id = 1; repeated Item items = 2; google.protobuf.Duration took = 3; }
 message Item { string sku = 1; }"""
 JSON = {"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}, "free": {}}}
-
-
-@pytest.fixture(scope="module")
-def values():
-    with running_registry() as registry:
-        made = Values(registry=registry)
-        yield made
-        made.close()
 
 
 def test_a_frame_is_decoded_split_and_counted(spark, values):

@@ -6,8 +6,7 @@ import pytest
 
 import kafscale.spark
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.registry import running_registry
-from kafscale.testing.registry_values import Values, message_class
+from kafscale.testing.registry_values import message_class
 from kafscale.testing.segment_objects import make_batch, version_2_objects
 
 pytestmark = [
@@ -31,14 +30,6 @@ message Order { uint64 id = 1; repeated Item items = 2; google.protobuf.Duration
   google.protobuf.Timestamp at = 4; }
 message Item { string sku = 1; }"""
 JSON = {"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}, "free": {}}}
-
-
-@pytest.fixture(scope="module")
-def values():
-    with running_registry() as registry:
-        made = Values(registry=registry)
-        yield made
-        made.close()
 
 
 class Topics:

@@ -6,7 +6,6 @@ references.py  what a statement reads, found in the plan that Spark's own parser
 topics.py      topics as DataFrames, each with a `load()` of its own
 tails.py       where the last records of a topic begin
 engine.py      from a statement to a DataFrame
-plans.py       what a DataFrame will read, told by its plan
 formats.py     rows as a table, CSV, JSON or Parquet
 shell.py       statements from a terminal, with history
 """

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from kafscale.testing.registry import running_registry
-from kafscale.testing.registry_values import Values
+from kafscale.testing.registry_values import running_values
 
 pytestmark = [
     pytest.mark.spark,
@@ -54,15 +53,13 @@ def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produc
 
 
 def test_a_subject_that_gets_a_version_changes_the_table_while_the_pipeline_goes_on(lake, topic, produce):
-    with running_registry() as registry:
-        values = Values(registry=registry)
-        more = f'registry: {{url: "{registry.url}"}}'
+    with running_values() as values:
+        more = f'registry: {{url: "{values.registry.url}"}}'
         mapping = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro}}, metadata: [offset]}}"
         produce(topic, [(0, None, values.avro(ORDER, {"id": 1}, topic=topic))])
         lake.run(mapping, more)
         produce(topic, [(0, None, values.avro(WIDER_ORDER, {"id": 1 << 40, "note": "n"}, topic=topic))])
         lake.run(mapping, more)
-        values.close()
     assert lake.rows(f"db.{topic}", "offset, id, note") == [(0, 1, None), (1, 1 << 40, "n")]
 
 

@@ -28,7 +28,7 @@ def rows(frame) -> list[tuple[object, ...]]:
 
 
 def segments_read(frame) -> int:
-    from kafscale.spark.sql.plans import splits_of
+    from kafscale.testing.spark_plans import splits_of
 
     return len({range.key for split in splits_of(frame) for range in split.ranges})
 

@@ -1,14 +1,11 @@
-"""One registry and what writes and reads with it, for each test."""
+"""A registry for each test: some stop it."""
 
 import pytest
 
-from kafscale.testing.registry import running_registry
-from kafscale.testing.registry_values import Values
+from kafscale.testing.registry_values import running_values
 
 
 @pytest.fixture
 def values():
-    with running_registry() as registry:
-        made = Values(registry=registry)
-        yield made
-        made.close()
+    with running_values() as running:
+        yield running
