@@ -136,7 +136,7 @@ def _running(bucket: str, directory: Path | None) -> Iterator[_Run]:
         kafka = stack.enter_context(KafkaBroker(KAFKA, DEFAULT, directory).running())
         data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="kafscale-bench-", dir=directory)))
         store: Mapping[str, str] = {"store": f"file:{data_dir / 'bucket'}"}
-        own = OwnBroker([], data_dir=data_dir)
+        own = OwnBroker(data_dir=data_dir)
         if bucket == MINIO:
             server = stack.enter_context(minio_server())
             key_id, secret = server.credentials.access_key_id, server.credentials.secret_access_key
@@ -147,7 +147,7 @@ def _running(bucket: str, directory: Path | None) -> Iterator[_Run]:
                 "s3SecretAccessKey": secret,
             }
             own = OwnBroker(
-                ["--store", "s3://bench", "--s3-endpoint", server.endpoint, "--s3-create-bucket"],
+                options=["--store", "s3://bench", "--s3-endpoint", server.endpoint, "--s3-create-bucket"],
                 data_dir=data_dir,
                 environ={"AWS_ACCESS_KEY_ID": key_id, "AWS_SECRET_ACCESS_KEY": secret},
             )
