@@ -12,15 +12,18 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID
 
 import attrs
-import httpx
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
-from kafscale.spark.http import BlockingTransport
+
+if TYPE_CHECKING:  # else imported with the first client: they take longer to import than a small query to run
+    import httpx
+
+    from kafscale.spark.http import BlockingTransport
 
 ROUND_COUNT = 3  # as librdkafka's registry client
 PAUSE_SECONDS = 0.2  # doubled after each round
@@ -103,6 +106,8 @@ class RegistryClient:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
+        from kafscale.spark.http import BlockingTransport
+
         context = None
         if self.options.ca_file is not None:
             context = ssl.create_default_context(cafile=self.options.ca_file)
@@ -160,6 +165,8 @@ class RegistryClient:
             self._unknown_until[schema_id] = self.clock() + UNKNOWN_SECONDS
 
     def _get(self, path: str) -> dict[str, Any]:
+        import httpx
+
         failures: list[str] = []
         for attempt in range(ROUND_COUNT):
             if attempt:
@@ -180,6 +187,8 @@ class RegistryClient:
         )
 
     def _send(self, url: str) -> httpx.Response:
+        import httpx
+
         headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.options.basic_auth is not None:
             credentials = base64.b64encode(self.options.basic_auth.encode()).decode("ascii")

@@ -11,7 +11,8 @@ import pytest
 
 from kafscale.config import StoreUrl
 from kafscale.errors import AccessDenied, ConfigError, NotFound, RangeNotSatisfiable, SlowDown
-from kafscale.spark.bucket import Bucket, BucketOptions, S3Bucket
+from kafscale.spark.bucket import Bucket, BucketOptions
+from kafscale.spark.s3_bucket import S3Bucket
 from kafscale.store.sigv4 import Credentials
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, S3Server, s3_server_in_thread
 
@@ -139,7 +140,7 @@ def test_secrets_are_not_shown():
 
 def test_neither_trio_nor_the_broker_is_imported():
     program = (
-        "import sys, kafscale.spark.bucket, kafscale.spark.decode\n"
+        "import sys, kafscale.spark.s3_bucket, kafscale.spark.decode\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('trio', 'anyio')"
         " or name.startswith(('kafscale.api', 'kafscale.server', 'kafscale.cluster', 'kafscale.broker'))])"
     )
