@@ -30,8 +30,8 @@ in uncompressed batches of 16 KiB as Kafka's producer fills them by default.
 _READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
 condition is on the column `timestamp`, with `pushFilters` on the bucket, as `kafscale sql` does; the Kafka source
 reads the whole topic then. Indexes tell the latest timestamp of each few batches and not the earliest, so a lower
-bound leaves out what is before it, and an upper one leaves out nothing: the last hour reads a 24th of the day, an hour
-at noon half of it.
+bound leaves out what is before it, and an upper one spares no reading: the last hour reads a 24th of the day, an hour
+at noon half of it. Of what is later than an upper bound, tasks look at the timestamps and drop the rest.
 """
 
 _TIMES = """CPU microseconds per row, of one core, all columns. GET and decode are measured without Spark; the rest of

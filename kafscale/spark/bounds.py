@@ -7,25 +7,26 @@ to what is read, so that bounds may be wider than the conditions, and never narr
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
 
 from kafscale.spark.splits import Extent
+from kafscale.spark.times import ALWAYS, Period
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """None is no bound. `end_offset` is exclusive.
-
-    There is no upper bound of timestamps: a segment tells the latest time of each few batches, not the earliest.
-    """
+    """None is no bound. `end_offset` is exclusive."""
 
     partitions: Set[int] | None = None
     start_offset: int | None = None
     end_offset: int | None = None
-    min_timestamp_ms: int | None = None
+    period: Period = ALWAYS
 
     @classmethod
     def of(cls, filters: Iterable[Any]) -> Bounds:
@@ -46,15 +47,13 @@ class Bounds:
             end_offset = min(end_offset, self.end_offset)
         if start_offset >= end_offset:
             return None
-        return attrs.evolve(
-            extent, start_offset=start_offset, end_offset=end_offset, min_timestamp_ms=self.min_timestamp_ms
-        )
+        return attrs.evolve(extent, start_offset=start_offset, end_offset=end_offset, period=self.period)
 
     def _with(self, kind: str, condition: Any) -> Bounds:
         name = ".".join(getattr(condition, "attribute", ()))  # a Not has none
         value: Any = getattr(condition, "value", None)
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-            return self._with_timestamp(kind, int(value.timestamp() * 1000) - 1)  # a float may be rounded up
+            return self._with_timestamp(kind, (value - EPOCH) // MILLISECOND)
         if name == "partition" and kind in ("EqualTo", "EqualNullSafe", "In"):
             values = {each for each in (value if kind == "In" else (value,)) if each is not None}
             return attrs.evolve(self, partitions=values if self.partitions is None else values & self.partitions)
@@ -63,9 +62,13 @@ class Bounds:
         return self
 
     def _with_timestamp(self, kind: str, timestamp_ms: int) -> Bounds:
-        if kind not in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
-            return self
-        return attrs.evolve(self, min_timestamp_ms=max(timestamp_ms, self.min_timestamp_ms or 0))
+        """`timestamp_ms` is rounded down. A record's time has no microseconds."""
+        period = self.period
+        if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
+            period = period.without_others(Period(first_ms=timestamp_ms))
+        if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
+            period = period.without_others(Period(last_ms=timestamp_ms))
+        return attrs.evolve(self, period=period)
 
     def _with_offset(self, kind: str, offset: int) -> Bounds:
         bounds = self

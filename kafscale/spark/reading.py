@@ -13,11 +13,11 @@ import attrs
 import pyarrow as pa
 
 from kafscale.errors import CorruptBatch, DamagedObject, NotFound, RangeNotSatisfiable
+from kafscale.spark.batches import BatchHeaders
 from kafscale.spark.bucket import Bucket
 from kafscale.spark.catalog import Catalog
-from kafscale.spark.decode import Wanted, decode
+from kafscale.spark.decode import Wanted, decode_batches
 from kafscale.spark.splits import Extent, Range, Split, holes, plan
-from kafscale.wire.batch_header import HEADER_BYTES, parse_header
 
 GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
 
@@ -57,6 +57,7 @@ class SplitReader:
                 end_offset=end_offset,
                 columns=self.columns,
                 committed_only=self.committed_only,
+                period=split.period,
             )
             yield from self._read_or_find(each, wanted)
             next_offset = end_offset
@@ -80,18 +81,20 @@ class SplitReader:
         while position < range.end:
             data = self._get(name, position, min(get_bytes, range.end - position))
             try:
-                whole_bytes, next_offset = _whole_batches(data, range)
-                if whole_bytes:
-                    yield from decode(data[:whole_bytes], wanted)
-                elif len(data) == get_bytes:
-                    get_bytes = parse_header(data).size_bytes  # of a batch that is larger than a GET
+                headers = BatchHeaders.of(data)
+                _check_offsets(headers, range)
+                whole = headers.whole()
+                if whole.count:
+                    yield from decode_batches(whole, wanted)
+                elif headers.cut_bytes and len(data) == get_bytes:
+                    get_bytes = headers.cut_bytes  # of a batch that is larger than a GET
                     continue
                 else:
                     raise DamagedObject(f"{name}: cut off at byte {position + len(data)}")
             except CorruptBatch as exc:
                 raise DamagedObject(f"{name}: {exc}") from exc
-            reached.next_offset = max(reached.next_offset, next_offset)
-            position, get_bytes = position + whole_bytes, GET_BYTES
+            reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
+            position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
     def _get(self, name: str, start: int, length_bytes: int) -> memoryview:
         try:
@@ -115,7 +118,7 @@ class SplitReader:
             return
         logger.info("%s has gone; its offsets are read from what has them now", gone.key.key)
         start_offset = max(wanted.start_offset, log.start_offset)
-        extent = Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset)
+        extent = Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset, period=wanted.period)
         for hole in holes(catalog, extent):
             lost = attrs.evolve(wanted, start_offset=hole.start, end_offset=hole.stop)
             self._lose(f"{gone.key.key} has gone, and no intact segment has {_named(lost)}")
@@ -139,23 +142,8 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _whole_batches(data: memoryview, range: Range) -> tuple[int, int]:
-    """How many of the bytes are whole batches, and the offset behind them; 0 if there is none.
-
-    Those of another segment, which are intact, would else be left out as offsets that are not wanted.
-    """
-    name = range.key.key
-    position = next_offset = 0
-    while position + HEADER_BYTES <= len(data):
-        header = parse_header(data[position:])
-        if header.size_bytes < HEADER_BYTES:
-            raise DamagedObject(f"{name}: a batch of {header.size_bytes} bytes")
-        if header.base_offset < range.start_offset or header.next_offset > range.end_offset:
-            raise DamagedObject(
-                f"{name}: a batch of offset {header.base_offset} is where {range.start_offset} should be"
-            )
-        if position + header.size_bytes > len(data):
-            break
-        position += header.size_bytes
-        next_offset = header.next_offset
-    return position, next_offset
+def _check_offsets(headers: BatchHeaders, range: Range) -> None:
+    """Batches of another segment, which are intact, would else be left out as offsets that are not wanted."""
+    is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
+    for base_offset in headers.base_offsets[is_outside][:1]:
+        raise DamagedObject(f"{range.key.key}: a batch of offset {base_offset} is where {range.start_offset} should be")

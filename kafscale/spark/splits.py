@@ -15,6 +15,7 @@ import attrs
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.segment import Footer
 from kafscale.spark.catalog import Catalog, PartitionLog
+from kafscale.spark.times import ALWAYS, Period
 from kafscale.store.paths import SegmentKey
 
 SPLIT_BYTES = (
@@ -41,13 +42,14 @@ class Range:
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """What one task reads: the records of these offsets (the end is exclusive), which are in these ranges."""
+    """What one task reads: the records of these offsets (the end is exclusive) and times, which are in these ranges."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
     ranges: Sequence[Range]
+    period: Period = ALWAYS
 
     @property
     def size_bytes(self) -> int:
@@ -56,12 +58,12 @@ class Split:
 
 @attrs.frozen(kw_only=True)
 class Extent:
-    """Offsets of a partition that are wanted, the end exclusive; what is before `min_timestamp_ms` may be left out."""
+    """Offsets of a partition that are wanted, the end exclusive, and times."""
 
     log: PartitionLog
     start_offset: int
     end_offset: int
-    min_timestamp_ms: int | None = None
+    period: Period = ALWAYS
 
 
 def plan(
@@ -151,17 +153,17 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
             next_offset = footer.last_offset + 1
             if row + 1 < len(footer.index.base_offsets):
                 next_offset = footer.index.base_offsets[row + 1]
-            if not _is_late(footer, row, extent.min_timestamp_ms):
+            if not _is_late(footer, row, extent.period):
                 continue
             if next_offset > extent.start_offset and start_offset < end_offset:
                 yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
 
 
-def _is_late(footer: Footer, row: int, min_timestamp_ms: int | None) -> bool:
-    """Whether a row can have a record that is as late."""
-    if min_timestamp_ms is None or footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+def _is_late(footer: Footer, row: int, period: Period) -> bool:
+    """Whether a row can have a record that is as late. Whether it has one that is as early, no index tells."""
+    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
         return True
-    return footer.index.max_timestamps_ms[row] >= min_timestamp_ms
+    return footer.index.max_timestamps_ms[row] >= period.first_ms
 
 
 def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_records: int | None) -> Iterator[Split]:
@@ -181,6 +183,7 @@ def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_record
             start_offset=extent.start_offset if not first else pieces[first].start_offset,
             end_offset=extent.end_offset if behind == len(pieces) else pieces[behind].start_offset,
             ranges=_joined(pieces[first:behind]),
+            period=extent.period,
         )
 
 

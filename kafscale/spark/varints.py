@@ -13,6 +13,23 @@ Raw = NDArray[np.uint8]
 VARINT_MAX_BYTES = 10
 
 
+def _signed(values: NDArray[Any]) -> NDArray[Any]:
+    """Zigzag of an unsigned type undone, in two's complement."""
+    return (values >> 1) ^ -(values & 1)
+
+
+def _sizes() -> NDArray[np.int64]:
+    """By two bytes, the second one the higher: how far a number that they begin with, and as many bytes, go; or 0."""
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 0xFF, pairs >> 8
+    goes_on = first >= 0x80
+    steps = np.where(goes_on, _signed(first & 0x7F | second << 7) + 2, _signed(first) + 1)
+    return np.where(goes_on & (second >= 0x80), 0, steps)
+
+
+_SIZES = _sizes()
+
+
 def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
     """The signed number at each position, and the position behind it.
 
@@ -37,9 +54,21 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
     return values, ends
 
 
-def _signed(values: NDArray[Any]) -> NDArray[Any]:
-    """Zigzag of an unsigned type undone, in two's complement."""
-    return (values >> 1) ^ -(values & 1)
+def skip_sized(raw: Raw, positions: Positions) -> Positions:
+    """Behind the number at each position, and as many bytes as it says. `raw` has two bytes at least.
+
+    A table, since this is done with few at a time, where each array operation costs more than what it does.
+    """
+    pairs = raw[1:].take(positions, mode="clip").astype(np.uint16)
+    pairs <<= 8
+    pairs |= raw.take(positions, mode="clip")
+    steps = _SIZES.take(pairs)
+    found = positions + steps
+    if np.count_nonzero(steps) != len(steps):
+        going_on = np.flatnonzero(steps == 0)
+        lengths, ends = _read_long(raw, positions[going_on])
+        found[going_on] = lengths + ends
+    return found
 
 
 def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
@@ -57,13 +86,13 @@ def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Posit
     return _signed(values).view(np.int64), ends
 
 
-def read_varint(raw: memoryview, position: int) -> tuple[int, int]:
+def read_varint(raw: bytes, position: int) -> tuple[int, int]:
     """A single one, for where there are too few to make an array pay. Raises IndexError."""
     byte = raw[position]
     position += 1
     value = byte & 0x7F
     shift = 7
-    while byte & 0x80:
+    while byte & 0x80 and shift < 7 * VARINT_MAX_BYTES:
         byte = raw[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
+from kafscale.spark import batches as batching
 from kafscale.spark import decode as decoding
 from kafscale.spark.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted
+from kafscale.spark.times import Period
 from kafscale.wire import compression
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, set_crc, set_log_append_time
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
@@ -85,7 +87,7 @@ def test_records_are_what_the_plain_decoder_says(contents, codec):
 @pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
 def test_what_compresses_well_is_not_all_in_memory_at_once(codec, monkeypatch):
     data = log_of([[Record(value=bytes(1000))] * 4] * 10, codec)
-    monkeypatch.setattr(decoding, "GROUP_BYTES", 8500)
+    monkeypatch.setattr(batching, "GROUP_BYTES", 8500)
     assert [part.num_rows for part in decoding.decode(data, EVERYTHING)] == [12, 12, 12, 4]
     assert decoded(data) == expected(data)
 
@@ -106,6 +108,42 @@ def test_only_the_offsets_that_are_wanted(start, end):
     data = log_of([[Record(value=b"%d" % number) for number in range(count)] for count in (1, 9, 10, 3, 7)])
     wanted = Wanted(topic="t", partition=0, start_offset=start, end_offset=end)
     assert decoded(data, wanted) == expected(data, wanted)
+
+
+@unhurried
+@given(st.lists(st.lists(records, min_size=1, max_size=6), max_size=9), st.data(), st.sampled_from([0, 4]))
+def test_only_the_times_that_are_wanted(contents, data, codec):
+    log = log_of(contents, codec)
+    times = sorted({row["timestamp"] for row in expected(log)}) or [0]
+    first_ms, last_ms = (data.draw(st.sampled_from(times)) + data.draw(st.integers(-1, 1)) for _ in range(2))
+    wanted = attrs.evolve(EVERYTHING, period=Period(first_ms=first_ms, last_ms=last_ms))
+    assert decoded(log, wanted) == [row for row in expected(log) if first_ms <= row["timestamp"] <= last_ms]
+
+
+def test_of_records_of_the_brokers_time_all_have_the_latest():
+    own, brokers = (build_batch([Record(value=b"v", timestamp_ms=at) for at in (5, 70, 3)]) for _ in range(2))
+    set_log_append_time(memoryview(brokers), 900)
+    rows = decoded(bytes(own + brokers))
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(5, 0), (70, 0), (3, 0), *[(900, 1)] * 3]
+    late = attrs.evolve(EVERYTHING, period=Period(first_ms=70))
+    assert [row["timestamp"] for row in decoded(bytes(own + brokers), late)] == [70, 900, 900, 900]
+
+
+@pytest.mark.parametrize("lanes", [1, LANES_MIN_COUNT + 1])
+def test_lengths_of_one_two_and_more_bytes(lanes):
+    sizes = [0, 40, 50, 60, 64, 8000, 8180, 8192, 9000, 3]
+    data = log_of([[Record(value=bytes(size)) for size in sizes]] * lanes)
+    assert decoded(data) == expected(data)
+
+
+@pytest.mark.parametrize("lanes", [1, LANES_MIN_COUNT + 1])
+@pytest.mark.parametrize("length", [b"\x01", b"\x03", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01"])
+def test_records_of_a_length_below_0_are_refused(lanes, length):
+    batch = bytearray(build_batch([Record(value=b"v" * 20)]))
+    batch[61 : 61 + len(length)] = length
+    set_crc(memoryview(batch))
+    with pytest.raises(CorruptBatch):
+        decode(bytes(batch) * lanes, EVERYTHING)
 
 
 def test_records_of_transactions_are_read_unless_only_committed_ones_are_wanted():
@@ -148,6 +186,23 @@ def test_no_damage_goes_unseen(lanes):
             decode(damaged, EVERYTHING)
     with pytest.raises(CorruptBatch):
         decode(data[:-1], EVERYTHING)
+
+
+def test_a_header_whose_name_is_not_utf_8_was_an_error_of_arrow():
+    batch = bytearray(build_batch([Record(headers=[("name", b"x"), ("\u00e9", None)])]))
+    batch[batch.index(b"name")] = 0xFF
+    set_crc(memoryview(batch))
+    assert decoded(bytes(batch)) == expected(bytes(batch))
+    assert decoded(bytes(batch))[0]["headers"][0]["key"] == "\ufffdame"
+
+
+def test_an_offset_outside_of_its_batch_is_damage_and_was_left_out():
+    for delta in (b"\x01", b"\x06"):  # -1, and 3 in a batch of three
+        batch = bytearray(build_batch([Record(value=b"v")] * 3))
+        batch[64:65] = delta
+        set_crc(memoryview(batch))
+        with pytest.raises(CorruptBatch):
+            decode(bytes(batch), EVERYTHING)
 
 
 @unhurried

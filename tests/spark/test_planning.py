@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from kafscale.errors import ConfigError, StoreError
-from kafscale.spark import bucket
+from kafscale.spark import s3_bucket
 from kafscale.spark.bounds import Bounds
 from kafscale.spark.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.planning import Planner
@@ -18,6 +18,7 @@ from kafscale.spark.reading import DataLoss
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, s3_server_in_thread
 from kafscale.testing.segment_objects import CREATED_MS, make_batches, version_2_objects
+from kafscale.wire.records import Record, build_batch
 
 
 def key(base_offset: int, *, topic: str = "t", partition: int = 0) -> SegmentKey:
@@ -221,20 +222,40 @@ def test_conditions_spare_reading(directory, filters, expected):
     assert query(directory, bounds) == (everything if expected is None else expected)
 
 
-@pytest.mark.parametrize("kind", ["EqualTo", "GreaterThan", "GreaterThanOrEqual"])
-def test_a_lower_bound_of_timestamps_spares_segments(directory, kind):
-    late = datetime.fromtimestamp((CREATED_MS + 20) / 1000, UTC)
-    found = query(directory, Bounds.of([condition(kind, "timestamp", late)]), assign='{"t":[0]}')
-    assert set(rows(0, *range(20, 30))) <= set(found) <= set(rows(0, *range(15, 30)))
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("EqualTo", [20]),
+        ("EqualNullSafe", [20]),
+        ("GreaterThan", range(20, 30)),  # Spark leaves out the first one
+        ("GreaterThanOrEqual", range(20, 30)),
+        ("LessThan", range(21)),
+        ("LessThanOrEqual", range(21)),
+    ],
+)
+@pytest.mark.parametrize("micros", [0, 999])
+def test_of_bounds_of_timestamps_all_records_within_are_read_and_no_others(directory, kind, expected, micros):
+    at = datetime.fromtimestamp((CREATED_MS + 20) / 1000, UTC).replace(microsecond=20_000 + micros)
+    found = query(directory, Bounds.of([condition(kind, "timestamp", at)]), assign='{"t":[0]}')
+    assert found == rows(0, *expected)
 
 
-def test_an_upper_bound_of_timestamps_and_one_without_zone_spare_nothing(directory):
+def test_two_bounds_of_timestamps_hold_together(directory):
+    begin, end = (datetime.fromtimestamp((CREATED_MS + number) / 1000, UTC) for number in (12, 18))
+    filters = [condition("GreaterThanOrEqual", "timestamp", begin), condition("LessThan", "timestamp", end)]
+    assert query(directory, Bounds.of(filters), assign='{"t":[0]}') == rows(0, *range(12, 19))
+
+
+def test_a_bound_of_timestamps_before_1970_lost_records_without_one(tmp_path):
+    """Their timestamp is -1, which is in 1969."""
+    version_2_objects(key(0), [bytes(build_batch([Record(value=b"v", timestamp_ms=-1)]))]).write_to(tmp_path)
+    at = datetime(1960, 1, 1, tzinfo=UTC)
+    assert query(tmp_path, Bounds.of([condition("GreaterThan", "timestamp", at)])) == rows(0, 0)
+
+
+def test_a_bound_of_timestamps_without_zone_spares_nothing(directory):
     at = datetime.fromtimestamp(CREATED_MS / 1000, UTC)
-    for filter_ in (
-        condition("LessThan", "timestamp", at),
-        condition("GreaterThan", "timestamp", at.replace(tzinfo=None)),
-    ):
-        assert len(query(directory, Bounds.of([filter_]))) == 36
+    assert len(query(directory, Bounds.of([condition("GreaterThan", "timestamp", at.replace(tzinfo=None))]))) == 36
 
 
 @pytest.fixture
@@ -262,7 +283,7 @@ def test_a_bucket_in_s3_reads_the_same(directory, s3):
     "wrong", [{"s3SecretAccessKey": "no"}, {"store": "s3://another"}, {"s3Endpoint": "http://127.0.0.1:1"}]
 )
 def test_a_bucket_that_can_not_be_listed(directory, s3, wrong, monkeypatch):
-    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(s3_bucket, "RETRY_SECONDS", 0.0)
     with pytest.raises(StoreError, match=r"can't be listed: .*Check the options store, s3Endpoint"):
         query(directory, **(s3 | wrong))
 

@@ -1,0 +1,28 @@
+"""A period of time that is wanted."""
+
+from __future__ import annotations
+
+import attrs
+
+FIRST_MS = -(1 << 63)
+LAST_MS = (1 << 63) - 1
+
+
+@attrs.frozen(kw_only=True)
+class Period:
+    """Milliseconds since 1970; both are included. Records without a timestamp have -1."""
+
+    first_ms: int = FIRST_MS
+    last_ms: int = LAST_MS
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether some times are not wanted."""
+        return self != ALWAYS
+
+    def without_others(self, other: Period) -> Period:
+        """What is in both."""
+        return Period(first_ms=max(self.first_ms, other.first_ms), last_ms=min(self.last_ms, other.last_ms))
+
+
+ALWAYS = Period()
