@@ -111,7 +111,7 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-spark: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale, Spark and the development tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,iceberg]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,notebook]'
 	@touch $(VENV)/installed $(VENV)/installed-dev $@
 
 $(VENV)/bin/python:

@@ -17,7 +17,10 @@ WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "reference"]  # t
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
-_COMMANDS_OF_OTHERS = re.compile(r"^.*(?:docker|kafka-[\w-]+\.sh).*$", re.MULTILINE)
+_COMMANDS_OF_OTHERS = re.compile(
+    r"^.*(?:docker|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
+)
+_FLAGS_OF_OTHERS = {"--cores", "--memory", "--packages", "--py-files"}  # Spark's own
 
 
 def _links(page: Path) -> list[tuple[Path, str]]:
@@ -48,7 +51,7 @@ def test_every_page_can_be_found_from_the_index() -> None:
 @pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_exist(page: Path) -> None:
     named = set(_FLAG.findall(_COMMANDS_OF_OTHERS.sub("", page.read_text())))
-    assert named <= {each.flag for each in options()} | _flags_of_commands(), "no such option"
+    assert named <= {each.flag for each in options()} | _flags_of_commands() | _FLAGS_OF_OTHERS, "no such option"
 
 
 def _flags_of_commands() -> set[str]:
