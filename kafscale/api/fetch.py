@@ -20,9 +20,10 @@ from kafscale.api.fetch_sessions import FetchContext, FetchedPartition, TopicNam
 from kafscale.api.leader_epochs import check_leader_epoch
 from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
+from kafscale.log.file_ranges import FileSlice
 from kafscale.log.partition import FetchWaiter, Partition
 from kafscale.log.reader import LogReader
-from kafscale.log.tail import Slices
+from kafscale.log.tail import Releasable, Slices
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -43,7 +44,11 @@ class FetchReply:
     """A response, and the memory that its records are in, which must be released once they have been sent."""
 
     response: FetchResponse
-    held: Slices = attrs.field(factory=Slices)
+    held: list[Releasable] = attrs.field(factory=list)
+
+    def release(self) -> None:
+        """The response has been sent."""
+        _release(self.held)
 
 
 @attrs.define(eq=False)
@@ -52,14 +57,14 @@ class _Pass:
 
     left_bytes: int
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
-    held: Slices = attrs.field(factory=Slices)
+    held: list[Releasable] = attrs.field(factory=list)
     size_bytes: int = 0
     complete: bool = False  # something is worth telling at once, however little it is
 
-    def add(self, slices: Slices, data: PartitionData) -> None:
+    def add(self, slices: Slices | FileSlice, data: PartitionData) -> None:
         """Return these records for a partition."""
         data.records = slices.buffers
-        self.held.add(slices)
+        self.held.append(slices)
         self.size_bytes += slices.size_bytes
         self.left_bytes -= slices.size_bytes
 
@@ -94,11 +99,11 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
                 with trio.move_on_at(deadline) as timeout:
                     await watch.waiter.event.wait()
             except trio.Cancelled:
-                look.held.release()
+                _release(look.held)
                 raise
             if timeout.cancelled_caught:
                 return look
-            look.held.release()
+            _release(look.held)
 
 
 @attrs.define(eq=False)
@@ -129,6 +134,12 @@ class _Watch:
         self.services.waiting_fetches.discard(self.waiter)
 
 
+def _release(held: list[Releasable]) -> None:
+    for each in held:
+        each.release()
+    held.clear()
+
+
 def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
     topic, index = fetched.topic, fetched.wanted.partition
     if topic.name:
@@ -151,7 +162,7 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
                 data.error_code = exc.code
                 look.complete = True
     except BaseException:
-        look.held.release()
+        _release(look.held)
         raise
     return look
 
@@ -179,7 +190,7 @@ async def _read_into(
     offset, max_bytes = wanted.fetch_offset, min(wanted.partition_max_bytes, look.left_bytes)
     if offset >= partition.high_watermark or (look.size_bytes and max_bytes <= 0):
         return
-    slices = reader.read_nowait(partition, offset, max_bytes)
+    slices: Slices | FileSlice | None = reader.read_nowait(partition, offset, max_bytes)
     if slices is None:
         try:
             # Who may hold some of the fetch budget does not wait for more: those who do could wait for each other.

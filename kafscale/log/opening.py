@@ -15,6 +15,7 @@ from kafscale.log.compaction_round import CompactionStatistics
 from kafscale.log.deletion import Deleter
 from kafscale.log.disk import Disk
 from kafscale.log.disk_cache import DiskCache
+from kafscale.log.file_ranges import FileRanges
 from kafscale.log.flusher import Flusher
 from kafscale.log.footers import Footers
 from kafscale.log.log import Log, TrafficMetrics
@@ -209,6 +210,10 @@ def _open_reader(settings: Settings, views: StoreViews, wal: WriteAheadLog | Non
         disk = DiskCache(directory=settings.cache_directory, max_bytes=settings.cache_disk_bytes, memory=cache)
     footers = Footers(views.fetch, settings.limits.footer_cache_bytes, cache)
     budget = ByteBudget(settings.fetch_buffer_bytes)
+    files = None
+    if views.files is not None and not settings.cache_bytes and disk is None:
+        files = FileRanges(views.files)
+        cache.on_forget = files.forget
     return LogReader(
         footers=footers,
         ranges=RangeReader(store=views.fetch, cache=cache, budget=budget, disk=disk),
@@ -216,6 +221,7 @@ def _open_reader(settings: Settings, views: StoreViews, wal: WriteAheadLog | Non
             store=views.prefetch, footers=footers, cache=cache, max_bytes=settings.readahead_bytes, disk=disk
         ),
         wal=wal,
+        files=files,
     )
 
 

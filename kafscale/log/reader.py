@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.log.file_ranges import FileRanges, FileSlice
 from kafscale.log.footers import Footers
 from kafscale.log.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition import Partition, WriteAheadLog
@@ -40,12 +41,17 @@ class FoundOffset:
 
 @attrs.define(eq=False, kw_only=True)
 class LogReader:
-    """Reads batches of any partition. `wal` is None under `segment` durability, and then no batch is ever spilled."""
+    """Reads batches of any partition.
+
+    `wal` is None under `segment` durability, and then no batch is ever spilled. `files` is None if the store's objects
+    are no files, or a cache is wanted.
+    """
 
     footers: Footers
     ranges: RangeReader
     read_ahead: ReadAhead
     wal: WriteAheadLog | None
+    files: FileRanges | None = None
     examiner: Examiner = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -57,13 +63,25 @@ class LogReader:
             nursery.start_soon(self.read_ahead.run)
             if self.ranges.disk is not None:
                 nursery.start_soon(self.ranges.disk.run)
+            try:
+                await trio.sleep_forever()
+            finally:
+                if self.files is not None:
+                    self.files.close()
 
-    def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | None:
-        """Batches from the memory tail, without a copy; None if they are elsewhere. The caller owes `release()`."""
+    def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | FileSlice | None:
+        """Batches from the memory tail or of a file in the page cache, without a copy; None if they are elsewhere.
+
+        The caller owes `release()`.
+        """
         selected = partition.select_tail(offset, max_bytes)
-        if not selected or any(batch.lease is None for batch in selected):
+        if selected:
+            return None if any(batch.lease is None for batch in selected) else coalesce(selected)
+        segment = None if self.files is None or partition.closed else partition.manifest.find(offset)
+        footer = None if segment is None else self.footers.get_nowait(segment)
+        if self.files is None or segment is None or footer is None or footer.last_offset < offset:
             return None
-        return coalesce(selected)
+        return self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
 
     async def read(self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True) -> Slices | None:
         """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.

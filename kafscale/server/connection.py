@@ -30,7 +30,7 @@ from kafscale.metrics import Counter
 from kafscale.server.dispatch import NOTHING, Dispatcher, Reply, Request
 from kafscale.server.pauses import PauseReason, Pauses
 from kafscale.server.transport import Transport
-from kafscale.store.base import Buffer
+from kafscale.store.open_files import Sendable
 from kafscale.wire.frames import FrameReader, LargeFrame
 from kafscale.wire.plain_produce import PlainProduces
 
@@ -330,7 +330,7 @@ class Connection:
 
     async def _send(self, outgoing: list[tuple[Request, Reply]]) -> None:
         """Send the replies, in order and in one go, and release what they hold."""
-        buffers: list[Buffer] = [buffer for _, reply in outgoing for buffer in reply.buffers]
+        buffers: list[Sendable] = [buffer for _, reply in outgoing for buffer in reply.buffers]
         if buffers:
             self.sending_since = trio.current_time()
             await self.transport.send(buffers)

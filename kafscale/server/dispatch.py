@@ -20,11 +20,11 @@ from kafscale.api.produce_group import ProduceGroup, append_plain
 from kafscale.api.services import Services
 from kafscale.errors import ProtocolError
 from kafscale.log.chunks import Lease
-from kafscale.log.tail import Slices
+from kafscale.log.tail import Releasable
 from kafscale.log.wal import Round
 from kafscale.metrics import Counter, Histogram
 from kafscale.server.error_counts import ErrorCounter
-from kafscale.store.base import Buffer
+from kafscale.store.open_files import Sendable
 from kafscale.wire.codec import decoder, encoder
 from kafscale.wire.frames import parse_request_header, response_frame
 from kafscale.wire.plain_produce import PlainRequest
@@ -68,8 +68,8 @@ class Reply:
     `throttle_ms` is as for a request.
     """
 
-    buffers: list[Buffer]
-    held: Slices | None = None
+    buffers: list[Sendable]
+    held: Releasable | None = None
     throttle_ms: int = 0
 
     def release(self) -> None:
@@ -175,7 +175,7 @@ class Dispatcher:
                 response = await response
         reply = Reply([])
         if isinstance(response, FetchReply):
-            reply.held, response = response.held, response.response
+            reply.held, response = response, response.response
             reply.throttle_ms = response.throttle_time_ms
         row.errors.count(response)
         if request.pending is None or request.pending.acks != produce.ACKS_NONE:
@@ -192,8 +192,8 @@ class Dispatcher:
         decode: Any = decoder(request.api.request, request.call.version)
         return decode(request.body, 0)[0]
 
-    def _encode(self, row: _Row, call: Call, response: Any, version: int) -> list[Buffer]:
-        parts: list[Buffer] = []
+    def _encode(self, row: _Row, call: Call, response: Any, version: int) -> list[Sendable]:
+        parts: list[Sendable] = []
         encoder(type(response), version)(response, parts.append)
         flexible = version >= row.flexible_since and row.api is not api_versions.API
         return response_frame(call.correlation_id, parts, flexible)

@@ -81,11 +81,11 @@ class Acceptor:
             await trio.aclose_forcefully(stream)
             return
         try:
-            peer = _peer(listener_name, stream)
+            peer, transport = _peer(listener_name, stream), SocketTransport.accepted(stream)
         except OSError:  # it has gone already
             await trio.aclose_forcefully(stream)
         else:
-            await self.serve(SocketTransport(stream), peer)
+            await self.serve(transport, peer)
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
         """Serve one client until it goes away."""

@@ -96,6 +96,11 @@ class Directory:
             data = _read_exactly(fd, status.st_size - length_bytes, length_bytes)
             return ObjectPart(data, status.st_size, _etag(status))
 
+    def open_object(self, key: str) -> tuple[int, int]:
+        """A descriptor of its file, which the caller owes to close, and its size."""
+        with self._opened(key) as (fd, status):
+            return os.dup(fd), status.st_size
+
     def info(self, key: str) -> ObjectInfo:
         with _store_errors(key):
             found = _object_info(self._path(key), key)

@@ -36,7 +36,7 @@ def _limiter() -> trio.CapacityLimiter:
 class FileStore:
     """An `ObjectStore` in a directory that several processes may share. Made by `open`."""
 
-    _directory: Directory
+    directory: Directory
     _readers: trio.CapacityLimiter = attrs.field(factory=_limiter, init=False)
     _writers: trio.CapacityLimiter = attrs.field(factory=_limiter, init=False)
 
@@ -46,38 +46,38 @@ class FileStore:
         return cls(await trio.to_thread.run_sync(Directory.open, path))
 
     async def get(self, key: str) -> ObjectPart:
-        return await trio.to_thread.run_sync(self._directory.read, key, limiter=self._readers)
+        return await trio.to_thread.run_sync(self.directory.read, key, limiter=self._readers)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
         assert start >= 0, start
         assert length_bytes > 0, length_bytes
         if length_bytes <= READ_AT_ONCE_MAX_BYTES:
-            part = self._directory.read_range_nowait(key, start, length_bytes)
+            part = self.directory.read_range_nowait(key, start, length_bytes)
             if part is not None:
                 await trio.lowlevel.checkpoint()
                 return part
-        read = self._directory.read_range
+        read = self.directory.read_range
         return await trio.to_thread.run_sync(read, key, start, length_bytes, limiter=self._readers)
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
         assert length_bytes > 0, length_bytes
-        return await trio.to_thread.run_sync(self._directory.read_tail, key, length_bytes, limiter=self._readers)
+        return await trio.to_thread.run_sync(self.directory.read_tail, key, length_bytes, limiter=self._readers)
 
     async def head(self, key: str) -> ObjectInfo:
-        return await trio.to_thread.run_sync(self._directory.info, key, limiter=self._readers)
+        return await trio.to_thread.run_sync(self.directory.info, key, limiter=self._readers)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._write(partial(self._directory.write, key, parts))
+        return await self._write(partial(self.directory.write, key, parts))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._write(partial(self._directory.write_if_absent, key, parts))
+        return await self._write(partial(self.directory.write_if_absent, key, parts))
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        return await self._write(partial(self._directory.write_if_match, key, parts, etag))
+        return await self._write(partial(self.directory.write_if_match, key, parts, etag))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         check_prefix(prefix)
-        objects = self._directory.walk(prefix, start_after)
+        objects = self.directory.walk(prefix, start_after)
         while True:
             page = await trio.to_thread.run_sync(lambda: [*islice(objects, LIST_PAGE_MAX_COUNT)], limiter=self._readers)
             if not page:
@@ -85,7 +85,7 @@ class FileStore:
             yield page
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await trio.to_thread.run_sync(self._directory.delete, keys, limiter=self._writers)
+        await trio.to_thread.run_sync(self.directory.delete, keys, limiter=self._writers)
 
     async def aclose(self) -> None:
         """No file stays open between operations."""

@@ -28,6 +28,7 @@ from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
 from kafscale.store.metered import MeteredStore, StoreMetrics
 from kafscale.store.multipart import MultipartStore
+from kafscale.store.open_files import FileSource
 from kafscale.store.probe import check_usable, startup_errors
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
@@ -102,6 +103,7 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
         fetch=view_of(WorkClass.FETCH, metered),
         background=view_of(WorkClass.BACKGROUND, metered),
         prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
+        files=FileSource(raw.directory, metrics) if isinstance(raw, FileStore) else None,
     )
     return OpenStore(views=views, limiter=limiter)
 

@@ -6,6 +6,7 @@ import attrs
 
 from kafscale.store.base import ObjectStore
 from kafscale.store.limited import PrefetchStore
+from kafscale.store.open_files import FileSource
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -13,12 +14,14 @@ class StoreViews:
     """The same objects, seen by what a produce waits for, by what a consumer waits for, and by what nobody waits for.
 
     Take the view of the class that the work belongs to once, and use it as any other `ObjectStore`. See `WorkClass`.
+    `files` are the objects as files, if they are any; what is sent from there waits for nothing.
     """
 
     acknowledge: ObjectStore
     fetch: ObjectStore
     background: ObjectStore
     prefetch: PrefetchStore
+    files: FileSource | None = None
 
     @classmethod
     def alike(cls, store: ObjectStore) -> StoreViews:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kafscale.log.partition import Partition
+from kafscale.log.tail import Slices
 from kafscale.testing.memory_log import NOW_MS, MemoryLog
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header
 
@@ -44,7 +45,7 @@ async def fetched(log: MemoryLog, *, max_bytes: int = 1 << 30) -> dict[int, str]
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
-        assert slices is not None
+        assert isinstance(slices, Slices)
         for buffer in slices.buffers:
             for batch in batches(memoryview(buffer)):
                 for record in iterate_records(batch):

@@ -31,7 +31,7 @@ from kafscale.log.s3_wal import S3Wal
 from kafscale.log.s3_wal_format import START
 from kafscale.log.s3_wal_replay import take_over
 from kafscale.log.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
-from kafscale.log.tail import TailBatch
+from kafscale.log.tail import Slices, TailBatch
 from kafscale.log.upload import segment_of
 from kafscale.log.wal import Round, Wal
 from kafscale.metrics import Metrics
@@ -102,7 +102,7 @@ class MemoryLog:
         """The records that one fetch returns, those before `offset` in its first batch too."""
         reader = self.log.reader
         slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
-        assert slices is not None
+        assert isinstance(slices, Slices)
         try:
             return [
                 record

@@ -11,8 +11,8 @@ Above a threshold a frame need not pass through the reader at all: once its size
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence, Sized
+from typing import Final, TypeVar
 
 import attrs
 
@@ -23,6 +23,8 @@ from kafscale.wire.schema import NEVER
 SIZE_BYTES: Final = 4
 
 _NOTHING: Final = memoryview(b"")
+
+SizedT = TypeVar("SizedT", bound=Sized)  # a buffer, or what else can be sent; only its length is asked
 
 _size = struct.Struct(">i")
 _request_header = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
@@ -172,7 +174,7 @@ def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_he
     return [_size.pack(len(head) + sum(map(len, parts))) + head, *parts]
 
 
-def response_frame(correlation_id: int, parts: Sequence[Buffer], flexible_header: bool) -> list[Buffer]:
+def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header: bool) -> list[SizedT | bytes]:
     """A response as a broker sends it: size, header of version 0 or (flexible) 1, body.
 
     ApiVersions always has header version 0, so that clients can read it before they know anything (KIP-511).

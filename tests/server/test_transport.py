@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
 
 from kafscale.server.transport import JOINED_MAX_BYTES, SocketTransport, StreamTransport, Transport, _without_first
+from kafscale.store.open_files import FileRange, OpenFile, Sendable
 
 
 async def _socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -41,6 +48,43 @@ async def test_what_is_sent_arrives_whole_and_in_order(name: str) -> None:
         await transport.send(buffers)
         await transport.aclose()
     assert received == expected
+
+
+@pytest.mark.parametrize("kind", ["socket", "stream"])
+async def test_ranges_of_files_are_sent_between_buffers(kind: str, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(3_000_000)
+    (tmp_path / "object").write_bytes(data)
+    file = OpenFile(os.open(tmp_path / "object", os.O_RDONLY), len(data))
+    buffers: list[Sendable] = [b"head", FileRange(file, 5, 2_000_000), b"between", FileRange(file, 7, 8), b"end"]
+    expected = b"head" + data[5:2_000_000] + b"between" + data[7:8] + b"end"
+    async with _tcp_pair() as (ours, theirs):
+        transport: Transport = SocketTransport.accepted(ours) if kind == "socket" else StreamTransport(ours)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.send, buffers)
+            received = bytearray()
+            while len(received) < len(expected):
+                received += await theirs.receive_some(100_000)
+        assert received == expected
+    file.release()
+
+
+async def test_a_file_that_became_shorter_breaks_the_connection(tmp_path: Path) -> None:
+    (tmp_path / "object").write_bytes(b"0123456789")
+    file = OpenFile(os.open(tmp_path / "object", os.O_RDONLY), 20)
+    async with _tcp_pair() as (ours, _):
+        with pytest.raises(trio.BrokenResourceError):
+            await SocketTransport.accepted(ours).send([b"head", FileRange(file, 0, 20)])
+    file.release()
+
+
+@asynccontextmanager
+async def _tcp_pair() -> AsyncIterator[tuple[trio.SocketStream, trio.SocketStream]]:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        theirs = await trio.testing.open_stream_to_socket_listener(listener)
+        ours = await listener.accept()
+        async with ours, theirs:
+            yield ours, theirs
 
 
 def test_the_large_case_takes_the_path_without_a_copy() -> None:

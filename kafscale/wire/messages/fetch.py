@@ -6,6 +6,8 @@ Version 7 added sessions (KIP-227), 12 the flexible encoding and truncation by e
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
+
 import attrs
 
 from kafscale.wire.primitives import Buffer
@@ -97,7 +99,7 @@ class PartitionData:
     # null under read_uncommitted
     aborted_transactions: list[AbortedTransaction] | None = wire(Array(AbortedTransaction), factory=list)
     preferred_read_replica: int = wire("int32", since=11, default=-1)  # -1: read from this broker
-    records: Buffer | list[Buffer] | None = wire("records", default=b"")  # never null: librdkafka refuses it
+    records: Buffer | Sequence[Sized] | None = wire("records", default=b"")  # never null: librdkafka refuses it
 
 
 @attrs.define(kw_only=True)
