@@ -27,12 +27,14 @@ from numpy.typing import NDArray
 from kafscale.errors import CorruptBatch
 from kafscale.spark.batches import Batches, BatchHeaders, check
 from kafscale.spark.times import ALWAYS, Period
-from kafscale.spark.varints import Positions, Raw, read_varint, read_varints, skip_sized
+from kafscale.spark.varints import Positions, Raw, read_varint, read_varints, skip_sized, skip_varints
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 
-LANES_MIN_COUNT = 96  # fewer batches than this are walked one by one: a step costs as much as some twenty records
+LANES_MIN_COUNT = (
+    24  # fewer batches than this are walked one by one: a step of all costs as much as some twenty records
+)
 RECORD_MIN_BYTES = 7
-CHUNK_ROWS = 16 << 10  # records whose fields are read together
+CHUNK_ROWS = 8 << 10  # records whose fields are read together
 
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 COLUMN_TYPES: Mapping[str, pa.DataType] = {
@@ -250,7 +252,7 @@ class _Fields:
 def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
     """Of the records that are wanted."""
     raw = np.frombuffer(records.data, np.uint8)
-    _, positions = read_varints(raw, records.begins)
+    positions = skip_varints(raw, records.begins)
     timestamp_deltas, positions = read_varints(raw, positions + 1)  # behind the attributes, which are never set
     timestamp_deltas[records.has_append_time] = 0
     timestamps_ms = timestamp_deltas + records.base_timestamps_ms

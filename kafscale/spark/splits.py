@@ -189,9 +189,10 @@ def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_record
 
 def _joined(pieces: Sequence[Range]) -> Sequence[Range]:
     joined: list[Range] = []
-    for piece in pieces:
-        if joined and joined[-1].key == piece.key and joined[-1].end == piece.start:
-            joined[-1] = attrs.evolve(joined[-1], end=piece.end, end_offset=piece.end_offset)
-        else:
-            joined.append(piece)
+    first = 0
+    for index, (piece, following) in enumerate(zip_longest(pieces, pieces[1:])):
+        if following is None or following.key != piece.key or following.start != piece.end:
+            begin = pieces[first]
+            joined.append(Range(begin.key, begin.start, piece.end, begin.start_offset, piece.end_offset))
+            first = index + 1
     return joined

@@ -54,6 +54,20 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
     return values, ends
 
 
+def skip_varints(raw: Raw, positions: Positions) -> Positions:
+    """Behind the number at each position."""
+    ends = positions + 1
+    goes_on = raw.take(positions, mode="clip") >= 0x80
+    ends += goes_on
+    going_on = np.flatnonzero(goes_on)
+    for _ in range(2, VARINT_MAX_BYTES):
+        if not len(going_on):
+            break
+        going_on = going_on[raw.take(ends[going_on] - 1, mode="clip") >= 0x80]
+        ends[going_on] += 1
+    return ends
+
+
 def skip_sized(raw: Raw, positions: Positions) -> Positions:
     """Behind the number at each position, and as many bytes as it says. `raw` has two bytes at least.
 
