@@ -26,6 +26,10 @@ LATEST = -1
 EARLIEST = -2
 
 
+class PartitionNotNamed(ConfigError):
+    """Offsets by partition leave one out: by mistake, or since it came after they were put together."""
+
+
 @attrs.frozen(kw_only=True)
 class OffsetLimit:
     """One end of what is read: offsets by partition (EARLIEST and LATEST are two), or timestamps, or one for all.
@@ -51,14 +55,14 @@ class OffsetLimit:
         return (self.by_partition or {}).keys()
 
     def of(self, partition: TopicPartition) -> int:
-        """What is said of a partition. Raises ConfigError if nothing is."""
+        """What is said of a partition. Raises PartitionNotNamed if nothing is."""
         if self.everywhere is not None:
             return self.everywhere
         assert self.by_partition is not None
         if partition in self.by_partition:
             return self.by_partition[partition]
         topic, index = partition
-        raise ConfigError(
+        raise PartitionNotNamed(
             f"{self.option} says nothing of partition {index} of topic '{topic}': "
             "name all partitions of the topics that are read, with -2 for earliest and -1 for latest"
         )

@@ -137,6 +137,13 @@ OPTIONS: Sequence[Option] = (
         name="maxTriggerDelay", used_in="stream", default="15m", doc="… or so much time has gone: `30s`, `15m`, `1h`."
     ),
     Option(
+        name="warnOfAvailableNow",
+        used_in="stream",
+        default="true",
+        doc="Whether a warning says that a limit leaves records for later batches, of which `Trigger.AvailableNow` has "
+        "none on Spark 4.1. `false` is for a query that is started again until nothing is left.",
+    ),
+    Option(
         name="pushFilters",
         used_in="batch",
         default="false",
@@ -326,6 +333,7 @@ class StreamOptions:
     max_bytes: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
+    warns_of_available_now: bool = True
 
     @classmethod
     def of(cls, given: Given) -> StreamOptions:
@@ -346,6 +354,7 @@ class StreamOptions:
             max_bytes=given.count("maxBytesPerTrigger"),
             min_offsets=min_offsets,
             max_delay_ms=given.duration_ms("maxTriggerDelay", "15m"),
+            warns_of_available_now=given.flag("warnOfAvailableNow", True),
         )
 
     @property

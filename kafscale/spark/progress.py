@@ -205,7 +205,7 @@ class Progress:
 
     def _warn_of_available_now(self, is_cut: bool) -> None:
         """Once a run, as no reader is told by which trigger it runs."""
-        if is_cut and not self._has_warned and self._last is None:
+        if is_cut and self.options.warns_of_available_now and not self._has_warned and self._last is None:
             self._has_warned = True
             logger.warning(
                 "%s leaves records for later batches; under Trigger.AvailableNow there is only one on this Spark, so "

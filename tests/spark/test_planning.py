@@ -12,6 +12,7 @@ import pytest
 from kafscale.errors import ConfigError, StoreError
 from kafscale.spark import s3_bucket
 from kafscale.spark.bounds import Bounds
+from kafscale.spark.offsets import PartitionNotNamed
 from kafscale.spark.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.planning import Planner
 from kafscale.spark.reading import DataLoss
@@ -89,7 +90,7 @@ def test_offsets(directory):
 
 
 def test_all_partitions_must_be_named_and_no_others(directory):
-    with pytest.raises(ConfigError, match="startingOffsets says nothing of partition 1 of topic 't'"):
+    with pytest.raises(PartitionNotNamed, match="startingOffsets says nothing of partition 1 of topic 't'"):
         query(directory, startingOffsets='{"t":{"0":1}}')
     with pytest.raises(ConfigError, match="names partition 0 of topic 'u', which is not read"):
         query(directory, startingOffsets='{"t":{"0":1,"1":-2},"u":{"0":1}}')

@@ -142,6 +142,7 @@ def test_a_limit_is_said_to_end_available_now_early_once(directory, caplog):
     assert caplog.text.count("Trigger.AvailableNow") == 1
     caplog.clear()
     Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="100").latest()
+    Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="12", warnOfAvailableNow="false").latest()
     assert not caplog.text
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
-from kafscale.spark.offsets import EARLIEST, OffsetFinder, from_json, parse_offsets, to_json
+from kafscale.spark.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, from_json, parse_offsets, to_json
 from kafscale.spark.options import Given, ReadOptions
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, Progress, take_lock
@@ -244,18 +244,21 @@ class MappingRun:
 
 
 class QueryFailed(KafScaleError):
-    """Spark ended a query. `passing`: for a reason that another try may not meet."""
+    """Spark ended a query. `passing`: for a reason that another try may not meet.
+
+    An error in Spark's Python workers comes as Java's text, of which the last line names its class.
+    """
 
     def __init__(self, text: str) -> None:
         """Takes the line of KafScale's error out of Spark's text, where there is one."""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("kafscale.")]
         super().__init__(ours[-1] if ours else lines[0])
-        self.passing = not ours or NEW_PARTITION in ours[-1] or ours[-1].partition(":")[0].rpartition(".")[2] in PASSING
+        self.passing = not ours or ours[-1].partition(":")[0].rpartition(".")[2] in (*PASSING, NEW_PARTITION)
 
 
 PASSING = ("StoreUnavailable", "SlowDown", "RegistryError")
-NEW_PARTITION = "startingOffsets says nothing of partition"  # one that came after they were put together
+NEW_PARTITION = PartitionNotNamed.__name__  # in a query, whose offsets a run has put together itself a moment before
 
 
 def _may_pass(exc: Exception) -> bool:
@@ -279,6 +282,7 @@ def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
         "store": pipeline.source.store,
         **mapping.subscription,
         "failOnDataLoss": "true",
+        "warnOfAvailableNow": "false",  # `once` repeats its query until nothing is left
         "includeHeaders": str(needs_headers(mapping)).lower(),
     }
 

@@ -1,10 +1,15 @@
 """Which failures of a query are tried again."""
 
+import traceback
+
 import pytest
+
+from kafscale.spark.offsets import PartitionNotNamed
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
 
 JAVA = "org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.Some.method(Some.scala:1)\n"
+NOT_NAMED = PartitionNotNamed("startingOffsets says nothing of partition 1 of topic 't'")
 
 
 @pytest.mark.parametrize(
@@ -14,10 +19,11 @@ JAVA = "org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.Som
         (f"{JAVA}kafscale.errors.StoreUnavailable: LIST: refused", True, "kafscale.errors.StoreUnavailable: LIST"),
         (f"{JAVA}kafscale.errors.RegistryError: no answer", True, "kafscale.errors.RegistryError: no answer"),
         (
-            f"{JAVA}kafscale.errors.ConfigError: startingOffsets says nothing of partition 1 of topic 't'",
+            f"{JAVA}{''.join(traceback.format_exception_only(NOT_NAMED))}",
             True,
-            "kafscale.errors.ConfigError: startingOffsets",
+            "kafscale.spark.offsets.PartitionNotNamed: startingOffsets",
         ),
+        (f"{JAVA}kafscale.errors.ConfigError: {NOT_NAMED}", False, "kafscale.errors.ConfigError: startingOffsets"),
         (f"{JAVA}kafscale.spark.reading.DataLoss: offsets 1 to 5", False, "kafscale.spark.reading.DataLoss: offsets"),
         (f"{JAVA}kafscale.errors.AccessDenied: expired", False, "kafscale.errors.AccessDenied: expired"),
     ],
@@ -28,6 +34,12 @@ def test_a_query_is_tried_again_where_another_try_may_do(text, may_pass, told):
     failure = QueryFailed(text)
     assert failure.passing is may_pass
     assert str(failure).startswith(told)
+
+
+def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():
+    from kafscale.spark.pipeline.runner import _may_pass
+
+    assert not _may_pass(NOT_NAMED)
 
 
 def test_offsets_that_are_not_in_the_table_are_the_lag():
