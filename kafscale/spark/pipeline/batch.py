@@ -2,7 +2,8 @@
 
     1. What the table's newest snapshot of the mapping says decides: a batch that is in it is skipped.
     2. Bad records go to the dead-letter table first, in a snapshot with the same summary. Should the batch be repeated
-       before its rows are in, those that are dead letters already are left out, however they decode now.
+       before its rows are in, or others be in its place, as the checkpoint was lost, those that are dead letters
+       already are left out, however they decode now.
     3. The table's schema is changed if values ask for it.
     4. Rows are appended, or merged, in one commit, whose summary says that the batch is in.
 
@@ -114,7 +115,7 @@ class _Attempt:
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
         mark_commits(self.spark, self.batch)
         with _kept(rows):
-            dead_letters, rows = self._bury(rows)
+            dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
             self._commit(rows)
         return Outcome(
@@ -143,7 +144,7 @@ class _Attempt:
             "Delete this checkpoint, and the mapping goes on from what the table has"
         )
 
-    def _bury(self, rows: Rows) -> tuple[int, Rows]:
+    def _bury(self, rows: Rows, committed: Committed | None) -> tuple[int, Rows]:
         """Bad records into the dead-letter table; how many, and the rows without all that is there."""
         if not rows.can_fail:
             return 0, rows
@@ -152,7 +153,7 @@ class _Attempt:
             _refuse(rows, self.writer.mapping)
             return 0, rows
         full_name = self.writer.pipeline.full_name(name)
-        rows = self._without_buried(rows, full_name)
+        rows = self._without_buried(rows, full_name, committed)
         letters = rows.bad().select(
             functions.lit(self.batch.mapping).alias("mapping"),
             *(f"{RECORD}.{column}" for column in ("topic", "partition", "offset", "timestamp", "key", "value")),
@@ -163,13 +164,17 @@ class _Attempt:
             letters.writeTo(full_name).append()
         return count, rows
 
-    def _without_buried(self, rows: Rows, dead_letters: str) -> Rows:
-        """Without records that an earlier try at this batch has made dead letters."""
-        table = load_table(self.spark, dead_letters)
-        buried = [each for each in committed_batches(table) if each.mapping == self.batch.mapping]
-        buried = [
-            each for each in buried if (each.query_id, each.batch_id) == (self.batch.query_id, self.batch.batch_id)
+    def _without_buried(self, rows: Rows, dead_letters: str, committed: Committed | None) -> Rows:
+        """Without records that an earlier try has made dead letters, and no more.
+
+        That is one at this batch, or, before the checkpoint was lost, at one that reached behind the table's end.
+        """
+        of_mapping = [
+            each
+            for each in committed_batches(load_table(self.spark, dead_letters))
+            if each.mapping == self.batch.mapping
         ]
+        buried = [each for each in of_mapping if each.is_ahead_of(committed)]
         if not buried:
             return rows
         letters = reduce(DataFrame.union, [self._appended(dead_letters, each) for each in buried])

@@ -61,6 +61,18 @@ class Committed:
     depth: int
     summary: Mapping[str, str]
 
+    def is_ahead_of(self, other: Committed | None) -> bool:
+        """Whether it is of a later batch than another of its mapping, or, of another query, ends behind it."""
+        if other is None:
+            return True
+        if self.query_id == other.query_id:
+            return self.batch_id > other.batch_id
+        return any(
+            end > other.offsets.get(topic, {}).get(partition, 0)
+            for topic, ends in self.offsets.items()
+            for partition, end in ends.items()
+        )
+
 
 def load_table(spark: Any, name: str) -> Any:
     """Iceberg's own object of a table, as it is now. `spark` is a session, whose inner parts have no types."""

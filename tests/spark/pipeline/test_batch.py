@@ -68,7 +68,7 @@ mappings: [{{topic: t, table: {self.name}, metadata: [offset]{mapping}}}]
         ensure_dead_letters(self.spark, made, pipeline)
         checkpoint = SimpleNamespace(
             query_id=self.query_id,
-            end_offsets=lambda batch_id: {"t": {"0": batch_id}},
+            end_offsets=lambda _: {"t": {"0": self.end}},
             directory=SimpleNamespace(path="/nowhere"),
         )
         return BatchWriter(mapping=made, pipeline=pipeline, checkpoint=checkpoint, report=self.outcomes.append)
@@ -187,6 +187,22 @@ def test_bad_values_become_dead_letters_once_though_the_batch_is_repeated(table,
     assert table.rows("mapping, topic, partition, offset, CAST(key AS STRING), error", "_dead") == [
         (table.name, "t", 0, 1, "k", "value: it is not valid UTF-8")
     ]
+
+
+def test_dead_letters_of_a_batch_that_was_lost_with_its_checkpoint_came_twice(table, monkeypatch):
+    from kafscale.spark.pipeline import batch
+
+    mapping = f", value: {{format: string}}, dead_letters: {table.name}_dead"
+    table.write([(None, b"good"), (None, BAD)], 0, mapping)
+    with monkeypatch.context() as patched:
+        patched.setattr(batch._Attempt, "_commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            table.write([(None, BAD), (None, b"good"), (None, BAD), (None, BAD)], 1, mapping)
+    table.query_id, table.end = "after a lost checkpoint", 2
+    table.write([(None, BAD), (None, b"good"), (None, BAD)], 0, mapping)  # another limit cuts it otherwise
+    table.write([(None, BAD), (None, BAD)], 1, mapping)
+    assert table.rows("offset", "_dead") == [(1,), (2,), (4,), (5,), (6,)]
+    assert table.rows("offset") == [(0,), (3,)]
 
 
 def test_a_record_that_is_a_dead_letter_stays_one_though_it_decodes_when_its_batch_is_repeated(table, monkeypatch):
