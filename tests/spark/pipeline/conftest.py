@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from kafscale.spark import packages
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.document import parse_pipeline
+from kafscale.testing.pipelines import Expected
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that lives for seconds
@@ -54,12 +56,17 @@ def warehouse(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("warehouse")
 
 
-@pytest.fixture(scope="module")
-def spark(warehouse) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def iceberg() -> None:
+    """Skips what asks for it where it does not run."""
     import pyspark
 
     if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
         pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+
+
+@pytest.fixture(scope="module")
+def spark(iceberg, warehouse) -> Iterator[Any]:
     from kafscale.spark.session import SessionOptions, start_session
     from kafscale.testing.spark import end_jvm
 
@@ -134,6 +141,27 @@ mappings:
         """Of the snapshots, oldest first."""
         query = f"SELECT summary FROM lake.{table}.snapshots ORDER BY committed_at"
         return [row.summary for row in self.spark.sql(query).collect()]
+
+    def check(self, topic: str, expected: Expected) -> None:
+        """The tables of `kafscale.testing.pipelines.MAPPINGS` against what was produced."""
+        assert self.rows(f"db.{topic}", "partition, offset") == sorted(expected.good, key=repr)
+        dead = self.rows(f"db.{topic}_dead", "mapping, partition, offset")
+        assert dead == sorted(((name, *place) for name in ("appended", "upserted") for place in expected.bad), key=repr)
+        assert dict(self.rows(f"db.{topic}_upserted", "id, n")) == expected.rows
+        for table in (topic, f"{topic}_upserted"):
+            marked = [each for each in self.summaries(f"db.{table}") if "kafscale.batch-id" in each]
+            ends = {str(partition): end for partition, end in enumerate(expected.ends)}
+            assert json.loads(marked[-1]["kafscale.offsets"]) == {topic: ends}
+            self._check_batches(marked)
+
+    def _check_batches(self, marked: Sequence[dict[str, str]]) -> None:
+        """Each is in one snapshot, in order. Those of a query that began after the first follow from 0."""
+        batches: dict[str, list[int]] = {}
+        for each in marked:
+            batches.setdefault(each["kafscale.query-id"], []).append(int(each["kafscale.batch-id"]))
+        for index, found in enumerate(batches.values()):
+            first = 0 if index else found[0]  # snapshots before it may have been expired
+            assert found == list(range(first, first + len(found)))
 
 
 @pytest.fixture

@@ -1,224 +1,134 @@
 """The pipeline as a process, killed at random moments and started again: what is in the tables then, against what was
 produced.
 
-Killed are the whole driver with its JVM and workers (a power cut), the driver's Python alone, the JVM alone (which is
-the executor too), and Python workers, whose tasks Spark tries again.
+The moments are those after a batch was planned, those after a commit has begun to write its manifests, and those of
+table care beside the queries. Killed are the whole driver with its JVM and workers (a power cut), the driver's Python
+alone, the JVM alone (which is the executor too), and Python workers, whose tasks Spark tries again. Once the
+checkpoints are lost.
 """
 
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
+import shutil
 import time
-from contextlib import suppress
+from collections import Counter
 from pathlib import Path
 
 import attrs
 import pytest
 
-from kafscale.testing.spark import REPOSITORY
+from kafscale.testing.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from kafscale.testing.spark import store_of
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(7200),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+    pytest.mark.usefixtures("iceberg"),
 ]
 
 KILL_COUNT = int(os.environ.get("KAFSCALE_TEST_KILLS", "30"))
 SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
-KINDS = ("everything", "python", "jvm", "worker", "worker", "worker")
-CHUNK_COUNT = 60
-KEYS = [b"k%d" % number for number in range(10)]
-SIGN_TIMEOUT_SECONDS = 600.0  # of life; a start takes seconds where nothing else is at work
-MOMENT_SECONDS = 4.0  # within which the kill falls after a batch was planned
-
-OPTIONS = (
-    "--master=local[2, 4]",
-    "--conf=spark.sql.shuffle.partitions=2",
-    "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # of a JVM that lives for seconds
-)
-MAPPINGS = """
-- topic: TOPIC
-  table: db.TOPIC
-  name: appended
-  max_records: 20
-  dead_letters: db.TOPIC_dead
-  metadata: [partition, offset]
-  value: {format: string}
-- topic: TOPIC
-  table: db.TOPIC_upserted
-  name: upserted
-  max_records: 20
-  mode: upsert
-  key: {format: string, column: id}
-  metadata: [offset]
-  dead_letters: db.TOPIC_dead
-  value: {format: json, columns: [{name: n, type: int, required: true}]}
-"""
+MOMENTS = ("batch", "commit", "batch", "maintenance", "batch", "commit")  # over and over
+DRIVER = ("everything", "python", "jvm")
+VICTIMS = {"batch": (*DRIVER, "worker", "worker", "worker"), "commit": DRIVER, "maintenance": DRIVER}
+LONGEST_SECONDS = {"batch": 4.0, "commit": 0.2, "maintenance": 2.0}  # from the sign of a moment to its kill
+COMMIT_POLL_SECONDS = 0.002
+CARE = "maintenance: {every: 1s, expire_after: 1ms, keep_snapshots: 20}"
+TOLD_OF_CARE = (" files compacted, ", ": maintenance is left")  # of one table, in the driver's log
 
 
-@attrs.define(eq=False)
-class Driver:
-    """`kafscale pipeline run`, in a process group of its own."""
+@attrs.define(kw_only=True)
+class Signs:
+    """How it is seen that the moment of a kill has come, or is near."""
 
-    pipeline: Path
-    log: Path
-    _process: subprocess.Popen[bytes] | None = None
+    driver: PipelineDriver
+    checkpoints: Path
+    metadata: list[Path]  # of the tables
+    dice: random.Random
 
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "kafscale", "pipeline", "run", str(self.pipeline), *OPTIONS],
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    def await_(self, moment: str, planned: set[Path]) -> None:
+        """planned: the batches of before."""
+        {"batch": self._batch, "commit": self._commit, "maintenance": self._maintenance}[moment](planned)
+        time.sleep(self.dice.random() * LONGEST_SECONDS[moment])
 
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
+    def _batch(self, planned: set[Path]) -> None:
+        self.driver.await_(lambda: not batches_in(self.checkpoints, "offsets") <= planned)
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    def _commit(self, _: set[Path]) -> None:
+        """By a new manifest of one of the tables: the list of manifests and the table's metadata come then."""
+        directory = self.dice.choice(self.metadata)
+        before = manifests(directory)
+        self.driver.await_(lambda: not manifests(directory) <= before, COMMIT_POLL_SECONDS)
 
-    def kill(self, kind: str) -> bool:
-        """Whether there was something of that kind."""
-        if kind == "everything":
-            self.end()
-            return True
-        victims = self._processes(kind)
-        for pid in victims[:1]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if kind == "python":
-            self.process.wait()
-            self._process = None  # its JVM may live on for a moment: what the lock is for
-        elif kind == "jvm" and victims:
-            self.process.wait(SIGN_TIMEOUT_SECONDS)
-        return bool(victims)
+    def _maintenance(self, _: set[Path]) -> None:
+        """By what is told of one table, when the next one is cared for."""
+        count = self._told_of_care() + self.dice.randint(1, len(self.metadata))
+        self.driver.await_(lambda: self._told_of_care() >= count)
 
-    def end(self) -> None:
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-    def _processes(self, kind: str) -> list[int]:
-        """Of one kind, in random order."""
-        if kind == "python":
-            return [self.process.pid]
-        wanted = b"org.apache.spark" if kind == "jvm" else b"pyspark.daemon\0pyspark.worker"
-        found = [pid for pid, command in group_of(self.process.pid) if wanted in command]
-        random.shuffle(found)
-        return found
+    def _told_of_care(self) -> int:
+        text = self.driver.log.read_text()
+        return sum(map(text.count, TOLD_OF_CARE))
 
 
-def group_of(group: int) -> list[tuple[int, bytes]]:
-    """Processes of a group, with their command lines."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                if os.getpgid(int(entry.name)) == group:
-                    found.append((int(entry.name), (entry / "cmdline").read_bytes()))
-    return found
-
-
-def planned(checkpoints: Path) -> set[Path]:
-    """The batches that were planned so far."""
-    return {path for path in checkpoints.glob("*/offsets/*") if path.name.isdecimal()}
-
-
-def await_sign(driver: Driver, checkpoints: Path, before: set[Path]) -> None:
-    """Until a batch is planned that was not before."""
-    deadline = time.monotonic() + SIGN_TIMEOUT_SECONDS
-    while planned(checkpoints) <= before:
-        assert driver.is_running, f"it ended by itself:\n{driver.log.read_text()[-4000:]}"
-        assert time.monotonic() < deadline, f"no batch was begun:\n{driver.log.read_text()[-4000:]}"
-        time.sleep(0.02)
-
-
-class Expected:
-    """What was produced."""
-
-    def __init__(self) -> None:
-        self.good: set[tuple[int, int]] = set()
-        self.bad: set[tuple[int, int]] = set()
-        self.rows: dict[str, int] = {}
-        self.ends = [0, 0]
-
-    def chunk(self, dice: random.Random) -> list[tuple[int, bytes, bytes | None]]:
-        """Records, of which some are tombstones and some are bad for both mappings."""
-        records = []
-        for _ in range(CHUNK_COUNT):
-            number = dice.randrange(len(KEYS))
-            partition, offset = number % 2, self.ends[number % 2]
-            self.ends[partition] += 1
-            n, kind = dice.randrange(1000), dice.random()
-            if kind < 0.1:
-                records.append((partition, KEYS[number], b"\xff"))
-                self.bad.add((partition, offset))
-                continue
-            self.good.add((partition, offset))
-            if kind < 0.3:
-                records.append((partition, KEYS[number], None))
-                self.rows.pop(KEYS[number].decode(), None)
-            else:
-                records.append((partition, KEYS[number], json.dumps({"n": n}).encode()))
-                self.rows[KEYS[number].decode()] = n
-        return records
+def manifests(directory: Path) -> set[str]:
+    return {name for name in os.listdir(directory) if name.endswith(".avro")} if directory.is_dir() else set()
 
 
 def test_each_record_is_in_the_tables_once_whatever_is_killed_when(
     warehouse, broker, topic, produce, tmp_path, request
 ):
-    from kafscale.testing.spark import store_of
-
-    dice, expected, killed = random.Random(SEED), Expected(), []
+    dice, expected, killed, began = random.Random(SEED), Expected(), [], time.monotonic()
     checkpoints, mappings = tmp_path / "checkpoints", MAPPINGS.replace("TOPIC", topic)
-    pipeline = tmp_path / "pipeline.yaml"
-    pipeline.write_text(
-        f'source: {{store: "{store_of(broker)}"}}\n'
-        f'catalog: {{type: hadoop, warehouse: "{warehouse}"}}\n'
-        f'checkpoints: "{checkpoints}"\ntrigger: 100ms\nmappings:{mappings}'
-    )
-    driver = Driver(pipeline, tmp_path / "driver.log")
+    pipelines = {more: tmp_path / f"pipeline-{index}.yaml" for index, more in enumerate(["", CARE])}
+    for more, path in pipelines.items():
+        path.write_text(
+            f'source: {{store: "{store_of(broker)}"}}\n'
+            f'catalog: {{type: hadoop, warehouse: "{warehouse}"}}\n'
+            f'checkpoints: "{checkpoints}"\ntrigger: 100ms\n{more}\nmappings:{mappings}'
+        )
+    driver = PipelineDriver(tmp_path / "driver.log")
+    tables = [topic, f"{topic}_upserted", f"{topic}_dead"]
+    metadata = [warehouse / "db" / table / "metadata" for table in tables]
+    signs = Signs(driver=driver, checkpoints=checkpoints, metadata=metadata, dice=dice)
+    is_lost = False
     try:
         while len(killed) < KILL_COUNT:
-            before = planned(checkpoints)
+            moment = MOMENTS[len(killed) % len(MOMENTS)]
+            planned, pipeline = batches_in(checkpoints, "offsets"), pipelines[CARE if moment == "maintenance" else ""]
             produce(topic, expected.chunk(dice))
-            if not driver.is_running:
+            if not driver.is_running or driver.pipeline != pipeline:
                 driver.end()
-                driver.start()
-            await_sign(driver, checkpoints, before)
-            time.sleep(dice.random() * MOMENT_SECONDS)
-            kind = dice.choice(KINDS)
-            if driver.is_running and driver.kill(kind):
-                killed.append(kind)
+                driver.start(pipeline)
+            signs.await_(moment, planned)
+            victim = dice.choice(VICTIMS[moment])
+            if driver.is_running and driver.kill(victim):
+                killed.append((moment, victim))
+            if len(killed) > KILL_COUNT // 2 and not is_lost:
+                driver.end()
+                shutil.rmtree(checkpoints)
+                is_lost = True
     finally:
         driver.end()
+    kill_seconds = time.monotonic() - began
     lake = request.getfixturevalue("lake")
     lake.checkpoints = checkpoints
     lake.run(mappings.replace("max_records: 20", "max_records: 1000"))  # what is left, in few batches
-    check(lake, topic, expected)
-    print({kind: killed.count(kind) for kind in KINDS})
+    lake.check(topic, expected)
+    torn = {table: len(lists_of_no_snapshot(lake, table)) for table in tables}
+    print(f"seed {SEED}: {len(killed)} kills in {kill_seconds:.0f} s, all in {time.monotonic() - began:.0f} s")
+    print(
+        f"{sum(expected.ends)} records, {len(expected.good)} rows, {len(expected.bad)} bad, {len(expected.rows)} keys"
+    )
+    print(f"killed: {dict(Counter(killed))}")
+    print(
+        f"commits that a kill has torn: {torn}; batches in their table but not in the checkpoint: "
+        f"{driver.log.read_text().count('was in the table already')}"
+    )
 
 
-def check(lake, topic: str, expected: Expected) -> None:
-    """The tables against what was produced, and their snapshots against each other."""
-    assert lake.rows(f"db.{topic}", "partition, offset") == sorted(expected.good, key=repr)
-    dead = lake.rows(f"db.{topic}_dead", "mapping, partition, offset")
-    assert dead == sorted(((name, *place) for name in ("appended", "upserted") for place in expected.bad), key=repr)
-    assert dict(lake.rows(f"db.{topic}_upserted", "id, n")) == expected.rows
-    for table in (topic, f"{topic}_upserted"):
-        batches = [int(each["kafscale.batch-id"]) for each in lake.summaries(f"db.{table}")]
-        assert batches == list(range(len(batches)))
-        ends = json.loads(lake.summaries(f"db.{table}")[-1]["kafscale.offsets"])
-        assert ends == {topic: {str(partition): end for partition, end in enumerate(expected.ends)}}
+def lists_of_no_snapshot(lake, table: str) -> set[str]:
+    """The lists of manifests that were written, and that no commit has made a snapshot of."""
+    rows = lake.spark.sql(f"SELECT manifest_list FROM lake.db.{table}.snapshots").collect()
+    known = {Path(row.manifest_list).name for row in rows}
+    return {name for name in manifests(lake.warehouse / "db" / table / "metadata") if name.startswith("snap-")} - known
