@@ -68,6 +68,10 @@ class _Pass:
         self.size_bytes += slices.size_bytes
         self.left_bytes -= slices.size_bytes
 
+    def is_enough(self, min_bytes: int) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.complete or self.size_bytes >= min_bytes
+
 
 async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
     """Read, and wait if there is too little. The caller owes a release of what the reply holds."""
@@ -88,11 +92,15 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
 
 async def _read_until_enough(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
     deadline = trio.current_time() + request.max_wait_ms / 1000
+    look = await _read_all(services, request, context)
+    if look.is_enough(request.min_bytes):  # as for most, which then need no watch
+        return look
+    _release(look.held)
     with _Watch(services, context) as watch:
         while True:
             watch.begin(request.min_bytes)
             look = await _read_all(services, request, context)
-            if look.complete or look.size_bytes >= request.min_bytes or services.draining.is_set():
+            if look.is_enough(request.min_bytes) or services.draining.is_set():
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
             try:

@@ -81,11 +81,11 @@ class Acceptor:
             await trio.aclose_forcefully(stream)
             return
         try:
-            peer, transport = _peer(listener_name, stream), SocketTransport.accepted(stream)
+            peer = _peer(listener_name, stream)
         except OSError:  # it has gone already
             await trio.aclose_forcefully(stream)
         else:
-            await self.serve(transport, peer)
+            await self.serve(SocketTransport.of(stream), peer)
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
         """Serve one client until it goes away."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from socket import IPPROTO_TCP, MSG_MORE, TCP_NOTSENT_LOWAT
-from typing import Protocol
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
@@ -18,6 +19,8 @@ from kafscale.store.base import Buffer
 from kafscale.store.open_files import FileRange, Sendable
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JOINED_MAX_BYTES = 32 << 10  # copying less costs less than a sendmsg with its list of buffers
 SENDMSG_BUFFERS_MAX_COUNT = 1024  # IOV_MAX on Linux
@@ -43,35 +46,48 @@ class Transport(Protocol):
 
 @attrs.define(eq=False)
 class SocketTransport:
-    """TCP, without a copy where that pays."""
+    """TCP, without a copy where that pays.
 
-    stream: trio.SocketStream
+    The socket is used without trio's own around it, of which each operation takes a turn of the event loop when it is
+    done, and each receive begins with one that most often fails: who waits for a reply has nothing more to say.
+    """
+
+    socket: socket.socket
 
     @classmethod
-    def accepted(cls, stream: trio.SocketStream) -> SocketTransport:
-        """Of a TCP connection. Raises OSError if it is gone.
-
-        trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with a
-        turn of the event loop, and the last one behind MSG_MORE would wait for 200 ms.
-        """
-        stream.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0)
-        return cls(stream)
+    def of(cls, stream: trio.SocketStream) -> SocketTransport:
+        """Take over a connection that trio has accepted."""
+        taken = socket.socket(fileno=stream.socket.detach())
+        taken.setblocking(False)
+        # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with
+        # a turn of the event loop, and the last one behind MSG_MORE would wait for 200 ms.
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+        return cls(taken)
 
     async def receive(self, max_bytes: int) -> bytes:
-        return bytes(await self.stream.receive_some(max_bytes))
+        return await self._received(partial(self.socket.recv, max_bytes))
 
     async def receive_into(self, buffer: memoryview) -> int:
-        try:
-            return await self.stream.socket.recv_into(buffer)
-        except OSError as exc:
-            raise trio.BrokenResourceError from exc
+        return await self._received(partial(self.socket.recv_into, buffer))
+
+    async def _received(self, receive: Callable[[], T]) -> T:
+        while True:
+            await trio.lowlevel.wait_readable(self.socket)
+            try:
+                return receive()
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                raise trio.BrokenResourceError from exc
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
+        """Takes no turn of the event loop if the socket takes all of it at once."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             in_memory: list[Buffer] = []
             for buffer in buffers:
                 if isinstance(buffer, FileRange):
-                    await self._send_memory(in_memory, MSG_MORE)
+                    await self._send_memory(in_memory, socket.MSG_MORE)
                     await self._send_file(buffer)
                     in_memory = []
                 else:
@@ -85,17 +101,21 @@ class SocketTransport:
             buffers = [b"".join(buffers)]
         left = [memoryview(buffer) for buffer in buffers if buffer]
         while left:
-            sent = await self.stream.socket.sendmsg(left[:SENDMSG_BUFFERS_MAX_COUNT], (), flags)
-            left = _without_first(left, sent)
+            try:
+                sent = self.socket.sendmsg(left[:SENDMSG_BUFFERS_MAX_COUNT], (), flags)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self.socket)
+            else:
+                left = _without_first(left, sent)
 
     async def _send_file(self, range: FileRange) -> None:
         """Have the kernel send it from the page cache: 100 us a MiB, where reading and sending it took 500."""
-        position, socket = range.start, self.stream.socket
+        position = range.start
         while position < range.end:
             try:
-                sent = os.sendfile(socket.fileno(), range.file.descriptor, position, range.end - position)
+                sent = os.sendfile(self.socket.fileno(), range.file.descriptor, position, range.end - position)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(socket)
+                await trio.lowlevel.wait_writable(self.socket)
                 continue
             if not sent:
                 logger.error("a file of the store became shorter while it was sent; closing the connection")
@@ -103,7 +123,9 @@ class SocketTransport:
             position += sent
 
     async def aclose(self) -> None:
-        await self.stream.aclose()
+        trio.lowlevel.notify_closing(self.socket)
+        self.socket.close()
+        await trio.lowlevel.checkpoint()
 
 
 def _without_first(buffers: list[memoryview], count: int) -> list[memoryview]:

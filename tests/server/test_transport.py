@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,11 @@ from kafscale.store.open_files import FileRange, OpenFile, Sendable
 
 
 async def _socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
-    left, right = trio.socket.socketpair()
-    return trio.SocketStream(left), trio.SocketStream(right)
+    """Of TCP: left and right."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        right = await trio.testing.open_stream_to_socket_listener(listener)
+        return await listener.accept(), right
 
 
 BUFFERS = {
@@ -44,7 +45,7 @@ async def test_what_is_sent_arrives_whole_and_in_order(name: str) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(receive)
-        transport = SocketTransport(ours)
+        transport = SocketTransport.of(ours)
         await transport.send(buffers)
         await transport.aclose()
     assert received == expected
@@ -57,34 +58,29 @@ async def test_ranges_of_files_are_sent_between_buffers(kind: str, tmp_path: Pat
     file = OpenFile(os.open(tmp_path / "object", os.O_RDONLY), len(data))
     buffers: list[Sendable] = [b"head", FileRange(file, 5, 2_000_000), b"between", FileRange(file, 7, 8), b"end"]
     expected = b"head" + data[5:2_000_000] + b"between" + data[7:8] + b"end"
-    async with _tcp_pair() as (ours, theirs):
-        transport: Transport = SocketTransport.accepted(ours) if kind == "socket" else StreamTransport(ours)
+    ours, theirs = await _socket_pair()
+    async with ours, theirs:
+        transport: Transport = SocketTransport.of(ours) if kind == "socket" else StreamTransport(ours)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.send, buffers)
             received = bytearray()
             while len(received) < len(expected):
                 received += await theirs.receive_some(100_000)
         assert received == expected
+        await transport.aclose()
     file.release()
 
 
 async def test_a_file_that_became_shorter_breaks_the_connection(tmp_path: Path) -> None:
     (tmp_path / "object").write_bytes(b"0123456789")
     file = OpenFile(os.open(tmp_path / "object", os.O_RDONLY), 20)
-    async with _tcp_pair() as (ours, _):
+    ours, theirs = await _socket_pair()
+    async with ours, theirs:
+        transport = SocketTransport.of(ours)
         with pytest.raises(trio.BrokenResourceError):
-            await SocketTransport.accepted(ours).send([b"head", FileRange(file, 0, 20)])
+            await transport.send([b"head", FileRange(file, 0, 20)])
+        await transport.aclose()
     file.release()
-
-
-@asynccontextmanager
-async def _tcp_pair() -> AsyncIterator[tuple[trio.SocketStream, trio.SocketStream]]:
-    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        theirs = await trio.testing.open_stream_to_socket_listener(listener)
-        ours = await listener.accept()
-        async with ours, theirs:
-            yield ours, theirs
 
 
 def test_the_large_case_takes_the_path_without_a_copy() -> None:
@@ -101,7 +97,7 @@ def test_a_partial_send_goes_on_where_it_stopped(count: int) -> None:
 @pytest.mark.parametrize("kind", ["socket", "stream"])
 async def test_receives_into_a_buffer(kind: str) -> None:
     ours, theirs = await _socket_pair()
-    transport: Transport = SocketTransport(theirs) if kind == "socket" else StreamTransport(theirs)
+    transport: Transport = SocketTransport.of(theirs) if kind == "socket" else StreamTransport(theirs)
     buffer = bytearray(10)
     async with ours, theirs:
         await ours.send_all(b"hello")
@@ -109,12 +105,13 @@ async def test_receives_into_a_buffer(kind: str) -> None:
         assert bytes(buffer) == b"\0\0hello\0\0\0"
         await ours.send_eof()
         assert await transport.receive_into(memoryview(buffer)) == 0
+        await transport.aclose()
 
 
 @pytest.mark.parametrize("kind", ["socket", "stream"])
 async def test_a_peer_that_is_gone_is_a_broken_resource(kind: str) -> None:
     ours, theirs = await _socket_pair()
-    transport: Transport = SocketTransport(theirs) if kind == "socket" else StreamTransport(theirs)
+    transport: Transport = SocketTransport.of(theirs) if kind == "socket" else StreamTransport(theirs)
     await ours.aclose()
     with pytest.raises(trio.BrokenResourceError):
         await transport.send([b"x" * JOINED_MAX_BYTES * 400, b"y"])
