@@ -1,10 +1,10 @@
 """What Spark's Python workers pay for each call, and how that is kept small.
 
 Spark runs a worker process for task after task. Before each one it has Python forget which files there are
-(`importlib.invalidate_caches`), and after each one collect garbage. As Spark has pyspark in a zip file, the first reads
-the zip's list of files once for each package in it, and the second looks at each object of all modules. Both together
-take longer than to plan a query, or to read a small split; and neither finds anything, since the modules of a worker
-stay what they are.
+(`importlib.invalidate_caches`), and after each one collect garbage. As Spark has pyspark in a zip file, and the jar of
+its core on Python's path, too, the first reads the zip's list of files once for each package in it, and that of the
+jar, some 5,000 files, twice; the second looks at each object of all modules. All that takes longer than to plan a
+query, or to read a small split; and neither finds anything, since the modules of a worker stay what they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zipimport
 
 WORKER_VARIABLE = "SPARK_REUSE_WORKER"  # set by Spark in workers that run more than one task
 SPARKS_OWN = ("pyspark", "py4j")
+SPARKS_JAR = "spark-core_"
 
 
 def ease_next_call() -> None:
@@ -28,7 +29,9 @@ def ease_next_call() -> None:
         return
     archives = {_archive_of(name) for name in SPARKS_OWN}
     for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimport.zipimporter) and finder.archive in archives:
+        if isinstance(finder, zipimport.zipimporter) and (
+            finder.archive in archives or os.path.basename(finder.archive).startswith(SPARKS_JAR)
+        ):
             del sys.path_importer_cache[path]
     if not gc.get_freeze_count():
         gc.freeze()

@@ -27,13 +27,21 @@ print(before, after, frozen_before, frozen > 0, 0 < gc.get_freeze_count() <= fro
 """
 
 
+ARCHIVES = ["other.zip", "pyspark.zip", "spark-core_2.13-4.1.4.jar"]
+
+
 def run(tmp_path: Path, **environ: str) -> str:
-    """With a pyspark in a zip file, as Spark's workers have it, and another module in another one."""
-    for name, files in {"pyspark": ["pyspark/__init__.py", "pyspark/later.py"], "other": ["other.py"]}.items():
-        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+    """With pyspark in a zip file and a jar, as Spark's workers have them, and another module in another zip file."""
+    archives = {
+        "pyspark.zip": ["pyspark/__init__.py", "pyspark/later.py"],
+        "spark-core_2.13-4.1.4.jar": ["org/apache/spark/SparkContext.class"],
+        "other.zip": ["other.py"],
+    }
+    for name, files in archives.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for file in files:
                 archive.writestr(file, "")
-    path = os.pathsep.join([str(tmp_path / "pyspark.zip"), str(tmp_path / "other.zip"), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([*(str(tmp_path / name) for name in archives), str(Path(__file__).parents[2])])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **environ, "PYTHONPATH": path},
@@ -46,9 +54,8 @@ def run(tmp_path: Path, **environ: str) -> str:
 
 def test_a_worker_does_not_read_sparks_zip_files_again_and_does_not_collect_what_stays(tmp_path):
     found = run(tmp_path, SPARK_REUSE_WORKER="1")
-    assert found == "['other.zip', 'pyspark.zip'] ['other.zip'] 0 True True pyspark.later"
+    assert found == f"{ARCHIVES} ['other.zip'] 0 True True pyspark.later"
 
 
 def test_no_other_process_is_touched(tmp_path):
-    zips = "['other.zip', 'pyspark.zip']"
-    assert run(tmp_path) == f"{zips} {zips} 0 False False pyspark.later"
+    assert run(tmp_path) == f"{ARCHIVES} {ARCHIVES} 0 False False pyspark.later"
