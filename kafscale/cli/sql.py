@@ -109,10 +109,13 @@ def _engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Engine]:
 
 
 def _run_shell(engine: Engine, results: Results) -> None:
+    from kafscale.spark.sql.interrupts import run_interruptibly
     from kafscale.spark.sql.shell import Shell, history, history_path
 
+    cancel = engine.topics.spark.sparkContext.cancelAllJobs
+
     def execute(statement: str) -> None:
-        results.show(engine.frame(statement))
+        run_interruptibly(lambda: results.show(engine.frame(statement)), cancel)
 
     with history(history_path()):
         Shell(read=input, write=click.echo, execute=execute).run()

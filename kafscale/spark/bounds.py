@@ -6,9 +6,9 @@ to what is read, so that bounds may be wider than the conditions, and never narr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -17,6 +17,8 @@ from kafscale.spark.times import ALWAYS, Period
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 MILLISECOND = timedelta(milliseconds=1)
+
+Limit = TypeVar("Limit")
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +37,15 @@ class Bounds:
         for each in filters:
             bounds = bounds._with(type(each).__name__, each)
         return bounds
+
+    def either(self, other: Bounds) -> Bounds:
+        """Wide enough for what satisfies one of the two."""
+        return Bounds(
+            partitions=_both(frozenset.union, _frozen(self.partitions), _frozen(other.partitions)),
+            start_offset=_both(min, self.start_offset, other.start_offset),
+            end_offset=_both(max, self.end_offset, other.end_offset),
+            period=self.period.with_others(other.period),
+        )
 
     def narrow(self, extent: Extent) -> Extent | None:
         """What may satisfy the conditions; None if nothing does."""
@@ -79,3 +90,12 @@ class Bounds:
             end = offset + (kind != "LessThan")
             bounds = attrs.evolve(bounds, end_offset=end if bounds.end_offset is None else min(end, bounds.end_offset))
         return bounds
+
+
+def _both(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
+    """What is not bound on one side is not bound."""
+    return None if one is None or other is None else choose(one, other)
+
+
+def _frozen(values: Set[int] | None) -> frozenset[int] | None:
+    return None if values is None else frozenset(values)

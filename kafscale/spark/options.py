@@ -151,6 +151,12 @@ OPTIONS: Sequence[Option] = (
         "`spark.sql.python.filterPushdown.enabled`.",
     ),
     Option(
+        name="pushedFiltersDirectory",
+        used_in="batch",
+        doc="With `pushFilters`: a directory of the driver, where the conditions of each scan of a `load()` are noted, "
+        "so that one query may scan it several times, each time with a condition. `kafscale sql` gives it.",
+    ),
+    Option(
         name="maxScanBytes",
         used_in="batch",
         doc="A query that would read more of the bucket fails before it begins, and says how much it would be.",

@@ -47,6 +47,7 @@ LOCAL_DEFAULTS = {
     "spark.sql.shuffle.partitions": "16",  # Spark's 200 are for clusters
 }
 
+_JAVA_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -130,11 +131,21 @@ def check_java() -> None:
     where = f"JAVA_HOME ({home})" if home else "the PATH"
     if program is None:
         raise StartupError(f"Spark needs Java {JAVA_OLDEST}, and there is none in {where}: install a JDK or JRE")
+    found = _java_version(program)
+    if found is None or found < JAVA_OLDEST:
+        version = "one that does not tell its version" if found is None else f"Java {found}"
+        raise StartupError(f"Spark needs Java {JAVA_OLDEST} or newer, and {program} is {version}")
+
+
+def _java_version(program: str) -> int | None:
+    """From the file that is beside the programs of most Javas, or else from Java itself, which takes long to start."""
+    with suppress(OSError):
+        release = Path(program).resolve().parents[1] / "release"
+        if found := _JAVA_RELEASE.search(release.read_text(encoding="utf-8", errors="replace")):
+            return int(found[1])
     told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     found = _JAVA_VERSION.search(told.stderr)
-    if found is None or int(found[1]) < JAVA_OLDEST:
-        version = "one that does not tell its version" if found is None else f"Java {found[1]}"
-        raise StartupError(f"Spark needs Java {JAVA_OLDEST} or newer, and {program} is {version}")
+    return None if found is None else int(found[1])
 
 
 def _listed(text: str) -> Sequence[str]:

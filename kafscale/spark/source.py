@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import attrs
 import pyarrow as pa
@@ -39,6 +41,7 @@ from kafscale.spark.planning import Planner
 from kafscale.spark.progress import Progress
 from kafscale.spark.splits import Split
 from kafscale.spark.subscription import Subscription
+from kafscale.spark.uses import Uses
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers import ease_next_call
@@ -69,6 +72,7 @@ class KafScaleDataSource(DataSource):
         """Raises ConfigError for an option that there is not."""
         super().__init__(dict(options))
         self.given = Given(options)
+        self.load_id = uuid4().hex  # goes with the source to the processes that it is called in
         ease_next_call()
         self.decoding: Decoding | None = None  # looked up once: it goes with the source from `schema` to `reader`
 
@@ -88,10 +92,14 @@ class KafScaleDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch query. Raises ConfigError, RegistryError, UnknownSchema."""
-        reader = FilteringReader if self.given.flag("pushFilters", False) else BatchReader
         options, limits = self._read_options(), BatchOptions.of(self.given)
         columns = self._columns(schema, options)
-        return reader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
+        decoding = self._decoding_of(columns)
+        if not self.given.flag("pushFilters", False):
+            return BatchReader(options=options, limits=limits, columns=columns, decoding=decoding)
+        directory = self.given.text("pushedFiltersDirectory")
+        uses = None if directory is None else Uses(Path(directory, self.load_id))
+        return FilteringReader(options=options, limits=limits, columns=columns, decoding=decoding, uses=uses)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query. Raises ConfigError, RegistryError, UnknownSchema."""
@@ -217,16 +225,20 @@ class BatchReader(_SplitReading, DataSourceReader):
         return [SplitPartition(splits) for splits in tasks]
 
 
+@attrs.define(kw_only=True, eq=False, slots=False)
 class FilteringReader(BatchReader):
-    """Leaves out what conditions exclude.
+    """Leaves out what conditions exclude; with `uses`, what the conditions of all scans of the `load()` exclude.
 
     A class of its own, as Spark keeps one set of conditions per `load()` (another query on the DataFrame would be read
     by the same), and refuses a reader that has `pushFilters` unless a setting allows it.
     """
 
+    uses: Uses | None = None
+
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Spark applies all of them again: what is left out is left out by whole batches."""
-        self.bounds = Bounds.of(filters)
+        bounds = Bounds.of(filters)
+        self.bounds = bounds if self.uses is None else self.uses.note(bounds)
         return filters
 
 

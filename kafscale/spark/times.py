@@ -24,5 +24,9 @@ class Period:
         """What is in both."""
         return Period(first_ms=max(self.first_ms, other.first_ms), last_ms=min(self.last_ms, other.last_ms))
 
+    def with_others(self, other: Period) -> Period:
+        """What is in one of both, and between them."""
+        return Period(first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms))
+
 
 ALWAYS = Period()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kafscale.spark.source import SplitPartition
 from kafscale.spark.splits import Split
+from kafscale.spark.sql.estimates import reads_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,16 +14,4 @@ if TYPE_CHECKING:
 
 def splits_of(frame: DataFrame) -> Sequence[Split]:
     """All that its scans of topics read, in no order. Has the query optimized, and the source plan, if they did not."""
-    return list(_splits(frame._jdf.queryExecution().optimizedPlan()))
-
-
-def _splits(node: Any) -> Iterator[Split]:
-    if node.getClass().getSimpleName() == "DataSourceV2ScanRelation":
-        for partition in node.scan().toBatch().planInputPartitions():
-            if partition.getClass().getSimpleName() == "PythonInputPartition":
-                planned = pickle.loads(bytes(partition.pickedPartition()))
-                if isinstance(planned, SplitPartition):
-                    yield from planned.splits
-    for further in (node.children(), node.subqueries()):
-        for index in range(further.size()):
-            yield from _splits(further.apply(index))
+    return [split for splits in reads_of(frame._jdf.queryExecution().optimizedPlan()) for split in splits]

@@ -52,6 +52,18 @@ def test_a_damaged_cache_is_passed_over(tmp_path):
     assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
 
 
+def test_the_version_is_in_the_file_beside_java_which_need_not_be_started_for_it(monkeypatch, tmp_path):
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.touch(mode=0o755)  # would tell no version
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "release").write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="21.0.4"\n')
+    session.check_java()
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(StartupError, match="is Java 8"):
+        session.check_java()
+
+
 def test_no_java_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StartupError, match=rf"needs Java 17, and there is none in JAVA_HOME \({tmp_path}\)"):

@@ -7,7 +7,6 @@ SHOW PARTITIONS FROM topic           offsets, segments and bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -41,8 +40,7 @@ def _show_topics(rest: Sequence[Token], topics: Topics) -> DataFrame:
 
 
 def _show_partitions(topic: str, topics: Topics) -> DataFrame:
-    with closing(topics.planner()) as planner:
-        logs = planner.catalog.partitions(topic)
+    logs = topics.logs(topic)
     if not logs:
         raise topics.no_such(topic)
     rows = [

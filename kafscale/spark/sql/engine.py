@@ -8,8 +8,9 @@ is what was in the bucket when it was given.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,12 @@ import attrs
 from kafscale.errors import QueryError
 from kafscale.spark.sql import commands
 from kafscale.spark.sql.clauses import Bound, Clauses, duration_ms
+from kafscale.spark.sql.edits import Edit, edited
+from kafscale.spark.sql.estimates import explained
 from kafscale.spark.sql.failures import spark_errors
+from kafscale.spark.sql.kafsql import Spoken, define_functions
 from kafscale.spark.sql.references import Argument, Call, Found, Reference, find
+from kafscale.spark.sql.segments import with_segments
 from kafscale.spark.sql.tokens import tokenize
 from kafscale.spark.sql.topics import Topics
 
@@ -28,15 +33,6 @@ if TYPE_CHECKING:
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
 FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and tail('orders', 20, PARTITION)"
-
-
-@attrs.frozen(kw_only=True)
-class Edit:
-    """A place in the text, and what is to stand there."""
-
-    start: int
-    end: int
-    text: str
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -53,19 +49,24 @@ class Engine:
         return self._query(statement) if answered is None else answered
 
     def _query(self, statement: str) -> DataFrame:
-        clauses = Clauses.of(statement)
+        spoken = Spoken.of(statement)
+        clauses = Clauses.of(spoken.text)
         spark = self.topics.spark
+        if spoken.needs_functions:
+            define_functions(spark)
         session: Any = spark._jsparkSession  # which Spark's parser is reached by alone
         with spark_errors():
             plan = session.sessionState().sqlParser().parsePlan(clauses.text)
             found = find(plan, clauses.text)
         with self._views() as views, self._naming_topics(), spark_errors():
-            edits = [*self._references(found, clauses, views), *self._calls(found, clauses, views)]
+            read = partial(self._read, spoken, views, is_full=found.is_explained)
+            edits = [*self._references(found, clauses, read), *self._calls(found, clauses, read)]
             if edits and found.keeps_query:
                 raise QueryError(
                     "a view or a cached table would keep what its topics have now: name the query by WITH instead"
                 )
-            return spark.sql(_edited(clauses.text, edits))
+            text = edited(clauses.text, edits)
+            return explained(spark, text) if found.is_explained else spark.sql(text)
 
     @contextmanager
     def _views(self) -> Iterator[list[str]]:
@@ -88,41 +89,40 @@ class Engine:
                 raise
             raise self.topics.no_such(unknown[1].replace("`.`", ".")) from exc
 
-    def _references(self, found: Found, clauses: Clauses, views: list[str]) -> Iterator[Edit]:
+    def _references(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for each in found.references:
             if self._is_topic(each):
-                bound = clauses.bound_at(each.start)
-                view = self._view(self.topics.frame(each.name, bound, options=each.options), views)
+                view = read(each.name, clauses.bound_at(each.start), options=each.options)
                 text = f"({view} AS {_quoted(each.parts[-1])})" if each.is_relation else view
                 yield Edit(start=each.start, end=each.end, text=text)
 
-    def _calls(self, found: Found, clauses: Clauses, views: list[str]) -> Iterator[Edit]:
+    def _calls(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for each in found.calls:
             bound, partition = _bound_of(each)
             if not (TOPIC_NAME.fullmatch(each.topic) and self.topics.has(each.topic)):
                 raise self.topics.no_such(each.topic)
-            full = clauses.bound_at(each.start).is_full
-            view = self._view(
-                self.topics.frame(each.topic, attrs.evolve(bound, is_full=full), partition=partition), views
-            )
+            bound = attrs.evolve(bound, is_full=clauses.bound_at(each.start).is_full)
+            view = read(each.topic, bound, partition=partition)
             yield Edit(start=each.start, end=each.end, text=f"({view} AS {_quoted(each.topic)})")
+
+    def _read(
+        self, spoken: Spoken, views: list[str], topic: str, bound: Bound, *, is_full: bool, **details: Any
+    ) -> str:
+        """The name of a new view of a topic, with the columns that the statement knows."""
+        options = {**spoken.options(), **(details.pop("options", None) or {})}
+        bound = bound.joined(Bound(is_full=is_full))
+        frame = self.topics.frame(topic, bound, options=options, **details)
+        if spoken.needs_segments:
+            frame = with_segments(frame, self.topics.logs(topic))
+        name = f"kafscale_reference_{next(self._numbers)}"
+        spoken.select(frame).createOrReplaceTempView(name)
+        views.append(name)
+        return name
 
     def _is_topic(self, reference: Reference) -> bool:
         if len(reference.parts) > 1 and reference.parts[0] in self.catalogs:
             return False
         return TOPIC_NAME.fullmatch(reference.name) is not None and self.topics.has(reference.name)
-
-    def _view(self, frame: DataFrame, views: list[str]) -> str:
-        name = f"kafscale_reference_{next(self._numbers)}"
-        frame.createOrReplaceTempView(name)
-        views.append(name)
-        return name
-
-
-def _edited(text: str, edits: Sequence[Edit]) -> str:
-    for each in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = text[: each.start] + each.text + text[each.end :]
-    return text
 
 
 def _quoted(name: str) -> str:

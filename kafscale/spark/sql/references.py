@@ -61,18 +61,20 @@ class Argument:
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """All that a statement reads. `keeps_query`: it is one that makes a view, or caches."""
+    """All that a statement reads. `keeps_query`: it is one that makes a view, or caches. `is_explained`: EXPLAIN."""
 
     references: Sequence[Reference]
     calls: Sequence[Call]
     keeps_query: bool
+    is_explained: bool
 
 
 def find(plan: Any, text: str) -> Found:
     """plan: Spark's, parsed from `text`. Raises QueryError."""
     if _class(plan) == "CompoundBody":
         raise QueryError("scripts (BEGIN … END) are not for topics: give their statements one by one")
-    if _class(plan) == "ExplainCommand":
+    is_explained = _class(plan) == "ExplainCommand"
+    if is_explained:
         plan = plan.logicalPlan()
     search = _Search(tokenize(text))
     found = list(search.find(plan, frozenset()))
@@ -80,6 +82,7 @@ def find(plan: Any, text: str) -> Found:
         references=[each for each in found if isinstance(each, Reference)],
         calls=[each for each in found if isinstance(each, Call)],
         keeps_query=_class(plan) in KEEPING,
+        is_explained=is_explained,
     )
 
 

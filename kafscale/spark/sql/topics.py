@@ -3,16 +3,21 @@ what there was to read, for all queries on one."""
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import attrs
 
 from kafscale.errors import QueryError
+from kafscale.spark.catalog import PartitionLog
 from kafscale.spark.options import FORMAT, Given, ReadOptions
 from kafscale.spark.planning import Planner
 from kafscale.spark.sql.clauses import Bound
@@ -23,19 +28,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # what conditions spare reading by needs it
+ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the source is not told of those without one
+
+
+def _directory() -> Path:
+    """Until the process ends."""
+    path = Path(mkdtemp(prefix="kafscale-sql-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Topics:
     """The topics of a bucket.
 
-    options: of `format("kafscale")`, without those that say what to read. `clock` is in seconds.
+    options: of `format("kafscale")`, without those that say what to read. `clock` is in seconds. `notes`: a directory
+    for the conditions of statements.
     """
 
     spark: SparkSession
     options: Mapping[str, str]
     max_scan_bytes: int | None = None
     clock: Callable[[], float] = time.time
+    notes: Path = attrs.field(factory=_directory)
+
+    @property
+    def filtering(self) -> dict[str, str]:
+        """The options that conditions spare reading by. Each scan needs one: see ALWAYS."""
+        return {"pushFilters": "true", "pushedFiltersDirectory": str(self.notes)}
 
     def names(self) -> Sequence[str]:
         """In order. Raises ConfigError, StoreError."""
@@ -48,6 +68,11 @@ class Topics:
             prefix = topic_name_prefix(name, namespace=planner.options.namespace)
             return next(iter(planner.catalog.bucket.list(prefix)), None) is not None
 
+    def logs(self, topic: str) -> Mapping[int, PartitionLog]:
+        """Its partitions, as the bucket has them now. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            return planner.catalog.partitions(topic)
+
     def frame(
         self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
     ) -> DataFrame:
@@ -56,8 +81,8 @@ class Topics:
         partition: the tail of this one alone. options: for this frame alone.
         """
         what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
-        chosen = {"pushFilters": "true", **self.options, **self._limit(bound), **what, **(options or {})}
-        frame = self.spark.read.format(FORMAT).options(**chosen).load()
+        chosen = {**self.filtering, **self.options, **self._limit(bound), **what, **(options or {})}
+        frame = self.spark.read.format(FORMAT).options(**chosen).load().where(ALWAYS)
         if bound.last_ms is not None:
             frame = frame.where(f"timestamp >= timestamp_millis({int(self.clock() * 1000) - bound.last_ms})")
         return frame if bound.tail_count is None else _last_of(frame, bound.tail_count)

@@ -1,4 +1,4 @@
-"""A Spark session that takes conditions to the source, and a broker with two topics in its bucket."""
+"""A Spark session that takes conditions to the source, and a broker with three topics in its bucket."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def store() -> Iterator[str]:
     from kafscale.testing.spark import store_of
 
     with broker_process() as broker:
-        for topic in ("orders", "order-lines.v1"):
+        for topic in ("orders", "order-lines.v1", "payments"):
             fill(broker, topic)
         broker.stop()
         yield store_of(broker)

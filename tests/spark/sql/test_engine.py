@@ -1,6 +1,7 @@
 """Statements over a bucket that a broker process has written: right rows, and of the bucket only what they need."""
 
 import json
+import re
 
 import pytest
 
@@ -82,6 +83,32 @@ def test_each_side_of_a_union_reads_its_own(engine):
     assert segments_read(frame) == 4
 
 
+@pytest.mark.parametrize(
+    ("statement", "found", "segments"),
+    [
+        (
+            "with x as (from orders) select a.offset, b.offset from x a, x b where a.offset = 0 and b.offset = 119",
+            [(0, 119)] * 4,
+            8,
+        ),
+        (
+            "with x as (table orders) select count(*), (select count(*) from x) from x where offset < 2",
+            [(4, 240)],
+            8,
+        ),
+        (
+            "select offset, (select max(offset) from orders where offset < o.offset) from orders o where offset = 5",
+            [(5, 4), (5, 4)],
+            8,
+        ),
+    ],
+)
+def test_a_condition_of_one_scan_takes_no_rows_from_another_of_the_same_load(engine, statement, found, segments):
+    frame = engine.frame(statement)
+    assert rows(frame) == found
+    assert segments_read(frame) == segments
+
+
 def test_topics_are_joined_in_a_window_of_time(engine):
     frame = engine.frame(
         "select o.offset, l.offset from orders o join `order-lines.v1` l on o.key = l.key "
@@ -110,7 +137,9 @@ def test_what_came_since_is_there_for_the_next_statement(spark, tmp_path):
 
 def test_a_description(engine):
     assert [row[0] for row in rows(engine.frame("describe orders"))][:3] == ["key", "value", "topic"]
-    assert "BatchScan kafscale" in rows(engine.frame("explain select * from orders"))[0][0]
+    plan = rows(engine.frame("explain select * from orders where offset < 5"))[0][0]
+    assert "BatchScan kafscale" in plan
+    assert re.search(r"^Reads orders: [\d,]+ bytes of 2 segments$", plan, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

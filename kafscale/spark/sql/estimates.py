@@ -1,0 +1,52 @@
+"""What a query would read of the bucket, as its source has planned it: EXPLAIN says so below Spark's plan."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafscale.spark.splits import Split
+from kafscale.spark.sql.failures import spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def explained(spark: SparkSession, text: str) -> DataFrame:
+    """Of `EXPLAIN …`: Spark's plan, and a line for each read of a topic. Nothing is executed. Raises QueryError."""
+    session: Any = spark._jsparkSession
+    gateway: Any = spark._jvm
+    state = session.sessionState()
+    with spark_errors():
+        shown = [row[0] for row in spark.sql(text).collect()]
+        query = state.sqlParser().parsePlan(text).logicalPlan()
+        skip = gateway.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        lines = map(_line, reads_of(state.executePlan(query, skip).optimizedPlan()))
+        return spark.createDataFrame([("\n".join([*shown, *lines, ""]),)], "plan STRING")
+
+
+def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
+    """Of Spark's optimized plan: what each of its scans of topics reads. Has the source plan, if it did not."""
+    from kafscale.spark.source import SplitPartition
+
+    if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":
+        planned = [_unpickled(each) for each in plan.scan().toBatch().planInputPartitions()]
+        yield [split for each in planned if isinstance(each, SplitPartition) for split in each.splits]
+    for further in (plan.children(), plan.subqueries()):
+        for index in range(further.size()):
+            yield from reads_of(further.apply(index))
+
+
+def _unpickled(partition: Any) -> Any:
+    """None of what is not of a source in Python."""
+    if partition.getClass().getSimpleName() != "PythonInputPartition":
+        return None
+    return pickle.loads(bytes(partition.pickedPartition()))
+
+
+def _line(splits: Sequence[Split]) -> str:
+    segments = {each.key for split in splits for each in split.ranges}
+    size_bytes = sum(split.size_bytes for split in splits)
+    topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"
+    return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments"

@@ -1,0 +1,32 @@
+"""Ctrl-C while a statement runs."""
+
+import _thread
+import threading
+
+import pytest
+
+from kafscale.errors import QueryError
+from kafscale.spark.sql.interrupts import run_interruptibly
+
+
+def test_what_a_statement_raises_is_raised():
+    def fail() -> None:
+        raise QueryError("it is bad")
+
+    with pytest.raises(QueryError, match="it is bad"):
+        run_interruptibly(fail, lambda: None)
+
+
+def test_an_interrupt_cancels_until_the_statement_has_ended():
+    cancelled = threading.Semaphore(0)
+    ended = threading.Event()
+
+    def statement() -> None:
+        _thread.interrupt_main()
+        for _ in range(2):  # what was not running yet is cancelled by a later call
+            assert cancelled.acquire(timeout=10)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(statement, cancelled.release)
+    assert ended.is_set()
