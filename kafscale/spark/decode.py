@@ -27,12 +27,19 @@ from numpy.typing import NDArray
 from kafscale.errors import CorruptBatch
 from kafscale.spark.batches import Batches, BatchHeaders, check
 from kafscale.spark.times import ALWAYS, Period
-from kafscale.spark.varints import Positions, Raw, read_varint, read_varints, skip_sized, skip_varints
+from kafscale.spark.varints import (
+    Positions,
+    Raw,
+    pairs_of,
+    read_varint,
+    read_varints,
+    skip_sized,
+    skip_varints,
+)
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 
-LANES_MIN_COUNT = (
-    24  # fewer batches than this are walked one by one: a step of all costs as much as some twenty records
-)
+# fewer batches than this are walked one by one: a step of all costs as much as some ten records, one by one
+LANES_MIN_COUNT = 16
 RECORD_MIN_BYTES = 7
 CHUNK_ROWS = 8 << 10  # records whose fields are read together
 
@@ -147,7 +154,10 @@ def _find_records(batches: Batches) -> _Records:
     counts, sizes = batches.counts, batches.ends - batches.starts
     if np.any(counts < 0) or np.any(counts > sizes // RECORD_MIN_BYTES):
         raise CorruptBatch("a batch has more records than bytes")
-    begins, ends = _walk(batches, counts)
+    try:
+        begins, ends = _walk(batches, counts)
+    except IndexError as exc:
+        raise CorruptBatch("a record begins behind its batch") from exc
     last = np.cumsum(counts) - 1
     if np.any(ends[last] != batches.ends) or np.any(begins >= ends):
         raise CorruptBatch("the records of a batch are not as long as the batch says")
@@ -165,8 +175,8 @@ def _find_records(batches: Batches) -> _Records:
 
 
 def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Positions]:
-    """Where each record begins, and where its length says that it ends; nothing is checked."""
-    raw = np.frombuffer(batches.records, np.uint8)
+    """Where each record begins, and where its length says that it ends; nothing is checked. Raises IndexError."""
+    pairs, raw = pairs_of(batches.records), np.frombuffer(batches.records, np.uint8)
     most_first = np.argsort(-counts, kind="stable")
     left = counts[most_first]
     positions = batches.starts[most_first]
@@ -175,7 +185,7 @@ def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Posit
     while (lanes_count := int(np.searchsorted(-left, 0, side="left"))) >= LANES_MIN_COUNT:
         for _ in range(int(left[lanes_count - 1])):
             begins, to = positions[:lanes_count], targets[:lanes_count]
-            positions = skip_sized(raw, begins)
+            positions = skip_sized(pairs, raw, begins)
             targets = to + 1
             found.append((to, begins, positions))
         left = left[:lanes_count] - left[lanes_count - 1]
@@ -195,22 +205,19 @@ def _walk_one(records: bytes, count: int) -> Positions:
     """Where each of the first records of a batch begins, and the next one. Written out: it runs for each record."""
     begins = [0]
     position = 0
-    try:
-        for _ in range(count):
-            low = records[position]
-            if low < 0x80:
-                length, position = low, position + 1
-            elif (high := records[position + 1]) < 0x80:
-                length, position = low & 0x7F | high << 7, position + 2
-            else:
-                length, position = read_varint(records, position)
-                length <<= 1
-            if length & 1 or length < 0:
-                raise CorruptBatch("a record has a length below 0")
-            position += length >> 1
-            begins.append(position)
-    except IndexError as exc:
-        raise CorruptBatch("a record begins behind its batch") from exc
+    for _ in range(count):
+        low = records[position]
+        if low < 0x80:
+            length, position = low, position + 1
+        elif (high := records[position + 1]) < 0x80:
+            length, position = low & 0x7F | high << 7, position + 2
+        else:
+            length, position = read_varint(records, position)
+            length <<= 1
+        if length & 1 or length < 0:
+            raise CorruptBatch("a record has a length below 0")
+        position += length >> 1
+        begins.append(position)
     if position > len(records):
         raise CorruptBatch("a record ends behind its batch")
     return np.array(begins, np.int64)

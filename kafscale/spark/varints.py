@@ -68,15 +68,18 @@ def skip_varints(raw: Raw, positions: Positions) -> Positions:
     return ends
 
 
-def skip_sized(raw: Raw, positions: Positions) -> Positions:
-    """Behind the number at each position, and as many bytes as it says. `raw` has two bytes at least.
+def pairs_of(data: memoryview) -> NDArray[np.uint16]:
+    """The two bytes from each position on, the second one the higher. Nothing is copied; `data` has two at least."""
+    return np.ndarray((len(data) - 1,), "<u2", buffer=data, strides=(1,))
 
-    A table, since this is done with few at a time, where each array operation costs more than what it does.
+
+def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Positions:
+    """Behind the number at each position, and as many bytes as it says. Raises IndexError.
+
+    `pairs` are those of `raw`: this is done with few positions at a time, where an array operation costs more than what
+    it does, so it has few. A negative position counts from the end: who calls checks that all grow.
     """
-    pairs = raw[1:].take(positions, mode="clip").astype(np.uint16)
-    pairs <<= 8
-    pairs |= raw.take(positions, mode="clip")
-    steps = _SIZES.take(pairs)
+    steps = _SIZES.take(pairs[positions])
     found = positions + steps
     if np.count_nonzero(steps) != len(steps):
         going_on = np.flatnonzero(steps == 0)
