@@ -1,0 +1,83 @@
+"""`kafscale sql` as users run it: on S3 servers, and with a schema registry."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from kafscale.store.paths import SegmentKey
+from kafscale.testing.process import broker_process
+from kafscale.testing.s3_processes import minio_server, moto_server
+from kafscale.testing.sql_processes import kafscale_sql, told
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+SERVERS = {"moto": moto_server, "minio": minio_server}
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "status", "type": "string"}],
+}
+
+
+@pytest.fixture(params=SERVERS)
+def s3(request):
+    """A server with a topic of 100 records, and what `kafscale` needs to use it."""
+    if request.param == "minio" and shutil.which("minio") is None:
+        pytest.skip("minio is not on the PATH")
+    from confluent_kafka import Producer
+
+    from kafscale.testing.spark import flush
+
+    with SERVERS[request.param]() as server:
+        options = ("--store", "s3://bucket/kafka", "--s3-region", "us-east-1", "--s3-endpoint", server.endpoint)
+        variables = {
+            "AWS_ACCESS_KEY_ID": server.credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": server.credentials.secret_access_key,
+        }
+        with broker_process(*options, "--s3-create-bucket", "true", environ=variables) as broker:
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            for number in range(100):
+                producer.produce("orders", b'{"number": %d}' % number, b"key %d" % number, partition=0)
+                if number % 25 == 24:
+                    producer.flush()
+                    flush(broker)
+        yield options, variables
+
+
+def test_topics_on_s3(s3, tmp_path):
+    options, variables = s3
+    statement = """
+        select offset, key, json_value(value, '$.number') as number from orders where offset >= 98 order by offset"""
+    done = kafscale_sql(statement, "--format", "csv", *options, **variables)
+    assert done.returncode == 0, done.stderr
+    assert list(csv.reader(done.stdout.splitlines())) == [
+        ["offset", "key", "number"],
+        ["98", "key 98", "98"],
+        ["99", "key 99", "99"],
+    ]
+    assert told(done) == []
+
+
+def test_values_of_a_registry_are_columns(tmp_path):
+    from kafscale.testing.registry_values import running_values
+    from kafscale.testing.segment_objects import make_batch, version_2_objects
+
+    with running_values() as values:
+        written = [values.avro(ORDER, {"id": number, "status": f"s{number % 2}"}) for number in range(10)]
+        key = SegmentKey(topic="orders", topic_id=bytes(16), partition=0, base_offset=0)
+        version_2_objects(key, [make_batch(0, written)]).write_to(tmp_path)
+        done = kafscale_sql(
+            "select decoded.value.*, offset from orders where decoded.value.status = 's1' and offset > 6 order by id",
+            *("--store", f"file:{tmp_path}", "--format", "json"),
+            KAFSCALE_SQL_VALUE_FORMAT="avro",
+            KAFSCALE_SQL_REGISTRY=values.registry.url,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"id": 7, "status": "s1", "offset": 7},
+        {"id": 9, "status": "s1", "offset": 9},
+    ]
