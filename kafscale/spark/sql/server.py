@@ -3,8 +3,8 @@
 Their statements are not seen here, so a topic is a view. Spark keeps its text, `SELECT * FROM … WITH (options)`, and
 resolves it anew for each statement, so it is never stale. What it is over is a table of the topic's own, made so that
 there is something to read; of the options of such a table, Spark gives a source in Python none when it reads, but those
-of the view. All references of one statement share what the source was told, and so no conditions are given to it:
-those of one reference would take rows from the others.
+of the view. All references of one statement share one `load()`, so that what the conditions of one of them leave out is
+left out only if those of the others leave it out too (`kafscale.spark.uses`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import attrs
 from kafscale.config import Address
 from kafscale.spark.options import FORMAT
 from kafscale.spark.sql.failures import spark_errors
-from kafscale.spark.sql.topics import Topics
+from kafscale.spark.sql.kafsql import define_functions
+from kafscale.spark.sql.topics import ALWAYS, PUSHDOWN, Topics
+from kafscale.spark.uses import forget
 
 DATABASE = "topics"  # of the tables that the views are over
+NOTES_SECONDS = 3600.0  # within which a statement has been planned
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ def settings(listen: Address, warehouse: str) -> Mapping[str, str]:
     return {
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": warehouse,
+        PUSHDOWN: "true",
         "spark.hadoop.hive.server2.thrift.bind.host": listen.host,
         "spark.hadoop.hive.server2.thrift.port": str(listen.port),
         "spark.hadoop.hive.server2.enable.doAs": "false",
@@ -84,6 +88,7 @@ class ServedTopics:
         spark.sql(f"CREATE DATABASE {DATABASE} LOCATION {where}")  # also makes the default one, in the warehouse
         close_warehouse(self.warehouse)
         self.refresh()
+        define_functions(spark, temporary=False)
         session: Any = spark._jsparkSession
         gateway: Any = spark._jvm
         with spark_errors():
@@ -91,6 +96,7 @@ class ServedTopics:
 
     def refresh(self) -> None:
         """Make tables of topics that came, and drop those of topics that have gone. Raises ConfigError, StoreError."""
+        forget(self.topics.notes, NOTES_SECONDS)
         wanted = table_names(self.topics.names())
         kept = {table for table, topic in wanted.items() if self._served.get(table) == topic}
         with spark_errors():
@@ -103,11 +109,13 @@ class ServedTopics:
 
     def _create(self, table: str, topic: str) -> None:
         limit = self.topics.max_scan_bytes
-        options = {**self.topics.options, "subscribe": topic, **({"maxScanBytes": str(limit)} if limit else {})}
+        options = {**self.topics.filtering, **self.topics.options, "subscribe": topic}
+        options |= {"maxScanBytes": str(limit)} if limit else {}
         given = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
         where = _literal(f"file:{self.warehouse}/{table}")  # a table with a location has no directory made for it
         self.topics.spark.sql(f"CREATE TABLE {DATABASE}.`{table}` USING {FORMAT} OPTIONS ({given}) LOCATION {where}")
-        self.topics.spark.sql(f"CREATE VIEW `{table}` AS SELECT * FROM {DATABASE}.`{table}` WITH ({given})")
+        query = f"SELECT * FROM {DATABASE}.`{table}` WITH ({given}) WHERE {ALWAYS}"
+        self.topics.spark.sql(f"CREATE VIEW `{table}` AS {query}")
 
 
 def _literal(text: str) -> str:

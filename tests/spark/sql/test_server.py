@@ -46,13 +46,20 @@ class Statements:
 def test_tables_come_and_go_with_their_topics(tmp_path):
     pytest.importorskip("pyspark")
     spark, names = Statements(), ["a.b"]
-    topics = SimpleNamespace(spark=spark, options={"store": "file:it's"}, max_scan_bytes=7, names=lambda: names)
+    topics = SimpleNamespace(
+        spark=spark,
+        options={"store": "file:it's"},
+        filtering={"pushFilters": "true"},
+        notes=tmp_path,
+        max_scan_bytes=7,
+        names=lambda: names,
+    )
     served = ServedTopics(topics=topics, warehouse=tmp_path)
     served.refresh()
-    options = r"(store = 'file:it\'s', subscribe = 'a.b', maxScanBytes = '7')"
+    options = r"(pushFilters = 'true', store = 'file:it\'s', subscribe = 'a.b', maxScanBytes = '7')"
     assert spark.given == [
         f"CREATE TABLE topics.`a_b` USING kafscale OPTIONS {options} LOCATION 'file:{tmp_path}/a_b'",
-        f"CREATE VIEW `a_b` AS SELECT * FROM topics.`a_b` WITH {options}",
+        f"CREATE VIEW `a_b` AS SELECT * FROM topics.`a_b` WITH {options} WHERE offset >= 0",
     ]
     served.refresh()
     assert len(spark.given) == 2
@@ -86,47 +93,84 @@ def write_segment(bucket: Path, base_offset: int) -> None:
     version_2_objects(attrs.evolve(key, base_offset=base_offset), make_batches(base_offset, 10)).write_to(bucket)
 
 
-def ask(port: int, statement: str) -> subprocess.CompletedProcess[str]:
-    """By Hive's client, which pyspark brings along."""
+def ask(port: int, *statements: str) -> subprocess.CompletedProcess[str]:
+    """By Hive's client, which pyspark brings along; what fails does not end it."""
     import pyspark
 
     jars = str(Path(pyspark.__file__).parent / "jars" / "*")
     url = f"jdbc:hive2://127.0.0.1:{port}"
-    client = ["java", "-cp", jars, "org.apache.hive.beeline.BeeLine", "-u", url, "--outputformat=csv2", "-e", statement]
+    options = ["-u", url, "--outputformat=csv2", "--showHeader=false", "--force=true"]
+    given = [word for each in statements for word in ("-e", f"{each};")]
+    client = ["java", "-cp", jars, "org.apache.hive.beeline.BeeLine", *options, *given]
     return subprocess.run(client, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_a_client_of_jdbc_sees_topics_as_they_are_now(bucket, port):
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kafscale",
-            "sql",
-            "serve",
-            "--store",
-            f"file:{bucket}",
-            "--listen",
-            f"127.0.0.1:{port}",
-        ],
+def rows(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Without prompts."""
+    return [line.rpartition("> ")[2] for line in done.stdout.splitlines() if line.strip()]
+
+
+def size_bytes(bucket: Path) -> int:
+    """Of all segments."""
+    return sum(path.stat().st_size for path in bucket.rglob("*.kfs"))
+
+
+@pytest.fixture
+def server(bucket, port):
+    """Reads at most two segments at once."""
+    options = ["--listen", f"127.0.0.1:{port}", "--max-scan-bytes", str(2 * size_bytes(bucket) + 100)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kafscale", "sql", "serve", "--store", f"file:{bucket}", *options],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        assert server.stdout.readline() == f"kafscale sql is ready: jdbc:hive2://127.0.0.1:{port}\n"
-        count = "select count(*) from orders_v1"
-        assert "30" in ask(port, count).stdout.splitlines()
-        write_segment(bucket, 30)
-        assert "60" in ask(port, count).stdout.splitlines()
-        both = "select count(*), max(p.offset) from orders_v1 o join orders_v1 p on o.offset < 5 and p.offset > 49"
-        assert "50,59" in ask(port, both).stdout.splitlines()
-        assert "failed to create its directory" in ask(port, "create table x (a int) using parquet").stderr
-        server.send_signal(signal.SIGTERM)
-        assert server.wait() == 0
+        assert process.stdout.readline() == f"kafscale sql is ready: jdbc:hive2://127.0.0.1:{port}\n"
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
     finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("server")
+def test_a_client_of_jdbc_sees_topics_as_they_are_now(bucket, port):
+    count = "select count(*) from orders_v1"
+    assert rows(ask(port, count)) == ["30"]
+    write_segment(bucket, 30)
+    done = ask(
+        port,
+        count,
+        "select count(*), max(p.offset) from orders_v1 o join orders_v1 p on o.offset < 5 and p.offset > 49",
+        "select count(*), (select count(*) from orders_v1) from orders_v1 where offset < 5",
+        """select json_value('{"a": 5}', '$.a'), json_exists('{"a": 5}', '$.b')""",
+        "create table x (a int) using parquet",
+    )
+    assert rows(done) == ["60", "50,59", "5,60", "5,false"]
+    assert "failed to create its directory" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("server")
+def test_a_client_of_jdbc_reads_what_its_conditions_leave_and_no_more_than_the_limit(bucket, port):
+    for base_offset in (30, 60):
+        write_segment(bucket, base_offset)
+    done = ask(
+        port,
+        "select count(*) from orders_v1",
+        "select count(*) from orders_v1 where offset >= 40",
+        "select count(*) from orders_v1 where timestamp >= timestamp_millis(1700000000070) and partition = 0",
+        "select count(*) from orders_v1 where timestamp >= now() - interval 15 minutes",
+        "select min(o.offset), max(p.offset) from orders_v1 o join orders_v1 p on o.offset < 5 and p.offset > 80",
+        "select count(*) from orders_v1 o join orders_v1 p on o.offset = p.offset and o.offset < 40 and p.offset > 30",
+    )
+    assert rows(done) == ["50", "20", "0", "9"]
+    told = [line for line in done.stderr.splitlines() if "maxScanBytes is" in line]
+    assert len(told) >= 2
+    assert all(" bytes of orders.v1, and maxScanBytes is " in line for line in told)
