@@ -217,7 +217,7 @@ def _read(file: Path) -> Pipeline:
 
 @contextmanager
 def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkSession]:
-    from kafscale.spark.session import SessionOptions, start_session
+    from kafscale.spark.session import SessionOptions, jvm_may_have_gone, start_session
 
     # Other processes commit to the same tables: what this one would remember of them is old.
     catalog = attrs.evolve(pipeline.catalog, properties={"cache-enabled": "false", **pipeline.catalog.properties})
@@ -228,7 +228,8 @@ def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkS
     try:
         yield spark
     finally:
-        spark.stop()
+        with jvm_may_have_gone():
+            spark.stop()
 
 
 @contextmanager

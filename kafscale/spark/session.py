@@ -11,8 +11,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -108,6 +108,15 @@ def start_session(options: SessionOptions | None = None) -> SparkSession:
     cache.keep(coordinates, [each for each in jars if each not in options.own_jars()])
     kafscale.spark.register(session)
     return session
+
+
+@contextmanager
+def jvm_may_have_gone() -> Iterator[None]:
+    """Leaves out what py4j says of a JVM that has ended, where it was only to be told to let go of something."""
+    from py4j.protocol import Py4JError
+
+    with suppress(OSError, Py4JError):
+        yield
 
 
 def check_pyspark(*, needs_iceberg: bool = False) -> None:

@@ -27,6 +27,7 @@ from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import load_table, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.planning import Planner
+from kafscale.spark.session import jvm_may_have_gone
 
 POLL_SECONDS = 0.2
 RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task
@@ -86,7 +87,8 @@ class PipelineRun:
             ended.set()
             if maintaining.is_alive():
                 maintaining.join(MAINTENANCE_END_SECONDS)
-            self._lock.close()
+            with jvm_may_have_gone():
+                self._lock.close()
 
     def _maintain(self, ended: threading.Event) -> None:
         """Every now and then, beside the queries. A commit that it is in the way of is tried again by its query."""
