@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafscale.spark
+from kafscale.spark import packages
 from kafscale.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ def start_spark(*, jars: Sequence[str] = (), **settings: str) -> SparkSession:
     return session
 
 
+def skip_without_iceberg() -> None:
+    """Skip a test where pyspark is not the one that Iceberg's runtime is made for."""
+    import pyspark
+    import pytest
+
+    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
+        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+
+
 def end_jvm() -> None:
     """End the JVM of this process: the next session gets one of its own, with the jars that it asks for."""
     from pyspark import SparkContext
@@ -64,9 +74,10 @@ def end_jvm() -> None:
         SparkContext._gateway = SparkContext._jvm = None
 
 
-def resolve_jars(pom: Path, directory: Path) -> list[str]:
-    """Paths of the jars of a pom, copied by Maven. Raises RuntimeError with what Maven said."""
+def resolve_jars(pom: Path, directory: Path, **properties: str) -> list[str]:
+    """Paths of the jars of a pom, with these properties, copied by Maven. Raises RuntimeError with what Maven said."""
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"]
+    command += [f"-D{name}={value}" for name, value in properties.items()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"Maven could not resolve {pom}: {done.stdout}")

@@ -80,7 +80,9 @@ def test_the_notebook_is_kept_without_what_it_printed() -> None:
 @pytest.mark.timeout(2400)  # a minute and a half where nothing else is at work
 def test_all_of_it_works_and_prints_what_is_shown(tmp_path: Path) -> None:
     from kafscale.testing.process import broker_process
+    from kafscale.testing.spark import skip_without_iceberg
 
+    skip_without_iceberg()
     output = tmp_path / "output"
     output.mkdir()
     with broker_process() as broker:

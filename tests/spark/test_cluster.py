@@ -1,7 +1,13 @@
-"""A standalone cluster of two workers that reads S3 servers which are not ours: moto's, and MinIO where it is there."""
+"""A standalone cluster of two workers that reads S3 servers which are not ours: moto's, and MinIO where it is there.
+
+Besides a driver of its own, `kafscale pipeline` and `kafscale sql` run on it.
+"""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from zlib import crc32
 
@@ -11,19 +17,26 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.process import broker_process
 from kafscale.testing.s3_processes import minio_server, moto_server
-from kafscale.testing.spark import flush, run_driver, spark_cluster
+from kafscale.testing.spark import REPOSITORY, flush, run_driver, skip_without_iceberg, spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 SERVERS = {"moto": moto_server, "minio": minio_server}
 FOUND_SERVERS = [name for name in SERVERS if name == "moto" or shutil.which(name)]
+SUBMITTED = Path(__file__).with_name("submitted_driver.py")
 RECORDS, PARTITIONS = 2000, 4
+OFFSETS = sum(number // PARTITIONS for number in range(RECORDS))
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory):
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as url:
+def cluster_home(tmp_path_factory):
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def master(cluster_home):
+    with spark_cluster(cluster_home) as url:
         yield url
 
 
@@ -60,9 +73,101 @@ def test_two_workers_read_every_record_once(master, source, tmp_path):
     with run_driver(DRIVER, master, json.dumps(source), *paths) as driver:
         assert driver.stdout is not None
         found = json.loads(driver.stdout.read())
-    offsets = sum(number // PARTITIONS for number in range(RECORDS))
-    expected = [RECORDS, sum(crc32(b"%d" % number) for number in range(RECORDS)), offsets]
+    expected = [RECORDS, sum(crc32(b"%d" % number) for number in range(RECORDS)), OFFSETS]
     assert found["batch"] == expected
     assert found["streamed"] == expected
     assert found["distinct"] == RECORDS
     assert len({Path(each).parents[1] for each in found["directories"]}) == 2  # WORKER/APPLICATION/EXECUTOR
+
+
+def kafscale(*arguments: str, master: str, environ: dict[str, str]) -> str:
+    """The command on the cluster. The tests' machine is all of it, and may not know its own name."""
+    conf = {
+        "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        **{f"spark.executorEnv.{name}": value for name, value in environ.items()},
+    }
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "kafscale", *arguments, "--master", master),
+            *(f"--conf={name}={value}" for name, value in conf.items()),
+        ],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def executors(cluster_home: Path) -> set[Path]:
+    """The directories of all that ever ran: WORKER/APPLICATION/EXECUTOR."""
+    return {path.parent for path in cluster_home.glob("worker-*/app-*/*/stderr")}
+
+
+def test_a_program_is_submitted(master, source, cluster_home):
+    import pyspark
+
+    before = executors(cluster_home)
+    conf = {
+        "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [
+            *(Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", master),
+            *(f"--conf={name}={value}" for name, value in conf.items()),
+            *(SUBMITTED, json.dumps(source)),
+        ],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {"records": RECORDS, "offsets": OFFSETS}
+    assert executors(cluster_home) - before
+
+
+def test_statements_run_on_the_workers_with_credentials_among_the_sources_options(master, source, cluster_home):
+    before = executors(cluster_home)
+    options = [f"--option={name}={source[name]}" for name in ("s3AccessKeyId", "s3SecretAccessKey")]
+    store = ["--store", source["store"], "--s3-endpoint", source["s3Endpoint"], "--s3-region", source["s3Region"]]
+    statement = "SELECT count(*) AS records, sum(offset) AS offsets FROM t"
+    rows = kafscale("sql", statement, "--format", "json", *store, *options, master=master, environ={})
+    assert json.loads(rows) == {"records": RECORDS, "offsets": OFFSETS}
+    assert executors(cluster_home) - before
+
+
+def test_a_pipeline_writes_tables_from_the_workers_with_credentials_of_their_environment(
+    master, source, cluster_home, tmp_path
+):
+    skip_without_iceberg()
+    environ = {"AWS_ACCESS_KEY_ID": source["s3AccessKeyId"], "AWS_SECRET_ACCESS_KEY": source["s3SecretAccessKey"]}
+    endpoint, region = source["s3Endpoint"], source["s3Region"]
+    catalog = {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{tmp_path}/catalog.db",
+        "warehouse": "s3://bucket/warehouse",
+        "s3_endpoint": endpoint,
+        "s3_region": region,
+        "s3_path_style": True,
+    }
+    pipeline = {
+        "source": {"store": source["store"], "options": {"s3Endpoint": endpoint, "s3Region": region}},
+        "catalog": catalog,
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "mappings": [{"topic": "t", "table": "db.t", "metadata": ["partition", "offset"]}],
+    }
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(json.dumps(pipeline))  # which is YAML too
+    before = executors(cluster_home)
+    kafscale("pipeline", "run", "--once", str(file), master=master, environ=environ)
+    assert executors(cluster_home) - before
+    status = kafscale("pipeline", "status", "--json", str(file), master=master, environ=environ)
+    [found] = json.loads(status)
+    assert found["offsets"] == {"t": {str(partition): RECORDS // PARTITIONS for partition in range(PARTITIONS)}}
+    assert found["lag"] == 0
