@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class S3Process:
 def minio_server() -> Iterator[S3Process]:
     """MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH."""
     credentials = Credentials(access_key_id="minio-user", secret_access_key="minio-password")
-    port = _free_port()
+    port = free_port()
     environ = {"MINIO_ROOT_USER": credentials.access_key_id, "MINIO_ROOT_PASSWORD": credentials.secret_access_key}
     with tempfile.TemporaryDirectory() as directory:
         command = ["minio", "server", "--quiet", "--address", f"127.0.0.1:{port}", directory]
@@ -46,14 +47,20 @@ def minio_server() -> Iterator[S3Process]:
 @contextlib.contextmanager
 def moto_server() -> Iterator[S3Process]:
     """moto's server on a free port; the `moto[server]` package must be installed."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
     with _running(command, {}, f"http://127.0.0.1:{port}/"):
         credentials = Credentials(access_key_id="any", secret_access_key="any")
         yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
 
 
-def _free_port() -> int:
+def s3_server() -> contextlib.AbstractContextManager[S3Process]:
+    """MinIO where it is on the PATH, or moto's."""
+    return minio_server() if shutil.which("minio") else moto_server()
+
+
+def free_port() -> int:
+    """Of loopback, which nobody had a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

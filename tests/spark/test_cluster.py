@@ -19,7 +19,7 @@ from kafscale.testing.process import broker_process
 from kafscale.testing.s3_processes import minio_server, moto_server
 from kafscale.testing.spark import REPOSITORY, flush, run_driver, skip_without_iceberg, spark_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 SERVERS = {"moto": moto_server, "minio": minio_server}

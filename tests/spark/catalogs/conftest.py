@@ -1,0 +1,98 @@
+"""A topic in a bucket, and the servers that keep catalogs and tables, each started when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from kafscale.spark import packages
+from kafscale.testing.catalog_servers import PostgresProcess, has_postgres, postgres_server, rest_catalog_server
+from kafscale.testing.s3_processes import S3Process, s3_server
+from kafscale.testing.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
+
+HERE = REPOSITORY / "tests" / "spark" / "catalogs"
+BUCKET = "my-lake"
+REGION = "us-east-1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def iceberg() -> None:
+    skip_without_iceberg()
+
+
+@pytest.fixture(scope="module")
+def store(broker) -> str:
+    """The option, of a bucket with 100 records in topic `orders`."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(100):
+        producer.produce("orders", b"%d" % number)
+    producer.flush()
+    flush(broker)
+    return store_of(broker)
+
+
+@attrs.frozen
+class Lake:
+    """A bucket for tables, with nothing in it at first."""
+
+    server: S3Process
+    client: Any
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Where AWS SDKs find the credentials."""
+        credentials = self.server.credentials
+        return {
+            "AWS_ACCESS_KEY_ID": credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
+        }
+
+    def keys(self, prefix: str) -> list[str]:
+        """Of the objects."""
+        return [each["Key"] for each in self.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[Lake]:
+    """On MinIO where it is there, or on moto's server."""
+    import botocore.session
+
+    with s3_server() as server:
+        client = botocore.session.get_session().create_client(
+            "s3",
+            region_name=REGION,
+            endpoint_url=server.endpoint,
+            aws_access_key_id=server.credentials.access_key_id,
+            aws_secret_access_key=server.credentials.secret_access_key,
+        )
+        client.create_bucket(Bucket=BUCKET)
+        yield Lake(server, client)
+        client.close()
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresProcess]:
+    if not has_postgres():
+        pytest.skip("needs Postgres: initdb and pg_ctl on the PATH")
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def rest_jars(tmp_path_factory) -> list[str]:
+    versions = {"iceberg.version": packages.ICEBERG_VERSION, "sqlite.version": packages.SQLITE.rpartition(":")[2]}
+    return resolve_jars(HERE / "pom.xml", tmp_path_factory.mktemp("jars"), **versions)
+
+
+@pytest.fixture
+def rest(rest_jars, tmp_path) -> Iterator[str]:
+    """The URL of a REST catalog whose tables are in a directory."""
+    properties = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/rest.db", "jdbc.schema-version": "V1"}
+    properties["warehouse"] = f"{tmp_path}/warehouse"
+    with rest_catalog_server(HERE / "RestCatalog.java", rest_jars, properties) as url:
+        yield url

@@ -1,0 +1,94 @@
+"""Each catalog of the page on catalogs, as it is written there but for addresses, is filled by `kafscale pipeline` and
+read back by `kafscale sql`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kafscale.testing.spark import REPOSITORY
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+PAGE = (REPOSITORY / "docs" / "how-to" / "iceberg-catalogs.md").read_text()
+CATALOGS = [
+    yaml.safe_load(text)["catalog"] for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+]
+QUICK_JAVA = "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM of seconds
+CREDENTIAL = "id:secret"
+QUERY = "SELECT count(*) AS records, sum(CAST(CAST(value AS STRING) AS INT)) AS total FROM lake.sales.orders"
+
+
+def name_of(catalog: dict[str, str]) -> str:
+    kept_by = catalog.get("uri", "").split(":")[1] if catalog["type"] == "jdbc" else catalog["type"]
+    return f"{kept_by}-{'s3' if 's3_endpoint' in catalog else 'directory'}"
+
+
+def test_the_page_has_each_catalog() -> None:
+    assert sorted(map(name_of, CATALOGS)) == [
+        "hadoop-directory",
+        "postgresql-directory",
+        "postgresql-s3",
+        "rest-directory",
+        "sqlite-directory",
+        "sqlite-s3",
+    ]
+
+
+@pytest.fixture
+def served(request, catalog, tmp_path) -> dict[str, str]:
+    """The catalog with the addresses of servers that run, and the variables that it names filled in."""
+    name, text = name_of(catalog), json.dumps(catalog)
+    places = {"/data/": f"{tmp_path}/", "${CATALOG_CREDENTIAL}": CREDENTIAL}
+    if name.startswith("postgresql"):
+        postgres = request.getfixturevalue("postgres")
+        places["db.example.com/iceberg"] = f"127.0.0.1:{postgres.port}/{postgres.database}"
+        places["${ICEBERG_PASSWORD}"] = postgres.password
+    if name.startswith("rest"):
+        places["https://catalog.example.com/api/catalog"] = request.getfixturevalue("rest")
+    if name.endswith("s3"):
+        places["http://minio.example.com:9000"] = request.getfixturevalue("lake").server.endpoint
+    for place, ours in places.items():
+        text = text.replace(place, ours)
+    return json.loads(text)
+
+
+def kafscale(*arguments: str, **environ: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "kafscale", *arguments, QUICK_JAVA],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("catalog", CATALOGS, ids=name_of)
+def test_a_pipeline_fills_a_table_and_sql_reads_it(request, catalog, served, store, tmp_path) -> None:
+    lake = request.getfixturevalue("lake") if name_of(catalog).endswith("s3") else None
+    environ = {} if lake is None else lake.environ
+    pipeline = {
+        "source": {"store": store},
+        "catalog": served,
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "mappings": [{"topic": "orders", "table": "sales.orders"}],
+    }
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(pipeline))
+    before = [] if lake is None else lake.keys("")
+    kafscale("pipeline", "run", "--once", str(file), **environ)
+    named = ",".join(f"{key.replace('_', '-')}={value}" for key, value in {"name": "lake", **served}.items())
+    rows = kafscale("sql", "--format", "json", QUERY, KAFSCALE_SQL_CATALOG=named, **environ)
+    assert json.loads(rows) == {"records": 100, "total": 4950}
+    tables = list(Path(tmp_path, "warehouse").rglob("*.parquet")) if lake is None else set(lake.keys("")) - set(before)
+    assert any(str(each).endswith(".parquet") for each in tables), "the rows are not where the catalog says"
