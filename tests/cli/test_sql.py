@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
-import attrs
 import pytest
 
 from kafscale.cli.main import run
 from kafscale.cli.sql_options import parse_catalog
 from kafscale.cli.sql_reference import reference
 from kafscale.config import load
+from kafscale.testing.sql_processes import kafscale_sql, told, write_orders
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"
 
@@ -58,29 +56,9 @@ def test_variables_of_the_command_are_no_settings_of_the_broker():
     assert load({}, {"KAFSCALE_SQL_FORMAT": "json"}).sources == {}
 
 
-def kafscale_sql(*arguments: str, stdin: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kafscale", "sql", *arguments],
-        env={**os.environ, "PYTHONPATH": str(PAGE.parents[2]), **environ},
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> str:
-    """With 30 records in each of two segments of a topic."""
-    from kafscale.store.paths import SegmentKey
-    from kafscale.testing.segment_objects import make_batches, version_2_objects
-
-    directory = tmp_path_factory.mktemp("bucket")
-    key = SegmentKey(topic="orders", topic_id=bytes(16), partition=0, base_offset=0)
-    for base in (0, 30):
-        version_2_objects(attrs.evolve(key, base_offset=base), make_batches(base, 10)).write_to(directory)
-    return f"file:{directory}"
+    return write_orders(tmp_path_factory.mktemp("bucket"))
 
 
 @pytest.mark.spark
@@ -113,3 +91,32 @@ def test_statements_from_standard_input_up_to_the_first_that_fails(store):
     assert first == "kafscale: these are the first 1 rows; --max-rows shows more"
     assert second.startswith("kafscale: there is no topic, table or view 'ordrs' (topics: orders).")
     assert done.returncode == 1
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_scan_past_the_limit_is_one_line(store):
+    done = kafscale_sql("select max(offset) from orders", "--store", store, "--max-scan-bytes", "100")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = told(done)
+    assert line.startswith("kafscale: the query would read ")
+    assert "maxScanBytes is 100: bound it by conditions on timestamp, offset or partition" in line
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_bucket_that_does_not_answer_is_one_line():
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = kafscale_sql(
+            "select * from orders",
+            *("--store", "s3://bucket/kafka", "--s3-endpoint", endpoint, "--s3-region", "us-east-1"),
+            AWS_ACCESS_KEY_ID="any",
+            AWS_SECRET_ACCESS_KEY="any",
+        )
+    assert done.returncode == 1
+    [line] = told(done)
+    assert line.startswith("kafscale: ")
+    assert endpoint.removeprefix("http://") in line or "s3://bucket/kafka" in line

@@ -1,4 +1,4 @@
-"""`kafscale sql` as users run it: on S3 servers, and with a schema registry."""
+"""`kafscale sql` as users run it: on S3 servers, with a schema registry, and beside Iceberg tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.process import broker_process
 from kafscale.testing.s3_processes import minio_server, moto_server
-from kafscale.testing.sql_processes import kafscale_sql, told
+from kafscale.testing.sql_processes import kafscale_sql, told, write_orders
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -21,6 +21,14 @@ ORDER = {
     "name": "Order",
     "fields": [{"name": "id", "type": "long"}, {"name": "status", "type": "string"}],
 }
+MERGE = """
+    create table lake.shop.seen (id bigint, place string);
+    insert into lake.shop.seen values (7, 'old'), (99, 'old');
+    merge into lake.shop.seen s using (select * from orders where offset between 5 and 8) o on s.id = o.offset
+        when matched then update set place = 'changed' when not matched then insert (id, place) values (offset, 'new');
+    select s.id, s.place, cast(o.value as string) from lake.shop.seen s left join orders o on o.offset = s.id
+        where s.id > 6 order by s.id;
+    select count(*) as early from lake.shop.seen s join last('orders', '1h') o on o.offset = s.id"""
 
 
 @pytest.fixture(params=SERVERS)
@@ -81,3 +89,37 @@ def test_values_of_a_registry_are_columns(tmp_path):
         {"id": 7, "status": "s1", "offset": 7},
         {"id": 9, "status": "s1", "offset": 9},
     ]
+
+
+def test_a_topic_beside_an_iceberg_table(tmp_path):
+    import pyspark
+
+    from kafscale.spark import packages
+
+    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
+        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+    store = write_orders(tmp_path / "bucket")
+    catalog = f"name=lake,type=hadoop,warehouse={tmp_path}/lake"
+    done = kafscale_sql(MERGE, "--store", store, "--catalog", catalog, "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    dots = "." * 20
+    assert list(csv.reader(done.stdout.splitlines())) == [
+        ["id", "place", "value"],
+        ["7", "changed", f"7{dots}"],
+        ["8", "new", f"8{dots}"],
+        ["99", "old", ""],
+        ["early"],
+        ["0"],
+    ]
+
+
+def test_rows_as_files(tmp_path):
+    import pyarrow.parquet
+
+    rows = tmp_path / "rows"
+    statement = "select offset, value from orders where offset in (3, 44)"
+    store = write_orders(tmp_path / "bucket")
+    done = kafscale_sql(statement, "--store", store, "--format", "parquet", "--output", str(rows))
+    assert done.returncode == 0, done.stderr
+    found = pyarrow.parquet.read_table(rows).sort_by("offset").to_pydict()
+    assert found == {"offset": [3, 44], "value": [b"3" + b"." * 20, b"44" + b"." * 20]}
