@@ -152,7 +152,10 @@ class S3Bucket:
         try:
             return self.transport.handle_request(http_request)
         except httpx.TransportError as exc:
-            raise StoreUnavailable(f"{request.operation} {request.subject}: {exc}") from exc
+            raise StoreUnavailable(
+                f"{request.operation} {request.subject}: {self.requests.address.origin} can't be reached ({exc}); "
+                "check the endpoint, the region, and the network"
+            ) from exc
 
 
 @attrs.define(eq=False, kw_only=True)

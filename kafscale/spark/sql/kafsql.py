@@ -3,6 +3,7 @@
     JOIN payments p ON o._key = p._key WITHIN 10m     ON (…) AND p._ts BETWEEN o._ts - … AND o._ts + …
     JOIN payments p WITHIN 10m                        by the key, as there
     _ts >= 1700000000000                              _ts >= timestamp_millis(1700000000000)
+    FROM orders WHERE offset IN (1, 2)                WHERE `offset` …, not an OFFSET behind the alias `where`
 
 A statement that names one of its columns (`_key`, `_ts`, …) has them of all topics, in place of Spark's; those of Spark
 that it names too are there behind them. Its functions of JSON are functions of the session (`FUNCTIONS`).
@@ -11,6 +12,7 @@ that it names too are there behind them. Its functions of JSON are functions of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -63,7 +65,7 @@ class Spoken:
         tokens = tokenize(text)
         spoken = cls(text=text, names={token.name.lower() for token in tokens})
         timestamp, key = ("_ts", "_key") if spoken.has_kafsql_columns else ("timestamp", "key")
-        edits = [*_times(tokens), *windows(tokens, timestamp=timestamp, key=key)]
+        edits = [*_times(tokens), *_offsets(tokens), *windows(tokens, timestamp=timestamp, key=key)]
         return attrs.evolve(spoken, text=edited(text, edits))
 
     @property
@@ -101,6 +103,13 @@ def _times(tokens: Sequence[Token]) -> Iterator[Edit]:
             behind = tokens[index + 1 : index + 5]
             for number in (behind[place] for place in _compared([each.word for each in behind])):
                 yield Edit(start=number.start, end=number.end, text=f"timestamp_millis({number.text})")
+
+
+def _offsets(tokens: Sequence[Token]) -> Iterator[Edit]:
+    """The column `offset` of a condition's beginning, which Spark takes for the clause that leaves out rows."""
+    for before, token in pairwise(tokens):
+        if before.word == "WHERE" and token.word == "OFFSET":
+            yield Edit(start=token.start, end=token.end, text="`offset`")
 
 
 def _compared(words: Sequence[str]) -> Iterator[int]:

@@ -15,6 +15,7 @@ def squeezed(text: str) -> str:
 @pytest.mark.parametrize(
     ("given", "spoken"),
     [
+        ("select key from orders where offset in (3, 44)", "select key from orders where `offset` in (3, 44)"),
         (
             "select * from orders o join payments p on o.key = p.key within 10m last 1h",
             "select * from orders o join payments p on ( o.key = p.key ) AND p.timestamp {o} last 1h",
