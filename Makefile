@@ -26,7 +26,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
-	$(BIN)/python -m pytest -m "not java and not spark and not faults and not compose" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not java and not spark and not faults and not compose" $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
 	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose."
 
