@@ -17,6 +17,15 @@ def test_what_a_statement_raises_is_raised():
         run_interruptibly(fail, lambda: None)
 
 
+@pytest.fixture
+def interruptible():
+    """Also where the tests run in the background of a shell, which has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_cancels_until_the_statement_has_ended():
     cancelled = threading.Semaphore(0)
     ended = threading.Event()
