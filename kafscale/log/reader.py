@@ -77,9 +77,11 @@ class LogReader:
         selected = partition.select_tail(offset, max_bytes)
         if selected:
             return None if any(batch.lease is None for batch in selected) else coalesce(selected)
-        segment = None if self.files is None or partition.closed else partition.manifest.find(offset)
+        if self.files is None or partition.closed:
+            return None
+        segment = partition.manifest.find(offset)
         footer = None if segment is None else self.footers.get_nowait(segment)
-        if self.files is None or segment is None or footer is None or footer.last_offset < offset:
+        if segment is None or footer is None or footer.last_offset < offset:
             return None
         return self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
 

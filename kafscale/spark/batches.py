@@ -22,9 +22,8 @@ from kafscale.spark.varints import Positions
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, LOG_APPEND_TIME, MAGIC
 
-GROUP_BYTES = (
-    16 << 20
-)  # decompressed, of the batches that are decoded together: what compresses well must not fill memory
+# Decompressed, of the batches that are decoded together: what compresses well must not fill memory.
+GROUP_BYTES = 16 << 20
 BATCH_MAX_DECOMPRESSED_BYTES = 1 << 30
 CRC_FROM = 21  # what the CRC covers begins at the attributes
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.testing.spark import REPOSITORY
+from kafscale.testing.spark import environ_of
 
 LOCAL_OPTIONS = (
     "--master=local[2, 4]",
@@ -58,11 +58,6 @@ def pipeline_command(*arguments: str | Path, options: Sequence[str] = LOCAL_OPTI
     return [sys.executable, "-m", "kafscale", "pipeline", *map(str, arguments), *options]
 
 
-def pipeline_environ() -> dict[str, str]:
-    """For Popen: the same KafScale in Spark's workers."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-
-
 @attrs.define(eq=False)
 class PipelineDriver:
     """`kafscale pipeline run`, in a process group of its own: its JVM and its local workers are in it."""
@@ -78,7 +73,7 @@ class PipelineDriver:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 pipeline_command("run", pipeline, options=self.options),
-                env=pipeline_environ(),
+                env=environ_of(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

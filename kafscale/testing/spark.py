@@ -53,6 +53,11 @@ def start_spark(*, jars: Sequence[str] = (), **settings: str) -> SparkSession:
     return session
 
 
+def environ_of(**variables: str) -> dict[str, str]:
+    """For a process that imports this tree, as do the Spark workers that it starts."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), **variables}
+
+
 def skip_without_iceberg() -> None:
     """Skip a test where pyspark is not the one that Iceberg's runtime is made for."""
     import pyspark
@@ -89,7 +94,7 @@ def run_driver(program: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
     """A Python program that is a Spark driver; killed with all that it started at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, str(program), *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env=environ_of(),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

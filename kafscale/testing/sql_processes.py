@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +10,9 @@ import attrs
 
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.segment_objects import make_batches, version_2_objects
+from kafscale.testing.spark import environ_of
 
 JAVA = ("WARNING: Using incubator", "Setting default log level", "To adjust logging level", "Setting Spark log level")
-REPOSITORY = Path(__file__).parents[2]
-
-
-def environ_of(**variables: str) -> dict[str, str]:
-    """For a process that imports this tree."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), **variables}
 
 
 def kafscale_sql(*arguments: str, stdin: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

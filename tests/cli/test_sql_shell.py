@@ -14,7 +14,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kafscale.testing.sql_processes import environ_of, write_orders
+from kafscale.testing.spark import environ_of
+from kafscale.testing.sql_processes import write_orders
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

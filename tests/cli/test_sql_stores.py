@@ -92,12 +92,9 @@ def test_values_of_a_registry_are_columns(tmp_path):
 
 
 def test_a_topic_beside_an_iceberg_table(tmp_path):
-    import pyspark
+    from kafscale.testing.spark import skip_without_iceberg
 
-    from kafscale.spark import packages
-
-    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
-        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+    skip_without_iceberg()
     store = write_orders(tmp_path / "bucket")
     catalog = f"name=lake,type=hadoop,warehouse={tmp_path}/lake"
     done = kafscale_sql(MERGE, "--store", store, "--catalog", catalog, "--format", "csv")

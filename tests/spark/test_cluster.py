@@ -4,7 +4,6 @@ Besides a driver of its own, `kafscale pipeline` and `kafscale sql` run on it.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.process import broker_process
 from kafscale.testing.s3_processes import minio_server, moto_server
-from kafscale.testing.spark import REPOSITORY, flush, run_driver, skip_without_iceberg, spark_cluster
+from kafscale.testing.spark import REPOSITORY, environ_of, flush, run_driver, skip_without_iceberg, spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -93,7 +92,7 @@ def kafscale(*arguments: str, master: str, environ: dict[str, str]) -> str:
             *(sys.executable, "-m", "kafscale", *arguments, "--master", master),
             *(f"--conf={name}={value}" for name, value in conf.items()),
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **environ},
+        env=environ_of(**{"SPARK_LOCAL_IP": "127.0.0.1", **environ}),
         capture_output=True,
         text=True,
         check=False,
@@ -122,7 +121,7 @@ def test_a_program_is_submitted(master, source, cluster_home):
             *(f"--conf={name}={value}" for name, value in conf.items()),
             *(SUBMITTED, json.dumps(source)),
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        env=environ_of(PYSPARK_DRIVER_PYTHON=sys.executable),
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,6 @@ read back by `kafscale sql`.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kafscale.testing.spark import REPOSITORY
+from kafscale.testing.spark import REPOSITORY, environ_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -64,7 +63,7 @@ def served(request, catalog, tmp_path) -> dict[str, str]:
 def kafscale(*arguments: str, **environ: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "kafscale", *arguments, QUICK_JAVA],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environ},
+        env=environ_of(**environ),
         capture_output=True,
         text=True,
         check=False,

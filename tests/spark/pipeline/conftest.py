@@ -12,7 +12,6 @@ import attrs
 import pytest
 
 from kafscale.errors import KafScaleError
-from kafscale.spark import packages
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.document import parse_pipeline
@@ -59,10 +58,9 @@ def warehouse(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def iceberg() -> None:
     """Skips what asks for it where it does not run."""
-    import pyspark
+    from kafscale.testing.spark import skip_without_iceberg
 
-    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
-        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+    skip_without_iceberg()
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.pipelines import group_of, pipeline_command, pipeline_environ
+from kafscale.testing.pipelines import group_of, pipeline_command
 from kafscale.testing.process import interruptible
-from kafscale.testing.spark import store_of
+from kafscale.testing.spark import environ_of, store_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("iceberg")]
 
@@ -53,7 +53,7 @@ def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """`kafscale pipeline` in a process group of its own; killed if it has not ended by the end of the block."""
     process = subprocess.Popen(
         pipeline_command(*arguments),
-        env=pipeline_environ(),
+        env=environ_of(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in, pipeline_environ
-from kafscale.testing.spark import SETTINGS, spark_cluster, store_of
+from kafscale.testing.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from kafscale.testing.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -31,7 +31,7 @@ SETTINGS_OF_CLUSTER = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executorEnv.PYTHONPATH": pipeline_environ()["PYTHONPATH"],
+    "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
     "spark.sql.shuffle.partitions": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",

@@ -1,6 +1,5 @@
 """Topics as tables of a server: their names, and how they come and go; and a server asked by Hive's JDBC client."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from kafscale.config import Address
 from kafscale.spark.sql.server import ServedTopics, close_warehouse, settings, table_names, warehouse
+from kafscale.testing.spark import environ_of
 
 
 def test_topics_by_the_names_of_their_tables(caplog):
@@ -121,7 +121,7 @@ def server(bucket, port):
     options = ["--listen", f"127.0.0.1:{port}", "--max-scan-bytes", str(2 * size_bytes(bucket) + 100)]
     process = subprocess.Popen(
         [sys.executable, "-m", "kafscale", "sql", "serve", "--store", f"file:{bucket}", *options],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env=environ_of(),
         stdout=subprocess.PIPE,
         text=True,
     )
