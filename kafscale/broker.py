@@ -64,6 +64,7 @@ from kafscale.server.connection import ConnectionMetrics
 from kafscale.server.dispatch import Dispatcher
 from kafscale.server.listener import Acceptor, BoundListener, bind
 from kafscale.store.base import ObjectStore
+from kafscale.store.opening import open_store
 from kafscale.store.probe import startup_errors
 from kafscale.store.views import StoreViews
 
@@ -115,9 +116,6 @@ class Broker:
 
         Raises StartupError, StorageFailed, Fenced.
         """
-        # Imported here: the S3 client is a sixth of what a broker imports, and `run_on` is given its store.
-        from kafscale.store.opening import open_store
-
         with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:

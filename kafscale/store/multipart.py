@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 import trio
@@ -23,7 +23,7 @@ from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.metered import StoreMetrics, size_of
 from kafscale.store.retrying import RetryingStore
-from kafscale.store.s3_multipart import Upload, UploadedPart
+from kafscale.store.uploads import MultipartUploads, Upload, UploadedPart
 
 logger = logging.getLogger(__name__)
 
@@ -33,28 +33,6 @@ ATTEMPTS_COUNT = 3  # an upload that met another writer's (409), or was aborted 
 ABORT_SECONDS = 5.0
 
 T = TypeVar("T")
-
-
-class MultipartUploads(Protocol):
-    """A store that takes an object in parts. Every method may raise what those of `ObjectStore` may."""
-
-    async def begin_upload(self, key: str) -> Upload:
-        """Begin an upload; there is no object yet."""
-        ...
-
-    async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
-        """Send a part, numbered from 1. Doing it again replaces it. Raises NotFound if there is no such upload."""
-        ...
-
-    async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
-        """Make the parts an object, and return its ETag. Raises NotFound, and if `if_absent` PreconditionFailed,
-        Conflict.
-        """
-        ...
-
-    async def abort_upload(self, upload: Upload) -> None:
-        """Forget the upload. That there is none is not an error."""
-        ...
 
 
 @attrs.define(eq=False, kw_only=True)

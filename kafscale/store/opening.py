@@ -5,11 +5,12 @@
 Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
 own. Hedging and parts are for S3 only, and only what produces wait for is hedged. The views of the classes share the
 limiter, the metrics, and the log of outages.
+
+The S3 client is a sixth of what a broker imports, so it is imported where a bucket is in S3.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from random import Random
@@ -31,7 +32,7 @@ from kafscale.store.multipart import MultipartStore
 from kafscale.store.open_files import FileSource
 from kafscale.store.probe import check_usable, startup_errors
 from kafscale.store.retrying import RetryingStore, RetryPolicy
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.uploads import MultipartUploads
 from kafscale.store.views import StoreViews
 
 STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
@@ -62,11 +63,10 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     patience = RetryPolicy(deadline_seconds=deadline_seconds)
     starting = RetryingStore(MeteredStore(raw, store_metrics), patience, Random(), store_metrics)
     try:
-        if isinstance(raw, S3Store):
-            _register_pool(raw, metrics)
-            if settings.s3_create_bucket:
-                with startup_errors():
-                    await starting.retried("create_bucket", raw.create_bucket)
+        if settings.store.scheme == "s3":
+            from kafscale.store.s3_opening import prepare_s3
+
+            await prepare_s3(raw, starting, settings, metrics)
         await check_usable(starting)
     except BaseException:
         await raw.aclose()
@@ -82,16 +82,17 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
     retrying = RetryingStore(metered, policy, Random(), metrics)
 
     hedged: ObjectStore = metered
-    if isinstance(raw, S3Store) and settings.s3_hedge_percentile:  # a local disk would only get slower by it
+    uploads = raw if isinstance(raw, MultipartUploads) else None  # S3 is
+    if uploads and settings.s3_hedge_percentile:  # a local disk would only get slower by it
         hedged = HedgingStore(metered, limiter, metrics, settings.s3_hedge_percentile)
 
     def view_of(work_class: WorkClass, store: ObjectStore) -> ObjectStore:
         view = attrs.evolve(retrying, store=LimitedStore(store, limiter, work_class))
-        if not isinstance(raw, S3Store) or not settings.s3_multipart_bytes:
+        if not uploads or not settings.s3_multipart_bytes:
             return view
         return MultipartStore(
             store=view,
-            uploads=raw,
+            uploads=uploads,
             limiter=limiter,
             work_class=work_class,
             metrics=metrics,
@@ -143,29 +144,6 @@ async def open_raw_store(settings: Settings) -> ObjectStore:
         return MemoryStore(max_bytes=url.max_bytes)
     if url.scheme == "file":
         return await FileStore.open(url.path)
-    return S3Store(_s3_settings(settings))
+    from kafscale.store.s3_opening import open_s3
 
-
-def _s3_settings(settings: Settings) -> S3Settings:
-    timeout_seconds = settings.limits.store_timeout_seconds
-    return S3Settings(
-        bucket=settings.store.bucket,
-        prefix=settings.store.prefix,
-        endpoint=settings.s3_endpoint,
-        region=settings.s3_region,
-        path_style=settings.s3_path_style,
-        ca_file=None if settings.s3_ca_file is None else str(settings.s3_ca_file),
-        max_connections=settings.s3_concurrency or math.inf,
-        read_timeout_seconds=timeout_seconds,
-        write_timeout_seconds=timeout_seconds,
-    )
-
-
-def _register_pool(store: S3Store, metrics: Metrics) -> None:
-    statistics = store.statistics
-    metrics.callback(
-        "kafscale_store_connections_opened_total",
-        "Connections opened to the store.",
-        samples=lambda: [((), found.opened_count)] if (found := statistics()) else [],
-        kind="counter",
-    )
+    return open_s3(settings)

@@ -27,8 +27,6 @@ from kafscale.store.http_connection import BufferStream
 from kafscale.store.s3_auth import CredentialSource, SigV4Auth
 from kafscale.store.s3_multipart import (
     MultipartRequests,
-    Upload,
-    UploadedPart,
     check_abortion,
     read_completion,
     read_upload,
@@ -45,6 +43,7 @@ from kafscale.store.s3_replies import (
 from kafscale.store.s3_requests import BucketAddress, Digest, S3Request, S3Requests
 from kafscale.store.sigv4 import Credentials
 from kafscale.store.transport import TransportStatistics, TrioTransport
+from kafscale.store.uploads import Upload, UploadedPart
 
 REGION_DEFAULT = "us-east-1"
 

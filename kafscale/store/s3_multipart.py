@@ -18,23 +18,7 @@ from kafscale.errors import StoreUnavailable
 from kafscale.store.base import Buffer
 from kafscale.store.s3_replies import ErrorBody, S3Reply, check
 from kafscale.store.s3_requests import Digest, S3Request, S3Requests, body_headers
-
-
-@attrs.frozen
-class Upload:
-    """An upload that has begun."""
-
-    key: str
-    upload_id: str
-
-
-@attrs.frozen(kw_only=True)
-class UploadedPart:
-    """A part that the store has: its number, from 1, and what completing the upload must say of it."""
-
-    number: int
-    etag: str
-    crc32c: str
+from kafscale.store.uploads import Upload, UploadedPart
 
 
 @attrs.frozen

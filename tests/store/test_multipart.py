@@ -16,9 +16,10 @@ from kafscale.store.metered import StoreMetrics
 from kafscale.store.multipart import PARTS_AT_ONCE_COUNT, MultipartStore, split
 from kafscale.store.retrying import RetryingStore, RetryPolicy
 from kafscale.store.s3 import S3Settings, S3Store
-from kafscale.store.s3_multipart import MultipartRequests, Upload, read_completion
+from kafscale.store.s3_multipart import MultipartRequests, read_completion
 from kafscale.store.s3_replies import S3Reply
 from kafscale.store.s3_requests import BucketAddress, S3Requests
+from kafscale.store.uploads import Upload
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, open_s3_server
 from kafscale.testing.s3_transport import ServiceTransport
 
