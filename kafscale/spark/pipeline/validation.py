@@ -45,7 +45,11 @@ def _topics(_: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
     with closing(planner_of(pipeline, mapping)) as planner:
         logs = planner.logs()
     topics = sorted({topic for topic, _ in logs})
-    return f"{len(topics)} topics, {len(logs)} partitions: {', '.join(topics)}"
+    return f"{_counted(len(topics), 'topic')}, {_counted(len(logs), 'partition')}: {', '.join(topics)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _columns(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:

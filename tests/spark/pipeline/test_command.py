@@ -119,7 +119,7 @@ def test_validate_shows_all_and_ends_with_1_if_anything_is_missing(topic, produc
     assert (code, err) == (0, "")
     assert [columns(line) for line in out.splitlines()] == [
         ["MAPPING", "WHAT", "FOUND", "OK"],
-        [f"db.{topic}", "topics", f"1 topics, 2 partitions: {topic}", "yes"],
+        [f"db.{topic}", "topics", f"1 topic, 2 partitions: {topic}", "yes"],
         [f"db.{topic}", "columns", "value binary", "yes"],
         [f"db.{topic}", "table", "will be created", "yes"],
     ]
