@@ -55,6 +55,7 @@ class Result:
     syncs: int | None
     puts: int | None
     gets: int | None
+    steal_percent: float | None = None  # of the cores, by the host of a virtual machine
 
     @property
     def requests_per_second(self) -> float:

@@ -1,11 +1,14 @@
-"""What /proc says about a process: CPU time, memory, and who listens on a port; and how one is ended."""
+"""What /proc says about a process, and about the machine; and how a process is ended."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 PROC = Path("/proc")
 LISTENING = "0A"
@@ -80,6 +83,25 @@ def listener_pid(port: int) -> int | None:
         except OSError:
             continue
     return None
+
+
+@attrs.frozen
+class Stolen:
+    """What the host of a virtual machine has kept from it, up to a moment: CPU seconds of all cores together."""
+
+    cpu_seconds: float
+    at_seconds: float
+
+    @classmethod
+    def now(cls) -> Stolen:
+        """0 where the kernel does not tell."""
+        fields = (PROC / "stat").read_text().splitlines()[0].split()
+        return cls(int(fields[8]) / TICKS_PER_SECOND, time.monotonic())
+
+    def percent_since(self, before: Stolen) -> float:
+        """Of all that the cores could have done since then."""
+        could = (self.at_seconds - before.at_seconds) * (os.cpu_count() or 1)
+        return round((self.cpu_seconds - before.cpu_seconds) / could * 100, 1)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

@@ -67,6 +67,7 @@ _COLUMNS: dict[str, Callable[[Result], float | None]] = {
     "fsyncs": lambda each: each.syncs,
     "PUTs": lambda each: each.puts,
     "GETs": lambda each: each.gets,
+    "steal %": lambda each: each.steal_percent,
 }
 
 

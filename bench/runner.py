@@ -11,6 +11,7 @@ import attrs
 
 from bench.brokers import RunningBroker
 from bench.figures import Figures, Result
+from bench.processes import Stolen
 
 L = TypeVar("L")
 
@@ -31,9 +32,9 @@ class Runner:
 
     def measure(self, run: Callable[[L], Figures], load: L, broker: RunningBroker, *, point: str, round: int) -> Result:
         """Run a load and take the difference of what the broker had used before and after it."""
-        before = broker.usage()
+        before, stolen_before = broker.usage(), Stolen.now()
         figures = self.send(run, load)
-        after = broker.usage()
+        after, stolen_after = broker.usage(), Stolen.now()
         return Result(
             broker=broker.name,
             point=point,
@@ -44,6 +45,7 @@ class Runner:
             syncs=_whole(_difference(after.syncs, before.syncs)),
             puts=_whole(_difference(after.puts, before.puts)),
             gets=_whole(_difference(after.gets, before.gets)),
+            steal_percent=stolen_after.percent_since(stolen_before),
         )
 
     def renew(self) -> None:

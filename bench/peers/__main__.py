@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from bench.brokers import Startable
 from bench.options import RunOptions, common_options
 from bench.peers.journal import FILE_NAME, Journal
 from bench.peers.kafka import find_java
@@ -38,6 +39,13 @@ from bench.report import RESULTS, show
     "--resume", is_flag=True, help="Go on with what is there: measure what is missing, also with other options."
 )
 @click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from what is there.")
+@click.option(
+    "--steal-max",
+    "steal_max_percent",
+    type=float,
+    metavar="PERCENT",
+    help="Measure again, twice at most, what the machine's host took more of the cores from.",
+)
 @click.option("--docs", is_flag=True, help="Write to docs/benchmarks, and not to bench/results.")
 @common_options
 def main(
@@ -48,13 +56,23 @@ def main(
     resume: bool,
     page_only: bool,
     docs: bool,
+    steal_max_percent: float | None,
     options: RunOptions,
 ) -> None:
     """Alternate each load between the brokers, and show medians, spread, and what must be reached."""
     directory = DOCS if docs else RESULTS
     journal = _journal(directory / FILE_NAME, goes_on=resume or page_only)
     if not page_only:
-        _run(journal, _chosen(all_loads(), wanted), names, rows=rows, options=options)
+        _check_ready(journal)
+        run = PeersRun(
+            options=options,
+            startables=_startables(names, options),
+            journal=journal,
+            steal_max_percent=steal_max_percent,
+        )
+        pairs = pairs_of(TARGETS, all_loads()) if rows else None
+        turns = turns_of(_chosen(all_loads(), wanted), [*run.startables, DISK], options.rounds, pairs)
+        run.take(missing(turns, journal.done))
     show(journal.findings.results, "peers: medians of the rounds")
     show_targets(journal.findings.results)
     click.echo(write_page(journal.findings, directory))
@@ -74,17 +92,16 @@ def _chosen(loads: Sequence[Load], wanted: Sequence[str]) -> Sequence[Load]:
     return [load for load in loads if not wanted or any(load.name.startswith(text) for text in wanted)]
 
 
-def _run(journal: Journal, loads: Sequence[Load], names: Sequence[str], *, rows: bool, options: RunOptions) -> None:
+def _check_ready(journal: Journal) -> None:
     if problem := find_java():
         raise click.ClickException(problem)
     if not journal.is_of_this_machine:
         raise click.ClickException(f"{journal.path} was measured on another machine; begin anew, without --resume")
     signal.signal(signal.SIGTERM, _end)
-    pairs = pairs_of(TARGETS, all_loads()) if rows else None
-    startables = {each.name: each for each in all_startables(options) if not names or each.name in (*names, ENDPOINT)}
-    turns = turns_of(loads, [*startables, DISK], options.rounds, pairs)
-    run = PeersRun(options=options, startables=startables, journal=journal)
-    run.take(missing(turns, journal.done))
+
+
+def _startables(names: Sequence[str], options: RunOptions) -> Mapping[str, Startable]:
+    return {each.name: each for each in all_startables(options) if not names or each.name in (*names, ENDPOINT)}
 
 
 def _end(number: int, frame: object) -> NoReturn:

@@ -39,6 +39,9 @@ runs them and writes this page from `peers.json`. Figures are the medians of the
   partition. A backlog was flushed before; Kafka reads it from the page cache, KafScale by ranged GETs. `end to end` is
   from the moment a batch was due until a waiting consumer has it, at a share of what the broker took at
   `produce 16KiB/64/1`.
+- **Disturbance.** `steal %` is what the host of a virtual machine kept of its cores meanwhile, the median of the
+  rounds. With `--steal-max`, a measurement that lost more is made again, up to twice, and the one that lost least is
+  kept.
 """
 
 

@@ -186,6 +186,26 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
     assert "left: round 1, b, y" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("steals", "kept", "left"), [([2, 0], 2, 1), ([30, 4], 4, 0), ([30, 20, 10, 0], 10, 1), ([10, 30, 20, 0], 10, 1)]
+)
+def test_what_the_host_disturbed_is_measured_again_and_the_calmest_is_kept(tmp_path, monkeypatch, steals, kept, left):
+    class Disturbed(InlineRunner):
+        def measure(self, run, load, broker, *, point, round):
+            return attrs.evolve(result(broker.name, point), steal_percent=steals.pop(0))
+
+    waits = []
+    monkeypatch.setattr("bench.peers.run._wait_for_calm", waits.append)
+    journal = Journal.begin(tmp_path / "peers.json")
+    measured_max_count = len(steals) - left
+    run = run_of({"x": FakeBroker("x")}, journal)
+    run.runner, run.steal_max_percent = Disturbed(), 5
+    run.take(turns_of([quick("a")], ["x"], 1))
+    assert [each.steal_percent for each in journal.findings.results] == [kept]
+    assert len(steals) == left
+    assert waits == [5] * measured_max_count
+
+
 def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys):
     """Once the broker was told to flush before each measurement, also where its memory was to be measured."""
     flushed: list[str] = []
