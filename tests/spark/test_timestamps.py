@@ -24,7 +24,14 @@ SECONDS = {  # by partition, of the records; two segments each
 FORMATS = ("kafscale", "kafka")
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 REFUSED = "refused"
-REFUSALS = ("No offset matched", "no record of partition", "you must specify all", "says nothing of partition")
+REFUSALS = (
+    "No offset matched",
+    "no record of partition",
+    "don't match what are assigned",
+    "says nothing of partition",
+    "is greater than the resolved end offset",
+    "would begin at",
+)
 
 
 def at(seconds: float) -> str:
