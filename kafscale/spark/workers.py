@@ -5,10 +5,14 @@ Spark runs a worker process for task after task. Before each one it has Python f
 its core on Python's path, too, the first reads the zip's list of files once for each package in it, and that of the
 jar, some 5,000 files, twice; the second looks at each object of all modules. All that takes longer than to plan a
 query, or to read a small split; and neither finds anything, since the modules of a worker stay what they are.
+
+What a GET returns is as large each time, and glibc would give it back and ask for as much anew, page by page: of 16 MiB
+of a file in the page cache, 6.6 ms of CPU in place of 3.3.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -17,6 +21,10 @@ import zipimport
 WORKER_VARIABLE = "SPARK_REUSE_WORKER"  # set by Spark in workers that run more than one task
 SPARKS_OWN = ("pyspark", "py4j")
 SPARKS_JAR = "spark-core_"
+
+# mallopt(3): blocks of up to so much are not mapped and unmapped one by one, and so much is kept of what was freed.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+TRIM_BYTES, MMAP_BYTES = 64 << 20, 32 << 20  # the latter is the most that is allowed
 
 
 def ease_next_call() -> None:
@@ -35,6 +43,15 @@ def ease_next_call() -> None:
             del sys.path_importer_cache[path]
     if not gc.get_freeze_count():
         gc.freeze()
+        _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Does nothing where the C library is not glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 def _archive_of(name: str) -> str | None:

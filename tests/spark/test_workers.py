@@ -1,10 +1,13 @@
 """What is put aside in a worker, so that the next call of it begins at once."""
 
 import os
+import platform
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 import gc, importlib, sys, zipimport
@@ -59,3 +62,26 @@ def test_a_worker_does_not_read_sparks_zip_files_again_and_does_not_collect_what
 
 def test_no_other_process_is_touched(tmp_path):
     assert run(tmp_path) == f"{ARCHIVES} {ARCHIVES} 0 False False pyspark.later"
+
+
+FAULTS_PROGRAM = """
+import resource
+from kafscale.spark.workers import ease_next_call
+
+def faults_of(call):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+ease_next_call()
+bytearray(16 << 20)
+print(faults_of(lambda: bytearray(16 << 20)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
+def test_a_worker_does_not_ask_for_the_memory_of_a_get_anew_each_time():
+    environ = {**os.environ, "SPARK_REUSE_WORKER": "1"}
+    program = [sys.executable, "-c", FAULTS_PROGRAM]
+    found = subprocess.run(program, env=environ, capture_output=True, text=True, check=True).stdout
+    assert int(found) < 1000  # 4,096 pages
