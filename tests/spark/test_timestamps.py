@@ -23,6 +23,7 @@ SECONDS = {  # by partition, of the records; two segments each
 }
 FORMATS = ("kafscale", "kafka")
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
+KAFKA_SOURCE_VERSION = "4.1."
 REFUSED = "refused"
 REFUSALS = (
     "No offset matched",
@@ -133,6 +134,10 @@ def refusal(exc: Exception) -> str:
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )
 def test_a_stream_begins_where_one_of_the_kafka_source_does(spark, given, options, tmp_path):
+    if not spark.version.startswith(KAFKA_SOURCE_VERSION):
+        pytest.skip(
+            f"the Kafka source of Spark {KAFKA_SOURCE_VERSION}x can't stream on another, whose inside is changed"
+        )
     ours, theirs = (streamed(spark, format, given(format, **options), tmp_path / format) for format in FORMATS)
     assert ours == theirs
 
