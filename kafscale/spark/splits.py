@@ -7,6 +7,7 @@ every offset is read once.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -149,14 +150,12 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
         if footer is None:
             continue
         end_offset = extent.end_offset if following is None else min(extent.end_offset, following.base_offset)
-        for row, start_offset in enumerate(footer.index.base_offsets):
-            next_offset = footer.last_offset + 1
-            if row + 1 < len(footer.index.base_offsets):
-                next_offset = footer.index.base_offsets[row + 1]
-            if not _is_late(footer, row, extent.period):
-                continue
-            if next_offset > extent.start_offset and start_offset < end_offset:
-                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
+        offsets = footer.index.base_offsets
+        first_row = max(0, bisect_right(offsets, extent.start_offset) - 1)
+        for row in range(first_row, bisect_left(offsets, end_offset)):
+            next_offset = offsets[row + 1] if row + 1 < len(offsets) else footer.last_offset + 1
+            if next_offset > extent.start_offset and _is_late(footer, row, extent.period):
+                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), offsets[row], next_offset)
 
 
 def _is_late(footer: Footer, row: int, period: Period) -> bool:
