@@ -136,10 +136,14 @@ class Footer:
         positions = self.index.positions
         return positions[row] if row < len(positions) else self.end_position
 
+    def row_offset(self, row: int) -> int:
+        """A row's base offset; the one behind the last record for the row after the last."""
+        offsets = self.index.base_offsets
+        return offsets[row] if row < len(offsets) else self.last_offset + 1
+
     def offset_at(self, position: int) -> int:
         """The base offset of the row that begins at `position`; behind the last record at the end of the batches."""
-        row = bisect_left(self.index.positions, position)
-        return self.index.base_offsets[row] if row < len(self.index.positions) else self.last_offset + 1
+        return self.row_offset(bisect_left(self.index.positions, position))
 
     def rows_within(self, row: int, max_bytes: int) -> int:
         """The row after the last one that a read of about `max_bytes` from `row` on should take; at least one row."""

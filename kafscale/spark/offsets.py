@@ -196,11 +196,11 @@ class OffsetFinder:
             columns=["offset", "timestamp"],
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        offsets, rows = footer.index.base_offsets, footer.index.max_timestamps_ms
+        rows = footer.index.max_timestamps_ms
         for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
-            end_offset = offsets[row + 1] if row + 1 < len(offsets) else footer.last_offset + 1
-            start_offset = max(offsets[row], log.start_offset)
-            for split in plan(self.catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
+            start_offset = max(footer.row_offset(row), log.start_offset)
+            extent = Extent(log=log, start_offset=start_offset, end_offset=footer.row_offset(row + 1))
+            for split in plan(self.catalog, [extent]):
                 for records in reader.read(split):
                     late = records["timestamp"].cast("int64").to_numpy() >= timestamp_ms * 1000
                     if late.any():

@@ -7,7 +7,7 @@ every offset is read once.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -150,12 +150,10 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
         if footer is None:
             continue
         end_offset = extent.end_offset if following is None else min(extent.end_offset, following.base_offset)
-        offsets = footer.index.base_offsets
-        first_row = max(0, bisect_right(offsets, extent.start_offset) - 1)
-        for row in range(first_row, bisect_left(offsets, end_offset)):
-            next_offset = offsets[row + 1] if row + 1 < len(offsets) else footer.last_offset + 1
+        for row in range(footer.row_of(extent.start_offset), bisect_left(footer.index.base_offsets, end_offset)):
+            start_offset, next_offset = footer.row_offset(row), footer.row_offset(row + 1)
             if next_offset > extent.start_offset and _is_late(footer, row, extent.period):
-                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), offsets[row], next_offset)
+                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
 
 
 def _is_late(footer: Footer, row: int, period: Period) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kafscale.testing.spark import environ_of
+
 PROGRAM = """
 import gc, importlib, sys, zipimport
 import pyspark, other
@@ -81,7 +83,7 @@ print(faults_of(lambda: bytearray(16 << 20)))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
 def test_a_worker_does_not_ask_for_the_memory_of_a_get_anew_each_time():
-    environ = {**os.environ, "SPARK_REUSE_WORKER": "1"}
+    environ = environ_of(SPARK_REUSE_WORKER="1")
     program = [sys.executable, "-c", FAULTS_PROGRAM]
     found = subprocess.run(program, env=environ, capture_output=True, text=True, check=True).stdout
     assert int(found) < 1000  # 4,096 pages
