@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
 PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
 UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
+PRESSED_SECONDS = 10.0  # since the pool ran short the last time: between two flushes of a load that fills it
 SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload
 CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
 
@@ -125,6 +126,7 @@ class Flusher:
     _uploading_bytes: int = attrs.field(default=0, init=False)  # the sum of these
     _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
     _under_pressure: bool = attrs.field(default=False, init=False)
+    _relieved_at: float = attrs.field(default=-math.inf, init=False)
     leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
     _reports: set[FlushReport] = attrs.field(factory=set, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -144,6 +146,7 @@ class Flusher:
     def relieve(self) -> None:
         """The pool runs short: `ChunkPool.on_pressure`."""
         self._under_pressure = True
+        self._relieved_at = trio.current_time()
         self._wake.set()
 
     def wake(self) -> None:
@@ -159,6 +162,10 @@ class Flusher:
     def is_flushing(self, partition: Partition) -> bool:
         """Whether an upload of the partition is under way, or failed a moment ago."""
         return partition in self._flushing
+
+    def is_pressed(self) -> bool:
+        """Whether the pool has run short lately, so that producers need what the store and the disk can take."""
+        return trio.current_time() < self._relieved_at + PRESSED_SECONDS
 
     def stalled_seconds(self) -> float:
         """How long no flush has succeeded while some were under way."""

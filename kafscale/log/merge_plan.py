@@ -34,9 +34,19 @@ class Found:
     open_from: int
 
 
-def find_sources(segments: Sequence[Segment], target_bytes: int, *, excluded: Collection[SegmentKey] = ()) -> Found:
-    """The first closed group of two or more, or else what the open group gives. `excluded` are left as they are."""
+def find_sources(
+    segments: Sequence[Segment],
+    target_bytes: int,
+    *,
+    least_count: int = 2,
+    excluded: Collection[SegmentKey] = (),
+) -> Found:
+    """The first closed group of `least_count` or more, or else what the open group gives.
+
+    `excluded` are left as they are.
+    """
     first, size_bytes = 0, 0  # of the group that ends before `index`
+    passed_over: int | None = None  # where the first group begins that has less than `least_count`
     for index, segment in enumerate(segments):
         is_small = 2 * segment.size_bytes < target_bytes and segment.key not in excluded
         if index > first and not (
@@ -45,14 +55,16 @@ def find_sources(segments: Sequence[Segment], target_bytes: int, *, excluded: Co
             and index - first < SOURCES_MAX_COUNT
             and segments[index - 1].last_offset + 1 == segment.base_offset
         ):
-            if index - first > 1:
-                return Found(segments[first:index], first)
+            if index - first >= least_count:
+                return Found(segments[first:index], first if passed_over is None else passed_over)
+            if index - first > 1 and passed_over is None:
+                passed_over = first
             first, size_bytes = index, 0
         if is_small:
             size_bytes += segment.size_bytes
         else:
             first = index + 1
-    return Found(_worthwhile_end(segments[first:]), first)
+    return Found(_worthwhile_end(segments[first:]), first if passed_over is None else passed_over)
 
 
 def _worthwhile_end(group: Sequence[Segment]) -> Sequence[Segment]:

@@ -4,6 +4,9 @@ One task, one merge at a time in the whole broker. It looks at a partition when 
 an idle broker does nothing, and goes first to where one merge takes away most objects; who waits gets more of them. A
 merge holds its sources in memory: the target size, and their footers.
 
+While producers fill the chunk pool as fast as flushes empty it, only merges that take away as many objects as pay for
+themselves are made: in front of two halves of a segment, producers go first.
+
 A source that is damaged or missing is reported once, and left alone from then on; its neighbours are merged without it.
 When the store fails, all merging pauses: the sources stay as they are.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from weakref import WeakKeyDictionary
 
@@ -21,7 +24,7 @@ import trio
 
 from kafscale.errors import DamagedObject, NotFound, StoreError
 from kafscale.log.manifest import Segment
-from kafscale.log.merge_plan import find_sources
+from kafscale.log.merge_plan import MERGE_FACTOR, find_sources
 from kafscale.log.merge_sources import Source, merged_footer, read_source
 from kafscale.log.nurseries import for_each
 from kafscale.log.partition import Partition
@@ -33,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 GETS_AT_ONCE_COUNT = 4
 FAILED_MERGE_PAUSE_SECONDS = 60.0  # the store has been retried before; nobody waits for a merge
+PRESSED_PAUSE_SECONDS = 1.0
 LOOKED_AT_MAX_COUNT = 2000  # segments; then others may run
 
 _base_offset = attrgetter("base_offset")
@@ -41,10 +45,14 @@ _last_offset = attrgetter("last_offset")
 
 @attrs.define(eq=False, kw_only=True)
 class Merger:
-    """Merges segments to about `target_bytes`; none if that is 0."""
+    """Merges segments to about `target_bytes`; none if that is 0.
+
+    `is_pressed` says whether producers need what the store and the disk can take.
+    """
 
     rewriter: Rewriter
     target_bytes: int
+    is_pressed: Callable[[], bool] = lambda: False
     merges_count: Counter = attrs.field(factory=Counter)
     sources_count: Counter = attrs.field(factory=Counter)
     merged_bytes: Counter = attrs.field(factory=Counter)
@@ -76,10 +84,13 @@ class Merger:
         while True:
             self._wake = trio.Event()
             await self._look()
-            if self._worthwhile:
-                await self._merge(max(self._worthwhile, key=self._worthwhile.__getitem__))
-            else:
+            best = max(self._worthwhile, key=self._worthwhile.__getitem__, default=None)
+            if best is None:
                 await self._wake.wait()
+            elif self._worthwhile[best] < MERGE_FACTOR and self.is_pressed():
+                await trio.sleep(PRESSED_PAUSE_SECONDS)
+            else:
+                await self._merge(best)
 
     # ---- which --------------------------------------------------------------------------------------------------
 
@@ -94,7 +105,15 @@ class Merger:
             await trio.lowlevel.checkpoint()
 
     async def _sources_of(self, partition: Partition) -> Sequence[Segment]:
-        """What to merge next; which beginning of the log is not worth another look is remembered."""
+        """What to merge next; under pressure, what takes away many objects, if there is such a group."""
+        if self.is_pressed():
+            sources = await self._first_group(partition, MERGE_FACTOR)
+            if sources:
+                return sources
+        return await self._first_group(partition, 2)
+
+    async def _first_group(self, partition: Partition, least_count: int) -> Sequence[Segment]:
+        """The first group to merge; which beginning of the log is not worth another look is remembered."""
         while True:
             segments = partition.manifest.segments
             first = max(
@@ -102,12 +121,12 @@ class Merger:
                 bisect_left(segments, partition.log_start_offset, key=_last_offset),
             )
             looked_at = segments[first : first + LOOKED_AT_MAX_COUNT]
-            found = find_sources(looked_at, self.target_bytes, excluded=self._excluded)
+            found = find_sources(looked_at, self.target_bytes, least_count=least_count, excluded=self._excluded)
             if found.open_from < len(looked_at):
                 self._settled[partition] = looked_at[found.open_from].base_offset
             elif looked_at:
                 self._settled[partition] = looked_at[-1].base_offset + 1
-            if found.sources or first + len(looked_at) == len(segments):
+            if found.sources or not found.open_from or first + len(looked_at) == len(segments):
                 return found.sources
             await trio.lowlevel.checkpoint()
 

@@ -89,7 +89,7 @@ def open_log(
         flusher=flusher,
         reader=reader,
         deleter=deleter,
-        merger=_make_merger(settings, rewriter, metrics),
+        merger=_make_merger(settings, rewriter, flusher, metrics),
         compactor=_make_compactor(settings, rewriter, footers, metrics),
         traffic=TrafficMetrics.register(metrics),
     )
@@ -164,10 +164,11 @@ def _make_deleter(views: StoreViews, footers: Footers, metrics: Metrics) -> Dele
     )
 
 
-def _make_merger(settings: Settings, rewriter: Rewriter, metrics: Metrics) -> Merger:
+def _make_merger(settings: Settings, rewriter: Rewriter, flusher: Flusher, metrics: Metrics) -> Merger:
     return Merger(
         rewriter=rewriter,
         target_bytes=settings.segment_merge_bytes,
+        is_pressed=flusher.is_pressed,
         merges_count=metrics.counter("kafscale_merges_total", "Merges of small segments into a larger one.").of(),
         sources_count=metrics.counter("kafscale_merged_segments_total", "Segments that they were made of.").of(),
         merged_bytes=metrics.counter("kafscale_merged_bytes_total", "Record batches in these segments.").of(),

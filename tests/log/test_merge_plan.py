@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.log.manifest import Segment
-from kafscale.log.merge_plan import MERGE_FACTOR, SOURCES_MAX_COUNT, find_sources
+from kafscale.log.merge_plan import MERGE_FACTOR, SOURCES_MAX_COUNT, Found, find_sources
 from kafscale.store.paths import SegmentKey
 
 TARGET = 1000
@@ -62,6 +62,15 @@ def test_only_neighbours_are_merged_without_a_hole_or_an_overlap_between_them():
 def test_what_is_excluded_parts_its_neighbours():
     segments = log_of(5, 5, 5, 5, 5)
     assert found(segments, excluded={segments[2].key}) == [0, 1]
+
+
+def test_groups_of_less_than_the_least_count_are_passed_over_and_found_later():
+    segments = log_of(400, 400, 300, *[50] * 8, 500, 1)
+    assert found(segments) == [0, 1]
+    passed = find_sources(segments, TARGET, least_count=9)
+    assert [each.base_offset // 10 for each in passed.sources] == list(range(2, 11))
+    assert passed.open_from == 0
+    assert find_sources(segments, TARGET, least_count=10) == Found(sources=[], open_from=0)
 
 
 def test_no_more_are_merged_at_once_than_can_be_read_in_a_while():

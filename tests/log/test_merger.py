@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
+from kafscale.log.flusher import PRESSED_SECONDS
 from kafscale.log.footer_reading import read_footer, read_index
 from kafscale.log.merger import FAILED_MERGE_PAUSE_SECONDS
 from kafscale.log.verify_segment import check_segment
@@ -104,6 +105,21 @@ async def test_small_segments_become_one_with_the_same_bytes_and_go_after_a_whil
             len(before),
         )
         assert log.partition().manifest.size_bytes == len(before)
+
+
+async def test_while_the_pool_runs_short_only_merges_that_take_away_many_objects_are_made(autojump_clock):
+    third = bytes(TARGET_BYTES // 3)
+    async with merging_log(MemoryStore()) as log:
+        log.log.flusher.relieve()
+        await flushed(log, 3, third)  # the last one does not fit: two are a group
+        await trio.sleep(PRESSED_SECONDS - 2)
+        assert [generation for _, _, generation in read_from(log)] == [0, 0, 0]
+        await flushed(log, 11)
+        await trio.sleep(1.5)
+        assert read_from(log) == [(0, 0, 0), (1, 1, 0), (2, 2, 0), (3, 13, 1)]
+        await trio.sleep(2)
+        assert read_from(log) == [(0, 1, 1), (2, 2, 0), (3, 13, 1)]
+        await check_values(log, count=14)
 
 
 async def test_a_merged_segment_is_whole_by_itself(autojump_clock):
