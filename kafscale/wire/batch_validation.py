@@ -8,11 +8,20 @@ and they do not. A record whose offset delta is not its index is CORRUPT_MESSAGE
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, BatchHeader, compute_crc, parse_header
 from kafscale.wire.primitives import Buffer, read_uvarint
+
+SHORTEST_REST_BYTES: Final = 5  # of a record from the last byte of its time delta on
+ALIKE_MIN_COUNT: Final = 10  # checking fewer records one by one takes less
+DELTAS_OF_1_BYTE: Final = (bytes(range(0, 128, 2)),)
+DELTAS_OF_2_BYTES: Final = (
+    bytes(2 * index & 127 | 128 for index in range(8192)),
+    bytes(2 * index >> 7 for index in range(8192)),
+)
 
 
 def validate(view: memoryview) -> BatchHeader:
@@ -93,11 +102,53 @@ def _refuse_length(header: BatchHeader, size_bytes: int) -> None:
 def _walk(records: Buffer, position: int, count: int) -> None:
     """Follow the chain of record lengths from `position`: `count` records that fill the buffer, their deltas ascending.
 
-    Written out without calls: this is most of what a batch of small records costs (0.2 µs a record).
+    This is most of what a batch of small records costs.
     """
+    index = 0
+    for end_index, deltas in ((64, DELTAS_OF_1_BYTE), (8192, DELTAS_OF_2_BYTES), (count, ())):
+        end_index = min(end_index, count)
+        if index < end_index:
+            end = 0
+            if deltas and end_index - index >= ALIKE_MIN_COUNT:
+                end = _end_of_alike(records, position, end_index - index, [each[index:end_index] for each in deltas])
+            position = end or _end_of_any(records, position, index, end_index)
+            index = end_index
+    if position != len(records):
+        raise InvalidRecord(f"{count} records end at byte {position} of {len(records)}")
+
+
+def _end_of_alike(records: Buffer, start: int, count: int, deltas: Sequence[bytes]) -> int:
+    """Where valid records of one size end; 0 if they are not all like that, and are to be looked at one by one.
+
+    Meters, fixed schemas and benchmarks send such records. The n-th byte of each is one slice; others are found out by
+    the first ones. 150 records take 6 µs where they took 27. `deltas` are the bytes that offset deltas must have; a
+    time delta must have one byte, which is 64 ms.
+    """
+    try:
+        length, attributes = read_uvarint(records, start)
+    except (IndexError, DecodeError):
+        return 0
+    timestamp = attributes + 1
+    size = attributes - start + (length >> 1)
+    end = start + count * size
+    if length & 1 or start + size - timestamp < SHORTEST_REST_BYTES or end > len(records):
+        return 0
+    for position in range(start, attributes):
+        if bytes(records[position:end:size]).count(records[position]) != count:
+            return 0
+    if not bytes(records[timestamp:end:size]).isascii():
+        return 0
+    for position, column in enumerate(deltas, timestamp + 1):
+        if bytes(records[position:end:size]) != column:
+            return 0
+    return end
+
+
+def _end_of_any(records: Buffer, position: int, index: int, end_index: int) -> int:
+    """Where these records end, each looked at; written out without calls, it takes 0.2 µs a record."""
     expected = 0  # the zigzag form of a record's index
     try:
-        for expected in range(0, 2 * count, 2):
+        for expected in range(2 * index, 2 * end_index, 2):
             length = records[position]
             position += 1
             if length >= 128:
@@ -117,16 +168,15 @@ def _walk(records: Buffer, position: int, count: int) -> None:
                 if more >= 128:
                     delta, _ = read_uvarint(records, position + 1)
             # lengths and deltas are zigzag: even is positive; a key's, a value's and the headers' length must follow
-            if delta != expected or length & 1 or following - position < 5:
+            if delta != expected or length & 1 or following - position < SHORTEST_REST_BYTES:
                 _refuse_record(expected >> 1, delta, following - position)
             position = following
     except (IndexError, DecodeError) as error:
-        raise InvalidRecord(f"record {expected >> 1} of {count} is not what its length says: {error}") from error
-    if position != len(records):
-        raise InvalidRecord(f"{count} records end at byte {position} of {len(records)}")
+        raise InvalidRecord(f"record {expected >> 1} is not what its length says: {error}") from error
+    return position
 
 
 def _refuse_record(index: int, zigzag_delta: int, rest_bytes: int) -> None:
-    if zigzag_delta != index << 1 and rest_bytes >= 5:
+    if zigzag_delta != index << 1 and rest_bytes >= SHORTEST_REST_BYTES:
         raise CorruptBatch(f"record {index} has the offset delta {(zigzag_delta >> 1) ^ -(zigzag_delta & 1)}")
     raise InvalidRecord(f"record {index} is shorter than a record can be")
