@@ -90,8 +90,17 @@ def machine() -> dict[str, object]:
         "cpu": _first_value("cpuinfo", "model name"),
         "cpus": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "congestion_control": _congestion_control(),
         "load_average": [round(each, 2) for each in os.getloadavg()],
     }
+
+
+def _congestion_control() -> str:
+    """Of TCP, which decides how fast the loopback is: BBR has it wait by timers, with many connections for long."""
+    try:
+        return (PROC / "sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except FileNotFoundError:
+        return "unknown"
 
 
 def _first_value(file: str, field: str) -> str:

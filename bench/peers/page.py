@@ -71,7 +71,7 @@ def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
     yield _HEAD
     yield (
         f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
-        f"Python {here['python']}."
+        f"Python {here['python']}, TCP with {here['congestion_control']}."
     )
     if (disk := median_of(findings.results, DISK_ALONE, DISK, mib_per_second)) is not None:
         yield f"The disk takes {disk:,.0f} MiB/s when each 4 MiB are synced."

@@ -76,7 +76,7 @@ class LogReader:
         """
         selected = partition.select_tail(offset, max_bytes)
         if selected:
-            return None if any(batch.lease is None for batch in selected) else coalesce(selected)
+            return coalesce(selected) if _are_pooled(selected) else None
         if self.files is None or partition.closed:
             return None
         segment = partition.manifest.find(offset)
@@ -127,7 +127,7 @@ class LogReader:
 
     async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
         """These batches, or as many; none, if they were flushed while this one waited."""
-        if all(batch.lease is not None for batch in selected):
+        if _are_pooled(selected):
             return coalesce(selected)
         size_bytes = sum(batch.size_bytes for batch in selected)
         share = await self.ranges.budget.share(size_bytes, may_wait=may_wait)
@@ -285,6 +285,11 @@ class LogReader:
                 return -1
             footer = await self.footers.get_with_timestamps(segment)
         return footer.identity.max_timestamp_ms
+
+
+def _are_pooled(selected: Sequence[TailBatch]) -> bool:
+    """Whether memory has them all: the oldest batches are the first to give up their chunks."""
+    return selected[0].lease is not None
 
 
 def _has_moved(partition: Partition, segment: Segment, offset: int) -> bool:

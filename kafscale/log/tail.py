@@ -171,18 +171,26 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
     A partition fills its chunks in order, so a thousand small batches become a few dozen buffers.
     """
     slices = Slices()
-    start = end = 0
+    lease: Lease | None = None
+    start = end = 0  # of what neighbours have in it
+    batch = None
     for batch in batches:
+        if batch.lease is lease and batch.start == end:
+            end += batch.size_bytes
+            continue
+        if lease is not None and start < end:
+            slices.buffers.append(lease.view[start:end])
         lease = batch.lease
         assert lease is not None
-        if batch.start == end and slices.leases and lease is slices.leases[-1]:
-            end += batch.size_bytes
-            slices.buffers[-1] = lease.view[start:end]
+        lease.retain()
+        slices.leases.append(lease)
+        if batch.start == ALONE:
+            slices.buffers.append(batch.data)
+            start = end = 0
         else:
-            start = batch.start
-            end = start + batch.size_bytes
-            lease.retain()
-            slices.leases.append(lease)
-            slices.buffers.append(batch.data if start == ALONE else lease.view[start:end])
+            start, end = batch.start, batch.start + batch.size_bytes
+    if lease is not None and start < end:
+        slices.buffers.append(lease.view[start:end])
+    if batch is not None:
         slices.end_offset = batch.last_offset + 1
     return slices
