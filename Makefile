@@ -72,7 +72,7 @@ bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce
 	$(BIN)/python -m bench.consume
 
-bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes a quarter of an hour, writes docs/benchmarks
+bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes 20 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.claims
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows

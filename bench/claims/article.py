@@ -25,7 +25,7 @@ from bench.peers.plan import turns_of
 from bench.peers.run import PeersRun
 from bench.peers.startables import kafka_durable, own_brokers
 
-OPTIONS = RunOptions(seconds=6.0, warm_up_seconds=1.0, rounds=3)
+OPTIONS = RunOptions(seconds=20.0, warm_up_seconds=2.0, rounds=3)  # the start of the client is a second of each
 FIXED_BYTES_PER_SECOND = 150_000_000
 UNTHROTTLED = article()
 FIXED = article(records_per_second=FIXED_BYTES_PER_SECOND / ARTICLE_SETTING.record_bytes)
