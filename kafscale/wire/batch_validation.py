@@ -16,6 +16,7 @@ from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, Bat
 from kafscale.wire.primitives import Buffer, read_uvarint
 
 SHORTEST_REST_BYTES: Final = 5  # of a record from the last byte of its time delta on
+COPIED_MAX_BYTES: Final = 512  # of a record: slices of `bytes` are five times as fast as those of a memoryview
 ALIKE_MIN_COUNT: Final = 10  # checking fewer records one by one takes less
 DELTAS_OF_1_BYTE: Final = (bytes(range(0, 128, 2)),)
 DELTAS_OF_2_BYTES: Final = (
@@ -121,7 +122,7 @@ def _end_of_alike(records: Buffer, start: int, count: int, deltas: Sequence[byte
     """Where valid records of one size end; 0 if they are not all like that, and are to be looked at one by one.
 
     Meters, fixed schemas and benchmarks send such records. The n-th byte of each is one slice; others are found out by
-    the first ones. 150 records take 6 µs where they took 27. `deltas` are the bytes that offset deltas must have; a
+    the first ones. 150 records take 4 µs where they took 27. `deltas` are the bytes that offset deltas must have; a
     time delta must have one byte, which is 64 ms.
     """
     try:
@@ -133,6 +134,8 @@ def _end_of_alike(records: Buffer, start: int, count: int, deltas: Sequence[byte
     end = start + count * size
     if length & 1 or start + size - timestamp < SHORTEST_REST_BYTES or end > len(records):
         return 0
+    if size <= COPIED_MAX_BYTES:
+        records = bytes(records[:end])
     for position in range(start, attributes):
         if bytes(records[position:end:size]).count(records[position]) != count:
             return 0
