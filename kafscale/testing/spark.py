@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafscale.spark
+from kafscale.config import StoreUrl
 from kafscale.spark import packages
+from kafscale.spark.bucket import BucketOptions
+from kafscale.spark.catalog import Catalog
 from kafscale.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ SETTINGS = {
 }
 DRIVER_TIMEOUT_SECONDS = 90.0
 DAEMON_TIMEOUT_SECONDS = 90.0
+METADATA_TIMEOUT_SECONDS = 60.0
 
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master (\S+)")
@@ -159,6 +163,17 @@ def _await_line(process: subprocess.Popen[bytes], directory: Path, pattern: re.P
 def store_of(broker: BrokerProcess) -> str:
     """The option `store` for the bucket of a broker with default options."""
     return f"file:{broker.data_dir / 'bucket'}"
+
+
+def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
+    """Until a reader of the bucket knows the topic, which may be empty: by a checkpoint of metadata, within 10 s."""
+    catalog = Catalog(BucketOptions(url=StoreUrl.parse(store_of(broker))).open())
+    deadline = time.monotonic() + METADATA_TIMEOUT_SECONDS
+    while topic not in catalog.metadata.topics:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the bucket does not know topic {topic} after {METADATA_TIMEOUT_SECONDS} s")
+        time.sleep(0.1)
+        catalog.look_again()
 
 
 def flush(broker: BrokerProcess) -> None:

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafscale.testing.spark import flush, store_of
+from kafscale.testing.spark import flush, store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,
@@ -58,6 +58,7 @@ def topics(broker):
                 producer.produce("sparse", b"v", partition=partition, timestamp=int(at(each)))
         producer.flush()
         flush(broker)
+    wait_for_topic(broker, "empty")
 
 
 @pytest.fixture

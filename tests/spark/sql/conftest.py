@@ -13,12 +13,13 @@ PARTITIONS = 2
 @pytest.fixture(scope="module")
 def spark() -> Iterator[object]:
     from kafscale.spark.sql.failures import keep_pyspark_quiet
-    from kafscale.testing.spark import start_spark
+    from kafscale.testing.spark import end_jvm, start_spark
 
     session = start_spark(**{"spark.sql.python.filterPushdown.enabled": "true"})
     keep_pyspark_quiet()
     yield session
     session.stop()
+    end_jvm()  # those that come need jars
 
 
 @pytest.fixture(scope="module")
