@@ -46,7 +46,7 @@ def find_sources(
     `excluded` are left as they are.
     """
     first, size_bytes = 0, 0  # of the group that ends before `index`
-    passed_over: int | None = None  # where the first group begins that has less than `least_count`
+    passed_over = len(segments)  # where the first group begins that has less than `least_count`
     for index, segment in enumerate(segments):
         is_small = 2 * segment.size_bytes < target_bytes and segment.key not in excluded
         if index > first and not (
@@ -56,15 +56,15 @@ def find_sources(
             and segments[index - 1].last_offset + 1 == segment.base_offset
         ):
             if index - first >= least_count:
-                return Found(segments[first:index], first if passed_over is None else passed_over)
-            if index - first > 1 and passed_over is None:
-                passed_over = first
+                return Found(segments[first:index], min(first, passed_over))
+            if index - first > 1:
+                passed_over = min(first, passed_over)
             first, size_bytes = index, 0
         if is_small:
             size_bytes += segment.size_bytes
         else:
             first = index + 1
-    return Found(_worthwhile_end(segments[first:]), first if passed_over is None else passed_over)
+    return Found(_worthwhile_end(segments[first:]), min(first, passed_over))
 
 
 def _worthwhile_end(group: Sequence[Segment]) -> Sequence[Segment]:
