@@ -22,7 +22,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "place in the chunk pool": ("Partition.place_nowait", "Partition._lease_chunk", "ChunkPool."),
     "sequences, offsets, tail, queue for the log": ("ProducerStates.", "Partition.append", "Wal.append", "Tail.append"),
     "encode the log's entries": ("encode (kafscale/log/wal_format",),
-    "write-ahead log: write and sync": ("RealDisk._write_and_sync", "_write (kafscale/log/disk", "_unwritten"),
+    "write-ahead log: write and sync": ("DirectWriter.", "RealDisk._write", "_write (kafscale/log/disk", "_unwritten"),
     "write-ahead log: high watermarks, per group": ("Log.on_durable", "Partition.on_durable", "Wal.", "RealDisk."),
     "encode the replies": ("encode", "response_frame", "ErrorCounter.", "_Shape."),
     "send": ("SocketTransport.send",),
