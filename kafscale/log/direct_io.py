@@ -16,7 +16,6 @@ import errno
 import logging
 import mmap
 import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -113,7 +112,7 @@ class DirectWriter:
     @classmethod
     def open(cls) -> DirectWriter | None:
         """None where the kernel has nothing of the kind, or no more of it."""
-        if sys.platform != "linux" or platform.machine() not in _SYSTEM_CALLS:
+        if sys.platform != "linux" or os.uname().machine not in _SYSTEM_CALLS:
             return None
         writer = cls()
         if writer._call(_SETUP, ctypes.c_long(1), ctypes.byref(writer._context)) < 0:
@@ -194,7 +193,7 @@ class DirectWriter:
         return self._call(_GET_EVENTS, self._context, none, one, ctypes.byref(self._result), at_once) > 0
 
     def _call(self, name: int, *arguments: object) -> int:
-        return int(self._library.syscall(ctypes.c_long(_SYSTEM_CALLS[platform.machine()][name]), *arguments))
+        return int(self._library.syscall(ctypes.c_long(_SYSTEM_CALLS[os.uname().machine][name]), *arguments))
 
     def _give_up(self, error_number: int) -> None:
         self.usable = False

@@ -12,19 +12,18 @@ of a file in the page cache, 6.6 ms of CPU in place of 3.3.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
 import zipimport
 
+from kafscale.malloc import keep_freed_memory
+
 WORKER_VARIABLE = "SPARK_REUSE_WORKER"  # set by Spark in workers that run more than one task
 SPARKS_OWN = ("pyspark", "py4j")
 SPARKS_JAR = "spark-core_"
 
-# mallopt(3): blocks of up to so much are not mapped and unmapped one by one, and so much is kept of what was freed.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-TRIM_BYTES, MMAP_BYTES = 64 << 20, 32 << 20  # the latter is the most that is allowed
+KEPT_FREED_BYTES, KEPT_BLOCK_MAX_BYTES = 64 << 20, 32 << 20
 
 
 def ease_next_call() -> None:
@@ -43,15 +42,7 @@ def ease_next_call() -> None:
             del sys.path_importer_cache[path]
     if not gc.get_freeze_count():
         gc.freeze()
-        _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    """Does nothing where the C library is not glibc."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
-        mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+        keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
 
 
 def _archive_of(name: str) -> str | None:
