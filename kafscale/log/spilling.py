@@ -19,6 +19,9 @@ from kafscale.log.partition import Partition
 from kafscale.metrics import Counter
 
 PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
+# A producer waits, and no flush has succeeded for so long. One that merely waits, since producers are faster than the
+# store, waits on: what is spilled must be read back, and flushes would fall behind for good, until the log is full.
+STALLED_BEFORE_PRODUCER_SECONDS = 0.5
 STALLED_SECONDS = 2.0  # no flush has succeeded for so long: spill before a producer has to wait
 SPILL_DOWN_TO_FRACTION = 0.5  # of the pool
 SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a microsecond for each
@@ -49,9 +52,10 @@ class Spiller:
                 await self._spill()
 
     def _is_needed(self) -> bool:
-        if not self.pool.under_pressure or self.pool.waiting_count:
-            return bool(self.pool.waiting_count)
-        return self.flusher.leaves_to_spilling or self.flusher.stalled_seconds() >= STALLED_SECONDS
+        stalled_seconds = self.flusher.stalled_seconds()
+        if self.pool.waiting_count:
+            return self.flusher.leaves_to_spilling or stalled_seconds >= STALLED_BEFORE_PRODUCER_SECONDS
+        return self.pool.under_pressure and (self.flusher.leaves_to_spilling or stalled_seconds >= STALLED_SECONDS)
 
     async def _spill(self) -> None:
         """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""

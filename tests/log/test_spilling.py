@@ -109,6 +109,23 @@ async def test_nothing_is_spilled_while_flushes_keep_up(autojump_clock, store):
         assert spilled_bytes == 0
 
 
+async def test_producers_that_outpace_flushes_wait_for_them_and_nothing_is_spilled(autojump_clock, store):
+    """What was spilled had to be read back, so flushes fell behind for good, until the log was full."""
+    store.delay(KFS, 0.4)
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log, trio.open_nursery() as nursery:
+
+        async def produce_many(first_number: int) -> None:
+            for number in range(first_number, first_number + 400, PARTITIONS_COUNT):
+                await produce(log, number)
+
+        for number in range(PARTITIONS_COUNT):
+            nursery.start_soon(produce_many, number)
+        await trio.sleep(10)
+        pool = log.log.pool
+        found = pool.waiting_count > 0, log.log.spiller.spilled_bytes.value
+        assert found == (True, 0)
+
+
 async def test_a_stalled_store_makes_room_before_a_producer_waits(autojump_clock, store):
     store.hold(KFS)
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
