@@ -7,7 +7,6 @@ where a sync is quicker than the window it gathers nothing by waiting, and does 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -88,9 +87,10 @@ class SlowerDisk(RealDisk):
 
     added_seconds: float = attrs.field(kw_only=True)
 
-    def _write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
-        super()._write_and_sync(name, buffers, position)
-        time.sleep(self.added_seconds)
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        await super().write_and_sync(name, buffers, position)
+        with trio.CancelScope(shield=True):  # a write that has begun is not cancelled
+            await trio.sleep(self.added_seconds)
 
 
 async def _append_all(wal_class: type[Wal], disk: RealDisk, window_seconds: float) -> dict[str, float]:

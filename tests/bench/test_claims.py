@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 
 import attrs
 import pytest
+import trio
 from click.testing import CliRunner
 
-from bench.claims import k2, k6
+from bench.claims import k2, k6, l2
 from bench.claims.__main__ import main
 from bench.claims.claim import Finding, Variant, known_rows, load
 from bench.claims.files import DOCS, Done, save, saved
@@ -18,6 +19,7 @@ from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
 from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
+from kafscale.log.direct_io import PAGE_BYTES
 
 PASSED = Suite(
     variants=[Variant(name="it holds", figures={"cases": 1})], cases_count=1, failed_count=0, counted=Counter()
@@ -59,6 +61,15 @@ SMALL = {
     "l5": {"measure": lambda setup: OUTCOME},
     "l4": {"ROUNDS_COUNT": 1, "WARM_UP_SECONDS": 0.05, "RUN_SECONDS": 0.1, **HERE},
 }
+
+
+async def test_the_slower_disk_of_l2_is_slower_however_the_log_is_written(tmp_path):
+    disk = l2.SlowerDisk(tmp_path, added_seconds=0.05)
+    await disk.create("a", PAGE_BYTES, b"")
+    began = trio.current_time()
+    await disk.write_and_sync("a", [bytes(PAGE_BYTES)], 0)
+    assert trio.current_time() - began >= 0.05
+    disk.close()
 
 
 def test_every_module_of_a_row_names_itself_and_says_what_it_does():
