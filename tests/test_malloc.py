@@ -5,7 +5,7 @@ import sys
 import pytest
 
 FAULTS = """
-import ctypes, resource
+import resource
 from kafscale.malloc import keep_freed_memory
 if {kept}:
     keep_freed_memory(kept_bytes=4 << 20, block_max_bytes=1 << 20)

@@ -7,6 +7,10 @@ takes 15 to 50 us, and the kernel tells it by an eventfd when the bytes are on t
 
 The blocks that a direct write takes are whole ones in aligned memory, so the bytes are copied once, as they would be
 into the page cache. A file is written front to back: what the last page of a write had is written again by the next.
+
+One slice is under way at a time, so that others find a short queue at the disk, and the copy stays in the processor's
+cache. 960KiB/5/1: 978 and 1,007 MiB/s, p99 9 ms; with four slices of 1 MiB at a time, or one of 8 MiB, 720 to 830
+MiB/s, 18 to 39 ms, as flushes did not keep up; by threads 916 to 1,038 MiB/s, 9 to 11 ms.
 """
 
 from __future__ import annotations
@@ -17,24 +21,23 @@ import logging
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import attrs
 import trio
 
 from kafscale.store.base import Buffer
+from kafscale.store.slices import SLICE_BYTES, slices
 
 PAGE_BYTES: Final = mmap.PAGESIZE
-# Of one request to the kernel, one at a time, so that others find a short queue at the disk, and the copy stays in the
-# processor's cache. 960KiB/5/1: 978 and 1,007 MiB/s, p99 9 ms; with four slices at a time, or one of 8 MiB, 720 to 830
-# MiB/s, 18 to 39 ms, as flushes did not keep up; by threads 916 to 1,038 MiB/s, 9 to 11 ms.
-SLICE_BYTES: Final = 1 << 20
 AT_ONCE_MAX_COUNT: Final = 16  # writes in succession that were done when they were handed over
 
 _SETUP, _DESTROY, _SUBMIT, _GET_EVENTS = range(4)
 _SYSTEM_CALLS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 _PWRITE: Final = 1  # IOCB_CMD_PWRITE
+_NONE, _ONE = ctypes.c_long(0), ctypes.c_long(1)
+_NO_TIME: Final = (ctypes.c_long * 2)()  # a timespec of zeros
 _RESULT_FLAG: Final = 1  # IOCB_FLAG_RESFD
 _NOT_SUPPORTED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -71,12 +74,6 @@ class _Result(ctypes.Structure):
     )
 
 
-class _NoTime(ctypes.Structure):
-    """`struct timespec` of zeros."""
-
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
 @attrs.define(eq=False)
 class DirectFile:
     """A file, every write to which is synced. `last_page` is that of the last write, which went to `end`."""
@@ -100,12 +97,14 @@ class DirectFile:
 class DirectWriter:
     """One write at a time. `usable` becomes False for good where the file system has no such writes."""
 
+    _numbers: Sequence[int]  # of the system calls
     usable: bool = attrs.field(default=True, init=False)
     _library: ctypes.CDLL = attrs.field(factory=lambda: ctypes.CDLL(None, use_errno=True), init=False)
     _context: ctypes.c_ulong = attrs.field(factory=ctypes.c_ulong, init=False)
     _event: int = attrs.field(default=-1, init=False)
     _slice: memoryview = attrs.field(init=False)  # aligned, as what is mapped is
     _request: _Request = attrs.field(factory=_Request, init=False)
+    _requests: ctypes.Array[Any] = attrs.field(init=False)  # that one
     _result: _Result = attrs.field(factory=_Result, init=False)
     _at_once_count: int = attrs.field(default=0, init=False)
 
@@ -114,8 +113,8 @@ class DirectWriter:
         """None where the kernel has nothing of the kind, or no more of it."""
         if sys.platform != "linux" or os.uname().machine not in _SYSTEM_CALLS:
             return None
-        writer = cls()
-        if writer._call(_SETUP, ctypes.c_long(1), ctypes.byref(writer._context)) < 0:
+        writer = cls(_SYSTEM_CALLS[os.uname().machine])
+        if writer._call(_SETUP, _ONE, ctypes.byref(writer._context)) < 0:
             return None
         memory = mmap.mmap(-1, SLICE_BYTES)
         writer._slice = memoryview(memory)
@@ -123,6 +122,7 @@ class DirectWriter:
         request = writer._request
         request.opcode, request.buffer = _PWRITE, ctypes.addressof(ctypes.c_char.from_buffer(memory))
         request.flags, request.result_descriptor = _RESULT_FLAG, writer._event
+        writer._requests = (ctypes.POINTER(_Request) * 1)(ctypes.pointer(request))
         return writer
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class DirectWriter:
         if not size_bytes or size_bytes % PAGE_BYTES:
             return False
         with trio.CancelScope(shield=True):
-            for parts in _cut([head, *buffers]):
+            for parts in slices([head, *buffers]):
                 size_bytes = 0
                 for part in parts:
                     start, size_bytes = size_bytes, size_bytes + len(part)
@@ -171,7 +171,7 @@ class DirectWriter:
     async def _write_slice(self, descriptor: int, size_bytes: int, position: int) -> bool:
         request = self._request
         request.descriptor, request.size, request.offset = descriptor, size_bytes, position
-        if self._call(_SUBMIT, self._context, ctypes.c_long(1), ctypes.byref(ctypes.pointer(request))) == 1:
+        if self._call(_SUBMIT, self._context, _ONE, self._requests) == 1:
             self._at_once_count += 1
             while not self._is_done():
                 self._at_once_count = 0
@@ -189,29 +189,11 @@ class DirectWriter:
         return written_bytes == size_bytes
 
     def _is_done(self) -> bool:
-        none, one, at_once = ctypes.c_long(0), ctypes.c_long(1), ctypes.byref(_NoTime())
-        return self._call(_GET_EVENTS, self._context, none, one, ctypes.byref(self._result), at_once) > 0
+        return self._call(_GET_EVENTS, self._context, _NONE, _ONE, ctypes.byref(self._result), _NO_TIME) > 0
 
     def _call(self, name: int, *arguments: object) -> int:
-        return int(self._library.syscall(ctypes.c_long(_SYSTEM_CALLS[os.uname().machine][name]), *arguments))
+        return int(self._library.syscall(ctypes.c_long(self._numbers[name]), *arguments))
 
     def _give_up(self, error_number: int) -> None:
         self.usable = False
         logger.info("the write-ahead log is written by threads, not directly: %s", os.strerror(error_number))
-
-
-def _cut(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers, cut where slices end."""
-    parts: list[Buffer] = []
-    room = SLICE_BYTES
-    for buffer in buffers:
-        while len(buffer) >= room:
-            view = memoryview(buffer)
-            parts.append(view[:room])
-            yield parts
-            buffer, parts, room = view[room:], [], SLICE_BYTES
-        if buffer:
-            parts.append(buffer)
-            room -= len(buffer)
-    if parts:
-        yield parts

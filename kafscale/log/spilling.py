@@ -52,10 +52,10 @@ class Spiller:
                 await self._spill()
 
     def _is_needed(self) -> bool:
-        stalled_seconds = self.flusher.stalled_seconds()
-        if self.pool.waiting_count:
-            return self.flusher.leaves_to_spilling or stalled_seconds >= STALLED_BEFORE_PRODUCER_SECONDS
-        return self.pool.under_pressure and (self.flusher.leaves_to_spilling or stalled_seconds >= STALLED_SECONDS)
+        patience_seconds = STALLED_BEFORE_PRODUCER_SECONDS if self.pool.waiting_count else STALLED_SECONDS
+        return (self.pool.under_pressure or self.pool.waiting_count > 0) and (
+            self.flusher.leaves_to_spilling or self.flusher.stalled_seconds() >= patience_seconds
+        )
 
     async def _spill(self) -> None:
         """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import mmap
 import random
 import time
 from collections import deque
@@ -33,6 +32,7 @@ import attrs
 import trio
 
 from kafscale.errors import StorageFailed
+from kafscale.log.direct_io import PAGE_BYTES
 from kafscale.log.disk import Disk
 from kafscale.log.wal_format import (
     ENTRY_HEADER_BYTES,
@@ -58,7 +58,6 @@ WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that wai
 CROWDED_ENTRIES_COUNT = 250_000
 KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
-PAGE_BYTES = mmap.PAGESIZE
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)

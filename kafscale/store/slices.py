@@ -16,7 +16,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -39,7 +39,7 @@ class SliceWriter:
         size_bytes = sum(memoryview(part).nbytes for part in parts)
         written_bytes = 0
         direct = size_bytes >= SLICE_BYTES and _set_direct(descriptor)
-        for buffers in _slices(parts):
+        for buffers in slices(memoryview(part).cast("B") for part in parts):
             between_slices()
             with self.lock:
                 slice_bytes = sum(map(len, buffers))
@@ -54,7 +54,7 @@ class SliceWriter:
                         os.fdatasync(descriptor)
                         _leave_page_cache(descriptor, written_bytes)
 
-    def _write_directly(self, descriptor: int, buffers: Sequence[memoryview]) -> bool:
+    def _write_directly(self, descriptor: int, buffers: Sequence[Buffer]) -> bool:
         """False if the file system wants it otherwise, or the disk is about to be full."""
         fill(self._slice, buffers)
         try:
@@ -78,26 +78,23 @@ def _unset_direct(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
 
 
-def _slices(parts: Sequence[Buffer]) -> Iterator[list[memoryview]]:
-    """The parts cut up and gathered into lists of SLICE_BYTES, and of what is left."""
-    gathered: list[memoryview] = []
+def slices(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+    """The parts, of bytes each, cut up and gathered into lists of SLICE_BYTES, and of what is left."""
+    gathered: list[Buffer] = []
     room_bytes = SLICE_BYTES
     for part in parts:
-        view = memoryview(part).cast("B")
-        while view:
-            piece = view[:room_bytes]
-            view = view[len(piece) :]
-            gathered.append(piece)
-            room_bytes -= len(piece)
-            if not room_bytes:
-                yield gathered
-                gathered = []
-                room_bytes = SLICE_BYTES
+        while len(part) >= room_bytes:
+            view = memoryview(part)
+            yield [*gathered, view[:room_bytes]]
+            part, gathered, room_bytes = view[room_bytes:], [], SLICE_BYTES
+        if part:
+            gathered.append(part)
+            room_bytes -= len(part)
     if gathered:
         yield gathered
 
 
-def _write_all(descriptor: int, buffers: Sequence[memoryview]) -> None:
+def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
     for start in range(0, len(buffers), _BUFFERS_MAX_COUNT):
         some = buffers[start : start + _BUFFERS_MAX_COUNT]
         written_bytes = os.writev(descriptor, some)
