@@ -37,7 +37,9 @@ SECONDS_PER_MILLION_ROWS = 5.0  # of a query on one source, on two cores: for th
 
 @click.command()
 @click.option("--rows", default=ROWS_100, show_default=True, help="Of a topic of 100 B values; of 1 KiB, a third.")
-@click.option("--rounds", default=3, show_default=True, help="Of each query on each source, after one to warm up.")
+@click.option(
+    "--rounds", default=3, show_default=True, help="Of each query on each source, after one to warm up; at least."
+)
 @click.option(
     "--query", "names", multiple=True, type=click.Choice([query.name for query in QUERIES]), help="Only these."
 )
@@ -117,7 +119,7 @@ class _Run:
         for result in contest.rounds(shape, rounds):
             results.append(result)
             click.echo(
-                f"{shape}: {result.query}, round {result.round + 1} of {rounds}, {result.source}: "
+                f"{shape}: {result.query}, round {result.round + 1}, {result.source}: "
                 f"{result.seconds:.2f} s, {result.rows_per_second:,.0f} rows/s",
                 err=True,
             )

@@ -1,11 +1,16 @@
 """The data, the tables and the page of `make bench-spark`, without Spark."""
 
+from collections import Counter
+from types import SimpleNamespace
+
+from bench.spark import rounds
 from bench.spark.costs import Costs, Planned
 from bench.spark.data import DAY_MS, Shape, batches_of
 from bench.spark.decoder import Decoded
 from bench.spark.page import save_part, saved_part, together, write_page
-from bench.spark.rounds import Result
-from bench.spark.sources import BUCKET, KAFKA, QUERIES
+from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS, Contest, Result
+from bench.spark.session import Used
+from bench.spark.sources import BUCKET, KAFKA, QUERIES, Query
 from bench.spark.tables import Outcome
 from kafscale.wire.records import iterate_records
 
@@ -73,3 +78,34 @@ def test_a_run_that_was_broken_off_goes_on_with_what_it_has(tmp_path):
     save_part(outcome(), path)
     assert list(saved_part(path).results) == outcome().results
     assert list(saved_part(path).costs) == outcome().costs
+
+
+class Clock:
+    """Stands still until somebody says how long something took."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_short_queries_are_repeated_until_chance_weighs_little(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(rounds, "time", clock)
+
+    def query(name: str, seconds: float) -> Query:
+        def run(frame: object) -> None:
+            clock.now += seconds
+
+        return Query(name=name, title=name, run=run)
+
+    def source(name: str) -> SimpleNamespace:
+        broker = SimpleNamespace(usage=lambda: SimpleNamespace(cpu_seconds=None))
+        return SimpleNamespace(name=name, broker=broker, load=lambda *args, **kwargs: None)
+
+    spark = SimpleNamespace(used=lambda: Used(jvm_seconds=0, python_seconds=0))
+    queries = [query("long", SHORT_SECONDS), query("short", SHORT_SECONDS / 10), query("tiny", SHORT_SECONDS / 1000)]
+    contest = Contest(spark=spark, sources=[source(KAFKA), source(BUCKET)], queries=queries)
+    counts = Counter((each.query, each.source) for each in contest.rounds(SHAPE, 3))
+    expected = {"long": 3, "short": 5, "tiny": MAX_ROUNDS}
+    assert counts == {(name, source): count for name, count in expected.items() for source in (KAFKA, BUCKET)}
