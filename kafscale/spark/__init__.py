@@ -4,7 +4,10 @@
     spark.read.format("kafscale").option("store", "s3://bucket/prefix").option("subscribe", "orders").load()
 
 Import it before the session is made: its workers then run the same Python, in which KafScale is installed, unless
-PYSPARK_PYTHON says otherwise. What is imported here does not import pyspark.
+PYSPARK_PYTHON says otherwise, and Spark talks to them through Unix domain sockets, unless PYSPARK_UDS_MODE or
+`spark.python.unix.domain.socket.enabled` say otherwise. Through TCP, Spark's default, each task begins 40 ms later:
+Spark sends it in two pieces, and TCP holds the second one back (Nagle's algorithm) until the first is acknowledged,
+which takes so long (delayed acknowledgement). What is imported here does not import pyspark.
 """
 
 from __future__ import annotations
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-
-
 LAZY = {  # what is imported with pyspark
     "from_registry": "registry_column",
     "split_values": "registry_column",
@@ -33,6 +34,17 @@ def __getattr__(name: str) -> Any:
     if name in LAZY:
         return getattr(import_module(f"kafscale.spark.{LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _talk_through_unix_sockets() -> None:
+    """Tell pyspark and its JVM, which must both know: not if there is one already, which would not hear of it."""
+    context = sys.modules.get("pyspark.core.context")
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM starts this process
+    if not is_submitted and (context is None or context.SparkContext._gateway is None):
+        os.environ.setdefault("PYSPARK_UDS_MODE", "true")
+
+
+_talk_through_unix_sockets()
 
 
 def register(spark: SparkSession) -> None:

@@ -46,3 +46,27 @@ def test_workers_run_this_python_unless_told(monkeypatch, before, after):
     program = "import kafscale.spark, os; print(os.environ['PYSPARK_PYTHON'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == after
+
+
+WITH_JVM = "from pyspark import SparkContext; SparkContext._gateway = object(); "
+
+
+@pytest.mark.parametrize(
+    ("before", "environ", "after"),
+    [
+        ("", {}, "true"),
+        ("", {"PYSPARK_UDS_MODE": "false"}, "false"),
+        ("", {"PYSPARK_GATEWAY_PORT": "1"}, "None"),
+        pytest.param("from pyspark import SparkContext; ", {}, "true", marks=pytest.mark.spark),
+        pytest.param(WITH_JVM, {}, "None", marks=pytest.mark.spark),
+    ],
+)
+def test_a_jvm_that_is_there_already_is_talked_to_as_it_was_started(monkeypatch, before, environ, after):
+    """Only pyspark would know of another way, and lose what tasks add to accumulators."""
+    for name in ("PYSPARK_UDS_MODE", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    program = f"{before}import kafscale.spark, os; print(os.environ.get('PYSPARK_UDS_MODE'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == after
