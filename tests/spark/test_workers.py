@@ -87,3 +87,29 @@ def test_a_worker_does_not_ask_for_the_memory_of_a_get_anew_each_time():
     program = [sys.executable, "-c", FAULTS_PROGRAM]
     found = subprocess.run(program, env=environ, capture_output=True, text=True, check=True).stdout
     assert int(found) < 1000  # 4,096 pages
+
+
+IDLE_PROGRAM = """
+import socket, sys, types
+from kafscale.spark.workers import ease_next_call
+
+main = types.ModuleType("worker_of_spark")
+main.handle_worker_exception = lambda exc, outfile, *options: print("told", exc, *options)
+sys.modules["worker_of_spark"] = main
+sys.argv = ["daemon.py", "worker_of_spark"]
+ease_next_call()
+ours, sparks = socket.socketpair()
+outfile = ours.makefile("wb")
+main.handle_worker_exception(ValueError("of a task"), outfile, True)
+sparks.close()
+main.handle_worker_exception(EOFError(), outfile)
+print("not reached")
+"""
+
+
+def test_a_worker_that_spark_has_left_ends_without_a_word():
+    """Spark closes the socket of an idle worker, which told of a broken pipe on the user's terminal."""
+    environ = environ_of(SPARK_REUSE_WORKER="1", PYTHONUNBUFFERED="1")
+    program = [sys.executable, "-c", IDLE_PROGRAM]
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("told of a task True\n", "")
