@@ -78,7 +78,7 @@ bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on agains
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
-bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 15 minutes, writes docs/benchmarks
+bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks

@@ -26,7 +26,9 @@ One run on one machine, one Spark (`local[2]`), the same records in Apache Kafka
 and workers get warm, is not counted. Queries that are short are repeated until both sources together have taken
 {SHORT_SECONDS:.0f} s, {MAX_ROUNDS} rounds at most. Medians of the rounds; the spread is from the least to the most
 seconds. What is compared are the seconds from `load()` to the result, so planning is in them. The records are spread
-evenly over a day, in uncompressed batches of 16 KiB as Kafka's producer fills them by default.
+evenly over a day, in uncompressed batches of 16 KiB as Kafka's producer fills them by default. Spark talks to its
+Python workers through Unix domain sockets, as it does where `kafscale.spark` is imported before the session; Kafka's
+source has no workers.
 """
 
 _READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
