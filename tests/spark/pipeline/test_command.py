@@ -16,7 +16,7 @@ import pytest
 
 from kafscale.testing.pipelines import group_of, pipeline_command
 from kafscale.testing.process import interruptible
-from kafscale.testing.spark import environ_of, store_of
+from kafscale.testing.spark import environ_of, store_of, wait_for_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("iceberg")]
 
@@ -112,8 +112,9 @@ def test_run_once_then_status_then_maintain(topic, produce, write):
     ]
 
 
-def test_validate_shows_all_and_ends_with_1_if_anything_is_missing(topic, produce, write):
+def test_validate_shows_all_and_ends_with_1_if_anything_is_missing(broker, topic, produce, write):
     produce(topic, [(0, None, b"v")])
+    wait_for_topic(broker, topic)  # and its empty partition
     there = f"{{topic: {topic}, table: db.{topic}}}"
     code, out, err = run("validate", write(there))
     assert (code, err) == (0, "")
