@@ -14,9 +14,8 @@ from bench.spark.session import Spark
 from bench.spark.sources import Query, Source
 from kafscale.config.units import MIB
 
-SHORT_SECONDS = (
-    5.0  # a query is repeated until it took so long on all sources together: chance weighs most on short ones
-)
+# A query is repeated until it took so long on all sources together: chance weighs most on short ones.
+SHORT_SECONDS = 5.0
 MAX_ROUNDS = 15
 
 

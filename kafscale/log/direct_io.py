@@ -157,14 +157,14 @@ class DirectWriter:
             return False
         with trio.CancelScope(shield=True):
             for parts in slices([head, *buffers]):
-                size_bytes = 0
+                slice_bytes = 0  # not by `kafscale.store.blocks.fill`: 114 us for 128 small parts, this takes 8
                 for part in parts:
-                    start, size_bytes = size_bytes, size_bytes + len(part)
-                    self._slice[start:size_bytes] = part
-                if not await self._write_slice(file.descriptor, size_bytes, position):
+                    start, slice_bytes = slice_bytes, slice_bytes + len(part)
+                    self._slice[start:slice_bytes] = part
+                if not await self._write_slice(file.descriptor, slice_bytes, position):
                     return False
-                position += size_bytes
-        file.last_page = bytes(self._slice[size_bytes - PAGE_BYTES : size_bytes])
+                position += slice_bytes
+        file.last_page = bytes(self._slice[slice_bytes - PAGE_BYTES : slice_bytes])
         file.end = position
         return True
 

@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+def _talk_through_unix_sockets() -> None:
+    """Tell pyspark and its JVM, which must both know: not if there is one already, which would not hear of it."""
+    context = sys.modules.get("pyspark.core.context")
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM starts this process
+    if not is_submitted and (context is None or context.SparkContext._gateway is None):
+        os.environ.setdefault("PYSPARK_UDS_MODE", "true")
+
+
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+_talk_through_unix_sockets()
+
 LAZY = {  # what is imported with pyspark
     "from_registry": "registry_column",
     "split_values": "registry_column",
@@ -34,17 +45,6 @@ def __getattr__(name: str) -> Any:
     if name in LAZY:
         return getattr(import_module(f"kafscale.spark.{LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _talk_through_unix_sockets() -> None:
-    """Tell pyspark and its JVM, which must both know: not if there is one already, which would not hear of it."""
-    context = sys.modules.get("pyspark.core.context")
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM starts this process
-    if not is_submitted and (context is None or context.SparkContext._gateway is None):
-        os.environ.setdefault("PYSPARK_UDS_MODE", "true")
-
-
-_talk_through_unix_sockets()
 
 
 def register(spark: SparkSession) -> None:
