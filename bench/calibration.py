@@ -43,6 +43,7 @@ def exchanges_per_second(exchange: Exchange, seconds: float) -> float:
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(exchange, there), daemon=True)
     process.start()
+    there.close()  # so that its end is seen here
     try:
         with socket.create_connection(("127.0.0.1", here.recv())) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -54,16 +55,23 @@ def exchanges_per_second(exchange: Exchange, seconds: float) -> float:
 
 
 def _exchange(connection: socket.socket, exchange: Exchange, seconds: float) -> float:
-    """The client: sends again what has been answered, and in the end waits for all."""
+    """The client: sends again what has been answered, and in the end waits for all.
+
+    The clock is read once a turn: if time ran out between two looks at it, nothing would be sent and an answer waited
+    for all the same.
+    """
     request, reply = bytes(exchange.request_bytes), bytearray(max(READ_BYTES, exchange.reply_bytes))
     sent_count = answered_count = received_bytes = 0
     began = perf_counter()
-    while perf_counter() - began < seconds or answered_count < sent_count:
-        due_count = exchange.in_flight - (sent_count - answered_count) if perf_counter() - began < seconds else 0
+    while (goes_on := perf_counter() - began < seconds) or answered_count < sent_count:
+        due_count = exchange.in_flight - (sent_count - answered_count) if goes_on else 0
         if due_count:
             connection.sendall(request * due_count)
             sent_count += due_count
-        received_bytes += connection.recv_into(reply)
+        count = connection.recv_into(reply)
+        if not count:
+            raise RuntimeError("the other process of the calibration loop has ended")
+        received_bytes += count
         answered_count = received_bytes // exchange.reply_bytes
     return answered_count / (perf_counter() - began)
 
