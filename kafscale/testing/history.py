@@ -12,11 +12,14 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
     gap                    a poll that went on behind an offset that it had not read
     non-monotonic poll     a poll that went back
     offset moved back      a high watermark or log start that was further before, or is behind what was acknowledged
+    deleted unasked        a log start behind what anybody wanted deleted
+    deleted and read       a poll that got what was deleted before it began
     lost commit            a group's offset older than what was acknowledged, or never committed
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
-one of its key, or nobody knows what was there. There are no transactions. Not for several threads.
+one of its key, or nobody knows what was there, and below what a client wanted deleted. There are no transactions. Not for
+several threads.
 """
 
 from __future__ import annotations
@@ -41,7 +44,12 @@ class Kind(Enum):
     GAP = "gap"
     NON_MONOTONIC_POLL = "non-monotonic poll"
     MOVED_BACK = "offset moved back"
+    DELETED_UNASKED = "deleted unasked"
+    DELETED_AND_READ = "deleted and read"
     LOST_COMMIT = "lost commit"
+
+
+_Finding = tuple[Kind, str]
 
 
 @attrs.frozen
@@ -94,6 +102,9 @@ class _Partition:
     acknowledged: list[_Acknowledged] = attrs.field(factory=list)
     runs: dict[str, list[list[Read]]] = attrs.field(factory=dict)  # by consumer, each from where it sought on
     offsets: list[_Offset] = attrs.field(factory=list)
+    deletable_before: float = 0  # what anybody wanted deleted
+    deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
+    deleted_wrongly: list[_Finding] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
@@ -139,12 +150,16 @@ class History:
             now = self.now()
             found.offsets.append(_Offset("high watermark", offset + 1, now, now))
 
-    def polled(self, consumer: str, partition: str, records: Sequence[Read]) -> None:
-        """A consumer got these, in this order."""
+    def polled(self, consumer: str, partition: str, records: Sequence[Read], *, began: int = 0) -> None:
+        """A consumer got these, in this order; from a broker that was asked at `began`, or from elsewhere."""
+        found = self._partitions[partition]
         if records:
-            self.note(f"polled {partition} {consumer} {records[0].offset} to {records[-1].offset}")
-        runs = self._partitions[partition].runs.setdefault(consumer, [[]])
-        runs[-1].extend(records)
+            first = records[0].offset
+            self.note(f"polled {partition} {consumer} {first} to {records[-1].offset}")
+            for each in found.deletions:
+                if each.ended < began and first < each.offset:
+                    found.deleted_wrongly.append((Kind.DELETED_AND_READ, f"{consumer} read {first}, {each.name}"))
+        found.runs.setdefault(consumer, [[]])[-1].extend(records)
 
     def sought(self, consumer: str, partition: str) -> None:
         """The consumer's next poll may begin anywhere."""
@@ -153,9 +168,25 @@ class History:
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
         """A reply to a request that was sent at `began` named these."""
         self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
-        offsets = self._partitions[partition].offsets
-        offsets.append(_Offset("log start", log_start_offset, began, self.now()))
-        offsets.append(_Offset("high watermark", high_watermark, began, self.now()))
+        found = self._partitions[partition]
+        found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
+        found.offsets.append(_Offset("high watermark", high_watermark, began, self.now()))
+        if log_start_offset > found.deletable_before:
+            detail = f"the log starts at {log_start_offset}, {found.deletable_before} was wanted"
+            found.deleted_wrongly.append((Kind.DELETED_UNASKED, detail))
+
+    def deleting(self, partition: str, before_offset: float) -> None:
+        """Somebody is about to have deleted what is before an offset, or lets retention delete what it likes: inf."""
+        self.note(f"deleting {partition} before {before_offset}")
+        found = self._partitions[partition]
+        found.deletable_before = max(found.deletable_before, before_offset)
+
+    def deleted(self, partition: str, log_start_offset: int) -> None:
+        """The broker has acknowledged it."""
+        self.note(f"deleted {partition} before {log_start_offset}")
+        found, now = self._partitions[partition], self.now()
+        found.offsets.append(_Offset("log start", log_start_offset, now, now))
+        found.deletions.append(_Offset(f"deleted before {log_start_offset}", log_start_offset, now, now))
 
     def committing(self, group: str, partition: str, offset: int) -> None:
         """The group's only committer is about to commit an offset, not less than any before."""
@@ -189,10 +220,8 @@ class History:
         for name, partition in sorted(self._partitions.items()):
             for check in (_written, _placed, _ordered, _read, _moved):
                 found += [Anomaly(kind, name, detail) for kind, detail in check(partition)]
+            found += [Anomaly(kind, name, detail) for kind, detail in partition.deleted_wrongly]
         return found
-
-
-_Finding = tuple[Kind, str]
 
 
 def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
@@ -206,7 +235,8 @@ def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
 def _written(partition: _Partition) -> Iterator[_Finding]:
     """Everything acknowledged must have been read, as far as anybody has read."""
     values = _values_by_offset(partition)
-    removable = _removable_offsets(partition, values)
+    removable = _compacted_offsets(partition, values)
+    log_start_offset = max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
     seen = set().union(*values.values())
     last_read = max(values, default=-1)
     last_number: Counter[str] = Counter()
@@ -215,6 +245,8 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
         last_number[sent.producer] = max(last_number[sent.producer], sent.number)
     for each in partition.acknowledged:
         if each.value in seen or each.offset in removable:
+            continue
+        if each.offset is not None and each.offset < log_start_offset:
             continue
         sent = partition.sent[each.value]
         passed = last_number[sent.producer] > sent.number if each.offset is None else last_read >= each.offset
@@ -255,7 +287,7 @@ def _ordered(partition: _Partition) -> Iterator[_Finding]:
                 last[sent.producer] = (sent.number, value)
 
 
-def _removable_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
+def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
     """Where compaction may have left nothing: none, unless there are keys that several values may have."""
     placed = {offset: min(found) for offset, found in values.items()}
     placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
@@ -273,13 +305,16 @@ def _removable_offsets(partition: _Partition, values: Mapping[int, set[str]]) ->
 
 
 def _read(partition: _Partition) -> Iterator[_Finding]:
-    removable = _removable_offsets(partition, _values_by_offset(partition))
+    removable = _compacted_offsets(partition, _values_by_offset(partition))
     for consumer, runs in partition.runs.items():
         for run in runs:
             for before, after in pairwise(run):
                 if after.offset <= before.offset:
                     yield Kind.NON_MONOTONIC_POLL, f"{consumer} read {after.offset} after {before.offset}"
-                elif not removable.issuperset(range(before.offset + 1, after.offset)):
+                elif any(
+                    offset >= partition.deletable_before and offset not in removable
+                    for offset in range(before.offset + 1, after.offset)
+                ):
                     yield Kind.GAP, f"{consumer} read {after.offset} after {before.offset}"
 
 

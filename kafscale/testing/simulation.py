@@ -13,13 +13,15 @@ Disk, store, metadata and network are in memory. In each turn the broker lives f
 Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
 cuts a body short; the disk is slow or full; connections are reset, slow, narrow, or half open. In the end all is
 healed, every send must be answered, small segments are merged and compacted and what is not needed is deleted, and
-everything is read back, from the broker and from the bucket.
+everything is read back, from the broker and from the bucket. The topic is compacted, or loses its oldest records by
+DeleteRecords, or by its size, or keeps all.
 
 `simulate` runs a seed, twice in the same way. The seed's remainder by 3 is the durability.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -42,7 +44,7 @@ from kafscale.testing.memory_network import MemoryConnection
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.testing.simulated_broker import RemoteBucket, SimulatedBroker
 from kafscale.testing.troubles import Damage, damage_log, trouble_disk, trouble_network, trouble_store
-from kafscale.testing.workload import Committer, IdempotentProducer, Reader, Topic, create_topic
+from kafscale.testing.workload import Committer, Deleter, IdempotentProducer, Reader, Topic, create_topic
 
 TURN_COUNT = 5
 PRODUCER_COUNT = 3
@@ -59,6 +61,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.0",
     "min.compaction.lag.ms": "0",
 }
+SMALL = {"retention.bytes": "20000"}
 
 
 @attrs.define(eq=False)
@@ -114,8 +117,12 @@ class Simulation:
         async with trio.open_nursery() as world:
             self._world = world
             await self._start(calm=True)
-            configs, self._keys_count = self._random.choice([({}, None), (COMPACTED, None), (COMPACTED, 20)])
+            kinds = [({}, None), ({}, None), (SMALL, None), (COMPACTED, None), (COMPACTED, 20)]
+            configs, self._keys_count = self._random.choice(kinds)
             topic = await create_topic(self._connect_newest, "orders", configs)
+            if configs is SMALL:
+                for index in range(topic.partition_count):
+                    self.history.deleting(topic.partition_name(index), math.inf)
             stopping = trio.Event()
             committer = self._committer(topic, stopping)
             async with trio.open_nursery() as readers:
@@ -125,6 +132,8 @@ class Simulation:
                         for number in range(PRODUCER_COUNT):
                             writers.start_soon(self._producer(f"p{number}", topic, stopping).run)
                         writers.start_soon(committer.run)
+                        if not configs and self._random.random() < 0.5:
+                            writers.start_soon(self._deleter(topic, stopping).run)
                         for number in range(1, TURN_COUNT + 1):
                             await self._turn(is_last=number == TURN_COUNT)
                         stopping.set()
@@ -331,6 +340,16 @@ class Simulation:
             history=self.history,
             random=Random(self._random.random()),
             stopping=stopping,
+        )
+
+    def _deleter(self, topic: Topic, stopping: trio.Event) -> Deleter:
+        return Deleter(
+            topic=topic,
+            connect=self._connect_newest,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            pause_max_seconds=self._random.choice([0.1, 1.0]),
         )
 
     # ---- what must hold ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ numbers.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection, Reply
+from kafscale.client.offsets import EARLIEST, LATEST
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.testing.history import History, Read
 from kafscale.wire import error_codes
@@ -26,8 +28,20 @@ from kafscale.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from kafscale.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -190,6 +204,7 @@ class IdempotentProducer:
 class Reader:
     """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
 
+    Where what it would read next is deleted it goes on at the log start, as a client with `auto.offset.reset=earliest`.
     `positions` may name where to begin, and `partitions` some of all.
     """
 
@@ -221,7 +236,7 @@ class Reader:
         connection = await self.connect()
         try:
             await self.poll(connection)
-            while any(self.positions[index] < end for index, end in self.ends.items()):
+            while any(self.positions[index] < self.ends.get(index, math.inf) for index in self.partitions):
                 await self.poll(connection)
         finally:
             await connection.aclose()
@@ -232,14 +247,23 @@ class Reader:
         response = await connection.request(self._request(), FetchResponse)
         for answer in (each for topic in response.responses for each in topic.partitions):
             if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-                where = self.topic.partition_name(answer.partition_index)
-                raise KafkaError(
-                    answer.error_code, f"{where} does not go to {self.positions[answer.partition_index]} any more"
-                )
+                await self._go_to_log_start(connection, answer.partition_index)
+                continue
             if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
                 raise KafkaError(answer.error_code, self.topic.partition_name(answer.partition_index))
             if not answer.error_code:
                 self._take(answer, began)
+
+    async def _go_to_log_start(self, connection: Connection, index: int) -> None:
+        where = self.topic.partition_name(index)
+        start = await offset_at(connection, self.topic, index, EARLIEST)
+        if start is not None:
+            if start <= self.positions[index]:
+                raise KafkaError(
+                    error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
+                )
+            self.history.sought(self.name, where)
+            self.positions[index] = start
 
     def _request(self) -> FetchRequest:
         partitions = [
@@ -266,7 +290,7 @@ class Reader:
         data = memoryview(answer.records)
         reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
         if reads:
-            self.history.polled(self.name, where, reads)
+            self.history.polled(self.name, where, reads, began=began)
         for batch in batches(data):  # compaction leaves some without a record, or without their last one
             self.positions[index] = max(self.positions[index], parse_header(batch).last_offset + 1)
 
@@ -342,6 +366,58 @@ class Committer:
             if not answer.error_code and not group.error_code:
                 where = self.topic.partition_name(answer.partition_index)
                 self.history.fetched_commit(self.group, where, answer.committed_offset)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Deleter:
+    """Has what is before a random offset of a random partition deleted, again and again."""
+
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that can't be retried."""
+        while not self.stopping.is_set():
+            try:
+                connection = await self.connect()
+                try:
+                    while not self.stopping.is_set():
+                        await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+                        await self._delete(connection, self.random.randrange(self.topic.partition_count))
+                finally:
+                    await connection.aclose()
+            except BrokerUnavailable:
+                await trio.sleep(PAUSE_MAX_SECONDS)
+
+    async def _delete(self, connection: Connection, index: int) -> None:
+        end = await offset_at(connection, self.topic, index, LATEST)
+        if end is None:
+            return
+        before_offset = self.random.choice([end, self.random.randint(0, end)])
+        where = self.topic.partition_name(index)
+        self.history.deleting(where, before_offset)
+        partition = DeleteRecordsPartition(partition_index=index, offset=before_offset)
+        topic = DeleteRecordsTopic(name=self.topic.name, partitions=[partition])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
+        answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
+        if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
+            raise KafkaError(answer.error_code, f"deletion before {before_offset} of {where}")
+        if not answer.error_code:
+            self.history.deleted(where, answer.low_watermark)
+
+
+async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
+    """What ListOffsets says, for EARLIEST or LATEST too; None if it has to be asked again. Raises KafkaError."""
+    partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic.name, partitions=[partition])])
+    answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
+    if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
+        raise KafkaError(answer.error_code, topic.partition_name(index))
+    return None if answer.error_code else answer.offset
 
 
 async def create_topic(connect: Connect, name: str, configs: Mapping[str, str] | None = None) -> Topic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -110,8 +111,33 @@ def high_watermark_behind_what_was_acknowledged(history: History) -> None:
 
 
 def log_start_moved_back(history: History) -> None:
+    history.deleting(ORDERS, 2)
     for log_start_offset in (2, 1):
         history.saw_offsets(ORDERS, began=history.now(), log_start_offset=log_start_offset, high_watermark=4)
+
+
+def log_start_before_what_was_acknowledged(history: History) -> None:
+    history.deleting(ORDERS, 2)
+    history.deleted(ORDERS, 2)
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=4)
+
+
+def deleted_unasked(history: History) -> None:
+    history.deleting(ORDERS, 2)
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=3, high_watermark=4)
+
+
+def deleted_and_read(history: History) -> None:
+    history.deleting(ORDERS, 2)
+    history.deleted(ORDERS, 2)
+    history.polled("e", ORDERS, reads(1, "q0", "p1"), began=history.now())
+
+
+def lost_behind_the_log_start(history: History) -> None:
+    history.sent("p", ORDERS, "p3")
+    history.acknowledged(ORDERS, "p3", 4)
+    history.deleting(ORDERS, 4)
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=4, high_watermark=5)
 
 
 def lost_commit(history: History) -> None:
@@ -142,6 +168,10 @@ PLANTS: list[tuple[Callable[[History], None], set[Kind]]] = [
     (high_watermark_moved_back, {Kind.MOVED_BACK}),
     (high_watermark_behind_what_was_acknowledged, {Kind.MOVED_BACK}),
     (log_start_moved_back, {Kind.MOVED_BACK}),
+    (log_start_before_what_was_acknowledged, {Kind.MOVED_BACK}),
+    (deleted_unasked, {Kind.DELETED_UNASKED}),
+    (deleted_and_read, {Kind.DELETED_AND_READ}),
+    (lost_behind_the_log_start, {Kind.UNSEEN}),
     (lost_commit, {Kind.LOST_COMMIT}),
     (commit_lost_after_it_was_seen, {Kind.LOST_COMMIT}),
     (commit_that_nobody_made, {Kind.LOST_COMMIT}),
@@ -183,8 +213,24 @@ def test_the_latest_value_of_a_key_must_stay() -> None:
     assert {anomaly.kind for anomaly in history.anomalies()} == {Kind.GAP, Kind.LOST_WRITE}
 
 
+def test_what_was_deleted_need_not_be_read() -> None:
+    history = sound_history()
+    history.sent("p", ORDERS, "p3")
+    history.acknowledged(ORDERS, "p3", 4)
+    history.sent("p", ORDERS, "p4")
+    began = history.now()
+    history.deleting(ORDERS, 5)
+    history.deleted(ORDERS, 5)
+    history.polled("c", ORDERS, reads(3, "p2"), began=began)  # asked before
+    history.sought("c", ORDERS)
+    history.polled("c", ORDERS, reads(5, "p4"), began=history.now())
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=5, high_watermark=6)
+    assert history.anomalies() == []
+
+
 def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
     history = History()
+    history.deleting(ORDERS, math.inf)
     slow, fast = history.now(), history.now()
     history.saw_offsets(ORDERS, began=fast, log_start_offset=1, high_watermark=9)
     history.saw_offsets(ORDERS, began=slow, log_start_offset=0, high_watermark=8)
