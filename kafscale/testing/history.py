@@ -18,8 +18,8 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
-one of its key, or nobody knows what was there, and below what a client wanted deleted. There are no transactions. Not for
-several threads.
+one of its key, or nobody knows what was there, and below what a client wanted deleted. There are no transactions. Not
+for several threads.
 """
 
 from __future__ import annotations

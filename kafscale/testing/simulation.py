@@ -349,7 +349,7 @@ class Simulation:
             history=self.history,
             random=Random(self._random.random()),
             stopping=stopping,
-            pause_max_seconds=self._random.choice([0.1, 1.0]),
+            pause_max_seconds=self._random.choice([0.02, 0.2]),
         )
 
     # ---- what must hold ---------------------------------------------------------------------------------------
