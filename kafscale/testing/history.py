@@ -158,7 +158,8 @@ class History:
             self.note(f"polled {partition} {consumer} {first} to {records[-1].offset}")
             for each in found.deletions:
                 if each.ended < began and first < each.offset:
-                    found.deleted_wrongly.append((Kind.DELETED_AND_READ, f"{consumer} read {first}, {each.name}"))
+                    detail = f"{consumer} read {first}, deleted before {each.offset}"
+                    found.deleted_wrongly.append((Kind.DELETED_AND_READ, detail))
         found.runs.setdefault(consumer, [[]])[-1].extend(records)
 
     def sought(self, consumer: str, partition: str) -> None:
@@ -185,8 +186,9 @@ class History:
         """The broker has acknowledged it."""
         self.note(f"deleted {partition} before {log_start_offset}")
         found, now = self._partitions[partition], self.now()
-        found.offsets.append(_Offset("log start", log_start_offset, now, now))
-        found.deletions.append(_Offset(f"deleted before {log_start_offset}", log_start_offset, now, now))
+        deletion = _Offset("log start", log_start_offset, now, now)
+        found.offsets.append(deletion)
+        found.deletions.append(deletion)
 
     def committing(self, group: str, partition: str, offset: int) -> None:
         """The group's only committer is about to commit an offset, not less than any before."""

@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from random import Random
 
 import attrs
@@ -123,15 +124,9 @@ class IdempotentProducer:
 
     async def run(self) -> None:
         """Raises OutOfSequence; KafkaError for a refusal that can't be retried."""
-        while self._unacknowledged or not self.stopping.is_set():
-            try:
-                connection = await self.connect()
-                try:
-                    await self._use(connection)
-                finally:
-                    await connection.aclose()
-            except BrokerUnavailable:
-                await trio.sleep(PAUSE_MAX_SECONDS)
+        await _reconnecting(
+            self.connect, self._use, while_true=lambda: bool(self._unacknowledged) or not self.stopping.is_set()
+        )
 
     async def _use(self, connection: Connection) -> None:
         if self._stamp is None:
@@ -220,26 +215,18 @@ class Reader:
 
     async def run(self) -> None:
         """Read until cancelled. Raises KafkaError."""
-        while True:
-            try:
-                connection = await self.connect()
-                try:
-                    while True:
-                        await self.poll(connection)
-                finally:
-                    await connection.aclose()
-            except BrokerUnavailable:
-                await trio.sleep(PAUSE_MAX_SECONDS)
+        await _reconnecting(self.connect, self._poll_on, while_true=lambda: True)
 
     async def read_to_end(self) -> None:
         """Read up to the high watermarks; the broker must stay. Raises KafkaError, BrokerUnavailable."""
-        connection = await self.connect()
-        try:
+        async with aclosing(await self.connect()) as connection:
             await self.poll(connection)
             while any(self.positions[index] < self.ends.get(index, math.inf) for index in self.partitions):
                 await self.poll(connection)
-        finally:
-            await connection.aclose()
+
+    async def _poll_on(self, connection: Connection) -> None:
+        while True:
+            await self.poll(connection)
 
     async def poll(self, connection: Connection) -> None:
         """One fetch of every partition, whole batches."""
@@ -248,22 +235,20 @@ class Reader:
         for answer in (each for topic in response.responses for each in topic.partitions):
             if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 await self._go_to_log_start(connection, answer.partition_index)
-                continue
-            if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
-                raise KafkaError(answer.error_code, self.topic.partition_name(answer.partition_index))
-            if not answer.error_code:
+            elif _was_done(answer.error_code, self.topic.partition_name(answer.partition_index)):
                 self._take(answer, began)
 
     async def _go_to_log_start(self, connection: Connection, index: int) -> None:
+        start = await _offset_at(connection, self.topic, index, EARLIEST)
+        if start is None:
+            return
         where = self.topic.partition_name(index)
-        start = await offset_at(connection, self.topic, index, EARLIEST)
-        if start is not None:
-            if start <= self.positions[index]:
-                raise KafkaError(
-                    error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
-                )
-            self.history.sought(self.name, where)
-            self.positions[index] = start
+        if start <= self.positions[index]:
+            raise KafkaError(
+                error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
+            )
+        self.history.sought(self.name, where)
+        self.positions[index] = start
 
     def _request(self) -> FetchRequest:
         partitions = [
@@ -316,29 +301,18 @@ class Committer:
 
     async def run(self) -> None:
         """Raises KafkaError."""
-        while not self.stopping.is_set():
-            try:
-                await self._connected()
-            except BrokerUnavailable:
-                await trio.sleep(PAUSE_MAX_SECONDS)
+        await _reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def check(self) -> None:
         """Compare what the broker has. Raises KafkaError, BrokerUnavailable."""
-        connection = await self.connect()
-        try:
+        async with aclosing(await self.connect()) as connection:
             await self._fetch(connection)
-        finally:
-            await connection.aclose()
 
-    async def _connected(self) -> None:
-        connection = await self.connect()
-        try:
-            await self._fetch(connection)
-            while not self.stopping.is_set():
-                await self._commit(connection)
-                await trio.sleep(self.random.uniform(0, 4 * PAUSE_MAX_SECONDS))
-        finally:
-            await connection.aclose()
+    async def _use(self, connection: Connection) -> None:
+        await self._fetch(connection)
+        while not self.stopping.is_set():
+            await self._commit(connection)
+            await trio.sleep(self.random.uniform(0, 4 * PAUSE_MAX_SECONDS))
 
     async def _commit(self, connection: Connection) -> None:
         self._offset += 1
@@ -352,9 +326,7 @@ class Committer:
         request = OffsetCommitRequest(group_id=self.group, member_id="", topics=topics)
         response = await connection.request(request, OffsetCommitResponse)
         for answer in response.topics[0].partitions:
-            if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
-                raise KafkaError(answer.error_code, f"commit of group {self.group}")
-            if not answer.error_code:
+            if _was_done(answer.error_code, f"commit of group {self.group}"):
                 self.history.committed(self.group, self.topic.partition_name(answer.partition_index), self._offset)
 
     async def _fetch(self, connection: Connection) -> None:
@@ -381,20 +353,15 @@ class Deleter:
 
     async def run(self) -> None:
         """Raises KafkaError for a refusal that can't be retried."""
+        await _reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+
+    async def _use(self, connection: Connection) -> None:
         while not self.stopping.is_set():
-            try:
-                connection = await self.connect()
-                try:
-                    while not self.stopping.is_set():
-                        await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-                        await self._delete(connection, self.random.randrange(self.topic.partition_count))
-                finally:
-                    await connection.aclose()
-            except BrokerUnavailable:
-                await trio.sleep(PAUSE_MAX_SECONDS)
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            await self._delete(connection, self.random.randrange(self.topic.partition_count))
 
     async def _delete(self, connection: Connection, index: int) -> None:
-        end = await offset_at(connection, self.topic, index, LATEST)
+        end = await _offset_at(connection, self.topic, index, LATEST)
         if end is None:
             return
         before_offset = self.random.choice([end, self.random.randint(0, end)])
@@ -404,26 +371,40 @@ class Deleter:
         topic = DeleteRecordsTopic(name=self.topic.name, partitions=[partition])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
         answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
-        if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
-            raise KafkaError(answer.error_code, f"deletion before {before_offset} of {where}")
-        if not answer.error_code:
+        if _was_done(answer.error_code, f"deletion before {before_offset} of {where}"):
             self.history.deleted(where, answer.low_watermark)
 
 
-async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
+async def _offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
     """What ListOffsets says, for EARLIEST or LATEST too; None if it has to be asked again. Raises KafkaError."""
     partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic.name, partitions=[partition])])
     answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
-    if answer.error_code and answer.error_code not in error_codes.RETRIABLE:
-        raise KafkaError(answer.error_code, topic.partition_name(index))
-    return None if answer.error_code else answer.offset
+    return answer.offset if _was_done(answer.error_code, topic.partition_name(index)) else None
+
+
+def _was_done(error_code: int, what: str) -> bool:
+    """False if it has to be tried again. Raises KafkaError for a refusal that can't be."""
+    if error_code and error_code not in error_codes.RETRIABLE:
+        raise KafkaError(error_code, what)
+    return not error_code
+
+
+async def _reconnecting(
+    connect: Connect, use: Callable[[Connection], Awaitable[None]], *, while_true: Callable[[], bool]
+) -> None:
+    """Use one connection after another, over crashes of the broker."""
+    while while_true():
+        try:
+            async with aclosing(await connect()) as connection:
+                await use(connection)
+        except BrokerUnavailable:
+            await trio.sleep(PAUSE_MAX_SECONDS)
 
 
 async def create_topic(connect: Connect, name: str, configs: Mapping[str, str] | None = None) -> Topic:
     """Let the broker create a topic, with its default number of partitions. Raises BrokerUnavailable, KafkaError."""
-    connection = await connect()
-    try:
+    async with aclosing(await connect()) as connection:
         if configs:
             await _create_with(connection, name, configs)
         while True:
@@ -432,8 +413,6 @@ async def create_topic(connect: Connect, name: str, configs: Mapping[str, str] |
             if not found.error_code:
                 return Topic(name, found.topic_id, len(found.partitions))
             await trio.sleep(PAUSE_MAX_SECONDS)
-    finally:
-        await connection.aclose()
 
 
 async def _create_with(connection: Connection, name: str, configs: Mapping[str, str]) -> None:
