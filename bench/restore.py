@@ -29,7 +29,7 @@ from bench.brokers import OwnBroker
 from bench.report import RESULTS, machine
 from kafscale import __version__
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, S3Server
 from kafscale.testing.segment_objects import make_batches, version_2_objects

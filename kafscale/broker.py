@@ -36,38 +36,38 @@ from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_broker_metrics, register_s3_wal_metrics
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.converter import decode, encode
-from kafscale.cluster.group_settings import GroupSettings
-from kafscale.cluster.groups import GroupCoordinator
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producers import ProducerIds
 from kafscale.cluster.takeover import Lead, take_lead
-from kafscale.cluster.topics import Topic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry
 from kafscale.config import Address, Durability, Settings
 from kafscale.errors import StartupError, StoreError
+from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
 from kafscale.log.data_directory import lock_data_directory
-from kafscale.log.disk import Disk, RealDisk
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_log
-from kafscale.log.orphans import OrphanCollector
 from kafscale.log.other_logs import check_other_logs
-from kafscale.log.retention import Retention
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.topic_deletion import BuriedTopic, TopicDeleter
-from kafscale.log.wal import Wal
+from kafscale.log.rewrite.retention import Retention
+from kafscale.log.wal.disk import Disk, RealDisk
+from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.malloc import keep_freed_memory
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer
-from kafscale.server.connection import ConnectionMetrics
 from kafscale.server.dispatch import Dispatcher
-from kafscale.server.listener import Acceptor, BoundListener, bind
+from kafscale.server.kafka.connection import ConnectionMetrics
+from kafscale.server.kafka.listener import Acceptor, BoundListener, bind
 from kafscale.store.base import ObjectStore
-from kafscale.store.opening import open_store
-from kafscale.store.probe import startup_errors
-from kafscale.store.views import StoreViews
+from kafscale.store.opening.opening import open_store
+from kafscale.store.opening.probe import startup_errors
+from kafscale.store.opening.views import StoreViews
 
 logger = logging.getLogger(__name__)
 

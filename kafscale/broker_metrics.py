@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from kafscale.api.services import Services
-from kafscale.log.chunks import ChunkPool
 from kafscale.log.log import Log
-from kafscale.log.reader import LogReader
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.wal import Wal
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.read.reader import LogReader
+from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Counter, Metrics, Sample
-from kafscale.server.listener import Acceptor
+from kafscale.server.kafka.listener import Acceptor
 
 
 def register_broker_metrics(services: Services, acceptor: Acceptor) -> None:

@@ -17,8 +17,8 @@ from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupErr
 from kafscale.log.producers import Producer
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.opening import wrap_store
+from kafscale.store.opening.opening import wrap_store
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.memory_broker import MemoryBroker, memory_settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.claims.claim import Claim, Finding
 from bench.claims.suite import run_suite
 
-TARGETS = ("tests/server/test_pauses.py", "tests/server/test_connection_pauses.py")
+TARGETS = ("tests/server/kafka/test_pauses.py", "tests/server/test_connection_pauses.py")
 
 
 def run() -> Finding:

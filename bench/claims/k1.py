@@ -18,9 +18,9 @@ from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.isolation import run_apart
 from kafscale.config import Settings, StoreUrl
 from kafscale.metrics import Metrics
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.opening import wrap_store
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.opening.opening import wrap_store
+from kafscale.store.s3.store import S3Settings, S3Store
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_log import memory_log, topic_spec
 from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, s3_server_in_thread

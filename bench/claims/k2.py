@@ -17,11 +17,11 @@ from bench.claims.plot import Plot, Point
 from kafscale.metrics import Metrics
 from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
-from kafscale.store.limited import LimitedStore
-from kafscale.store.limiter import StoreLimiter
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.retrying import RetryingStore, RetryPolicy
+from kafscale.store.wrappers.limited import LimitedStore
+from kafscale.store.wrappers.limiter import StoreLimiter
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.link import Link
 from kafscale.testing.simulated_store import SimulatedStore
 

@@ -13,10 +13,10 @@ import trio
 
 from bench.claims.claim import Claim, Finding, Variant
 from kafscale.metrics import Metrics
-from kafscale.store.limited import LimitedStore
-from kafscale.store.limiter import StoreLimiter, WorkClass
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.s3.store import S3Settings, S3Store
+from kafscale.store.wrappers.limited import LimitedStore
+from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 
 LIMIT = 64

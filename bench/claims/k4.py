@@ -16,8 +16,8 @@ import trio
 from bench.claims.ablation import replaced
 from bench.claims.claim import Claim, Finding
 from bench.claims.rounds import alternate, quantile
-from kafscale.log.partition import FlushPlan, Partition
-from kafscale.log.upload import Uploader
+from kafscale.log.flush.upload import Uploader
+from kafscale.log.partition.partition import FlushPlan, Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -16,10 +16,10 @@ from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.rounds import quantile
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.limited import LimitedStore, PrefetchStore
-from kafscale.store.limiter import StoreLimiter, WorkClass
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
+from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
+from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.simulated_store import SimulatedStore
 
 LIMIT = 64

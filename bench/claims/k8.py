@@ -18,7 +18,7 @@ from bench.claims.rounds import alternate, quantile
 from kafscale.config import Durability
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.forwarding import ForwardingStore
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bench.claims.claim import Claim, Finding
 from bench.claims.suite import run_suite
 
-TARGETS = ("tests/log/test_quarantine.py", "tests/log/test_restore.py")
+TARGETS = ("tests/log/repair/test_quarantine.py", "tests/log/bucket/test_restore.py")
 
 
 def run() -> Finding:

@@ -19,9 +19,9 @@ import trio
 from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.plot import Plot, Point
 from bench.claims.rounds import alternate, quantile
-from kafscale.log.disk import RealDisk
-from kafscale.log.wal import Round, Wal
-from kafscale.log.wal_format import WalEntry, WalFile
+from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.log.wal.disk import RealDisk
+from kafscale.log.wal.local_wal import Round, Wal
 from kafscale.store.base import Buffer
 
 ROUNDS_COUNT = 3

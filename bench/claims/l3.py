@@ -11,8 +11,8 @@ import trio.testing
 
 from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.rounds import quantile
-from kafscale.log.wal import Wal
-from kafscale.log.wal_format import WalEntry
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.wal.local_wal import Wal
 from kafscale.testing.disk import MemoryDisk
 
 CREATE_SECONDS = 0.010

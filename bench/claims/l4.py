@@ -22,9 +22,9 @@ from bench.claims.claim import Claim, Finding
 from bench.claims.isolation import run_apart
 from bench.claims.rounds import alternate
 from bench.processes import rss_mib
-from kafscale.log.chunks import ChunkPool, Lease
-from kafscale.log.disk import RealDisk
-from kafscale.log.partition import Partition
+from kafscale.log.partition.chunks import ChunkPool, Lease
+from kafscale.log.partition.partition import Partition
+from kafscale.log.wal.disk import RealDisk
 from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore

@@ -16,7 +16,7 @@ import trio
 from bench.claims.claim import Claim, Figure, Finding, Variant
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.forwarding import ForwardingStore
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_log import MemoryLog, memory_log
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread

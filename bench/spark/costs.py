@@ -12,10 +12,10 @@ import attrs
 from bench.spark.data import Shape
 from bench.spark.sources import BucketSource, Query, at, hour_of
 from kafscale.config.units import MIB
-from kafscale.spark import reading
-from kafscale.spark.options import Given, ReadOptions
-from kafscale.spark.planning import Planner
-from kafscale.spark.splits import Split
+from kafscale.spark.bucket import reading
+from kafscale.spark.bucket.splits import Split
+from kafscale.spark.source.options import Given, ReadOptions
+from kafscale.spark.source.planning import Planner
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> S
     """What the tasks of a query read; of all records without one."""
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-    from kafscale.spark.source import FilteringReader, KafScaleDataSource
+    from kafscale.spark.source.source import FilteringReader, KafScaleDataSource
 
     options = dict(source.options(shape))
     begin_ms, end_ms = hour_of(shape, query.hour) if query is not None and query.hour is not None else (0, 0)
@@ -96,7 +96,7 @@ def mib(size_bytes: int) -> str:
 
 
 def _schema() -> Sequence[object]:
-    from kafscale.spark.source import SCHEMA
+    from kafscale.spark.source.source import SCHEMA
 
     return SCHEMA.fields
 

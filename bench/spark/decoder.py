@@ -12,8 +12,8 @@ import attrs
 
 from bench.spark.data import BATCH_BYTES
 from kafscale.config.units import MIB
-from kafscale.spark.decode import COLUMN_TYPES, Wanted, decode
-from kafscale.spark.reading import GET_BYTES
+from kafscale.spark.bucket.decode import COLUMN_TYPES, Wanted, decode
+from kafscale.spark.bucket.reading import GET_BYTES
 from kafscale.wire import compression
 from kafscale.wire.records import Record, build_batch, set_base_offset
 

@@ -11,8 +11,8 @@ from typing import Final, Protocol, TypeVar
 
 from kafscale.api.services import Services
 from kafscale.cluster.node import Node
-from kafscale.cluster.topic_names import check_topic_name
-from kafscale.cluster.topics import NewConfigs
+from kafscale.cluster.topics.names import check_topic_name
+from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST
 

@@ -13,7 +13,7 @@ from collections import Counter
 from kafscale.api.calls import Api, Call
 from kafscale.api.replica_assignments import check_assignment
 from kafscale.api.services import Services
-from kafscale.cluster.topics import MorePartitions, Outcome
+from kafscale.cluster.topics.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 from kafscale.wire.messages.create_partitions import (

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from kafscale.api.calls import Api, Call
 from kafscale.api.replica_assignments import check_assignment
 from kafscale.api.services import Services
-from kafscale.cluster.config_entries import topic_entries
-from kafscale.cluster.topics import DEFAULT, NewTopic, Outcome
+from kafscale.cluster.configs.entries import topic_entries
+from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 from kafscale.wire.messages.create_topics import (

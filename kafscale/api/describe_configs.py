@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import BROKER, TOPIC, check_broker_id
 from kafscale.api.services import Services
-from kafscale.cluster.broker_configs import broker_entries
-from kafscale.cluster.config_entries import ConfigEntry, topic_entries
-from kafscale.cluster.topic_names import check_topic_name
+from kafscale.cluster.configs.broker_configs import broker_entries
+from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
+from kafscale.cluster.topics.names import check_topic_name
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.describe_configs import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from kafscale.api.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group import Group, GroupState
+from kafscale.cluster.groups.group import Group, GroupState
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,

@@ -20,7 +20,7 @@ import trio
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.topics import Topic, TopicRegistry
+from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.log.log import Log
 from kafscale.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

@@ -20,10 +20,10 @@ from kafscale.api.fetch_sessions import FetchContext, FetchedPartition, TopicNam
 from kafscale.api.leader_epochs import check_leader_epoch
 from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
-from kafscale.log.file_ranges import FileSlice
-from kafscale.log.partition import FetchWaiter, Partition
-from kafscale.log.reader import LogReader
-from kafscale.log.tail import Releasable, Slices
+from kafscale.log.partition.partition import FetchWaiter, Partition
+from kafscale.log.partition.tail import Releasable, Slices
+from kafscale.log.read.file_ranges import FileSlice
+from kafscale.log.read.reader import LogReader
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
     FetchableTopicResponse,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import Configs, change_configs
 from kafscale.api.services import Services
-from kafscale.cluster.config_definitions import ConfigType
-from kafscale.cluster.topic_configs import TOPIC_CONFIGS
+from kafscale.cluster.configs.definitions import ConfigType
+from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, NONE
 from kafscale.wire.messages.incremental_alter_configs import (

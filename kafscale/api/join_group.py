@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group_events import GroupProtocol, Join, JoinResult
+from kafscale.cluster.groups.events import GroupProtocol, Join, JoinResult
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 

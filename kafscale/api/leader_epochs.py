@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafscale.errors import KafkaError
-from kafscale.log.partition import Partition
+from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
 
 NOT_CHECKED = -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group_events import Leaving
+from kafscale.cluster.groups.events import Leaving
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 

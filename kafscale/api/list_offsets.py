@@ -13,8 +13,8 @@ from kafscale.api.calls import Api, Call
 from kafscale.api.leader_epochs import check_leader_epoch
 from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, KafkaError, StoreError
-from kafscale.log.partition import Partition
-from kafscale.log.reader import FoundOffset
+from kafscale.log.partition.partition import Partition
+from kafscale.log.read.reader import FoundOffset
 from kafscale.wire import error_codes
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,

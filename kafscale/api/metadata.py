@@ -27,8 +27,8 @@ import attrs
 from kafscale.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.topic_names import is_internal, is_valid_topic_name
-from kafscale.cluster.topics import NewTopic, Topic
+from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
+from kafscale.cluster.topics.topics import NewTopic, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.codec import encode_array
 from kafscale.wire.error_codes import (

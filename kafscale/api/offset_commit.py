@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group_events import Identity
-from kafscale.cluster.group_records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.events import Identity
+from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.wire.error_codes import NONE, OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group import Group
-from kafscale.cluster.group_records import TopicPartition
+from kafscale.cluster.groups.group import Group
+from kafscale.cluster.groups.records import TopicPartition
 from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group_records import OffsetAndMetadata
+from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,

@@ -27,11 +27,11 @@ import trio
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, Fenced, InvalidRecord, KafkaError, ProtocolError, StorageFailed, StoreError
-from kafscale.log.chunks import Lease
-from kafscale.log.log_config import LogConfig
-from kafscale.log.partition import Partition, Placed
-from kafscale.log.tail import ALONE
-from kafscale.log.wal import Round
+from kafscale.log.partition.chunks import Lease
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.partition.partition import Partition, Placed
+from kafscale.log.partition.tail import ALONE
+from kafscale.log.wal.local_wal import Round
 from kafscale.wire import error_codes
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.messages.produce import (

@@ -15,8 +15,8 @@ import trio
 from kafscale.api.produce import CHECKED_IN_THREAD_BYTES, check_records, not_durable, refuse, validated
 from kafscale.api.services import Services
 from kafscale.errors import KafkaError, StorageFailed
-from kafscale.log.partition import Partition
-from kafscale.log.wal import Round
+from kafscale.log.partition.partition import Partition
+from kafscale.log.wal.local_wal import Round
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
 from kafscale.wire.messages.produce import ProduceResponse

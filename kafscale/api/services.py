@@ -10,13 +10,13 @@ import trio
 from kafscale.api.fetch_sessions import FetchSessions
 from kafscale.api.quotas import Quotas
 from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.groups import GroupCoordinator
+from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.node import Node
 from kafscale.cluster.producers import ProducerIds
-from kafscale.cluster.topics import TopicRegistry
+from kafscale.cluster.topics.topics import TopicRegistry
 from kafscale.config import Settings
 from kafscale.log.log import Log
-from kafscale.log.partition import FetchWaiter
+from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.group_events import Identity, Sync
+from kafscale.cluster.groups.events import Identity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

@@ -19,7 +19,7 @@ from kafscale.config import Durability, Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.cluster.adoption import Adoption
+    from kafscale.cluster.controller.adoption import Adoption
 
 STORE_OPTIONS = (
     "data_dir",
@@ -102,16 +102,16 @@ async def _adopt(
     settings: Settings, chosen: Sequence[str], configs: dict[str, str], dry_run: bool
 ) -> Sequence[Adoption]:
     from kafscale.broker import check_same_store
-    from kafscale.cluster.adoption import adopt, find_unknown_topics
+    from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
+    from kafscale.cluster.controller.recovery import preview
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.recovery import preview
     from kafscale.cluster.takeover import take_lead
-    from kafscale.cluster.topics import TopicPolicy, TopicRegistry
+    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
     from kafscale.log.data_directory import lock_data_directory
-    from kafscale.store.opening import store_of_command
+    from kafscale.store.opening.opening import store_of_command
+    from kafscale.store.opening.views import StoreViews
     from kafscale.store.paths import topic_id_text
-    from kafscale.store.views import StoreViews
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))

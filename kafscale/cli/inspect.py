@@ -70,7 +70,7 @@ def _show(found: Inspection, name: str, *, with_rows: bool, as_json: bool) -> No
 def _read_object(settings: Settings, key: str) -> bytes:
     import trio
 
-    from kafscale.store.opening import open_raw_store
+    from kafscale.store.opening.opening import open_raw_store
 
     if settings.store.scheme == "file" and not settings.store.path.is_dir():
         raise NotFound(f"{key}: neither a file nor a key in {settings.store}")

@@ -13,13 +13,16 @@ from itertools import pairwise
 import attrs
 
 from kafscale.cli.output import iso_time
-from kafscale.cluster.claim import decode_claim
+from kafscale.cluster.controller.claim import decode_claim
 from kafscale.errors import DamagedObject
-from kafscale.log import manifest_checkpoint, metadata_checkpoint, s3_wal_format, segment, segment_v1, wal_format
-from kafscale.log.s3_wal_check import WalObjectCheck
-from kafscale.log.segment_check import BodyCheck
-from kafscale.log.transaction_format import decode_transaction
-from kafscale.log.wal_check import WalFileCheck
+from kafscale.formats import segment, segment_v1
+from kafscale.formats import wal_entries as wal_format
+from kafscale.formats import wal_objects as s3_wal_format
+from kafscale.formats.metadata_changes import decode_transaction
+from kafscale.formats.segment_check import BodyCheck
+from kafscale.log import manifest_checkpoint, metadata_checkpoint
+from kafscale.log.check.local_wal_check import WalFileCheck
+from kafscale.log.check.s3_wal_check import WalObjectCheck
 from kafscale.store.base import Buffer
 from kafscale.store.paths import SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
 from kafscale.wire.compression import NAMES, NONE

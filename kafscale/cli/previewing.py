@@ -11,7 +11,7 @@ from kafscale.config import Settings
 
 if TYPE_CHECKING:
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.topics import TopicRegistry
+    from kafscale.cluster.topics.topics import TopicRegistry
     from kafscale.store.base import ObjectStore
 
 
@@ -43,9 +43,9 @@ async def previewed_topics(
 
     Raises StartupError, DamagedObject, StoreError.
     """
+    from kafscale.cluster.controller.recovery import preview
     from kafscale.cluster.node import CLUSTER_ID_KEY
-    from kafscale.cluster.recovery import preview
-    from kafscale.cluster.topics import TopicPolicy, TopicRegistry
+    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
 
     async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:
         await preview(store, settings.namespace, metadata)

@@ -19,7 +19,7 @@ from kafscale.config import Settings, load
 from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:
-    from kafscale.log.usage import TopicUsage, Usage
+    from kafscale.log.check.usage import TopicUsage, Usage
     from kafscale.store.base import ObjectStore
 
 PRICE_DEFAULT = 0.023  # $ per GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
@@ -109,16 +109,16 @@ def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float, *
 
 
 def _cost(size_bytes: int, price: float) -> float:
-    from kafscale.log.usage import BYTES_PER_GB
+    from kafscale.log.check.usage import BYTES_PER_GB
 
     return round(size_bytes / BYTES_PER_GB * price, 4)
 
 
 async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None, bool]:
     """What is there, what is pending, and whether it is known what of it is deletable."""
-    from kafscale.log.disk import RealDisk
-    from kafscale.log.usage import measure_usage, pending_bytes
-    from kafscale.store.opening import store_of_command
+    from kafscale.log.check.usage import measure_usage, pending_bytes
+    from kafscale.log.wal.disk import RealDisk
+    from kafscale.store.opening.opening import store_of_command
 
     wal = settings.data_dir / "wal"
     async with store_of_command(settings) as store:
@@ -130,7 +130,7 @@ async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapp
 
 async def _find_deletable(settings: Settings, store: ObjectStore, usage: Usage) -> bool:
     """False if the bucket has no metadata that can be read. That of a live broker's data directory is its own."""
-    from kafscale.log.usage import find_deletable
+    from kafscale.log.check.usage import find_deletable
 
     try:
         async with previewed_topics(settings, store, with_data_dir=False) as topics:

@@ -19,7 +19,7 @@ from kafscale.config import Settings, load
 from kafscale.errors import DamagedObject, NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.log.verification import Report, Verifier
+    from kafscale.log.check.verification import Report, Verifier
 
 
 @attrs.frozen(kw_only=True)
@@ -86,11 +86,11 @@ def _show(report: Report, *, as_json: bool) -> None:
 
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
-    from kafscale.cluster.own_objects import OwnObjects
+    from kafscale.cluster.controller.own_objects import OwnObjects
+    from kafscale.log.check.verification import Verifier
     from kafscale.log.data_directory import lock_data_directory
-    from kafscale.log.s3_wal_replay import list_log
-    from kafscale.log.verification import Verifier
-    from kafscale.store.opening import store_of_command
+    from kafscale.log.wal.s3_replay import list_log
+    from kafscale.store.opening.opening import store_of_command
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
@@ -122,7 +122,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
-    from kafscale.log.disk import RealDisk
+    from kafscale.log.wal.disk import RealDisk
 
     directory = settings.data_dir / "wal"
     if directory.is_dir():
@@ -132,8 +132,8 @@ async def _read_wal(verifier: Verifier, settings: Settings) -> None:
 
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
     """After the listing: what is missing before a log start that moved meanwhile was listed before it went."""
-    from kafscale.log.findings import Finding, Kind
-    from kafscale.log.verification import KnownTopic
+    from kafscale.log.check.verification import KnownTopic
+    from kafscale.log.repair.findings import Finding, Kind
 
     try:
         async with previewed_topics(settings, verifier.store, with_data_dir=with_data_dir) as topics:

@@ -16,22 +16,22 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.claim import TAKEOVER_WAIT_SECONDS, Claim, ClaimCheck, claim, watch_claim
+from kafscale.cluster.controller.claim import TAKEOVER_WAIT_SECONDS, Claim, ClaimCheck, claim, watch_claim
+from kafscale.cluster.controller.recovery import POSITION_KEY, apply_log, load_checkpoint
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.counting import CountingMetadataStore
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.node import epoch_key, random_uuid, uuid_text
-from kafscale.cluster.recovery import POSITION_KEY, apply_log, load_checkpoint
+from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Durability, Settings
-from kafscale.log.nurseries import ungrouped
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_format import WalPosition
-from kafscale.log.s3_wal_replay import EarlierLog, list_log, take_over
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.s3_replay import EarlierLog, list_log, take_over
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.base import ObjectStore
+from kafscale.store.opening.views import StoreViews
 from kafscale.store.versions import VersionWriter
-from kafscale.store.views import StoreViews
 
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 

@@ -5,8 +5,9 @@ its objects stay for the topic's `file.delete.delay.ms`.
 
 What waits here is not durable, and need not be. A segment is given to `drop` only when a restart would leave it out by
 itself: it lies below a log start that is durable, or a segment of a newer generation in the bucket covers it
-(`kafscale.log.rewriting`). So a crash at any moment leaves objects that nobody reads: those below the log start are
-dropped again by the next broker, those that are covered are found as orphans (`kafscale.log.orphans`).
+(`kafscale.log.rewrite.rewriting`). So a crash at any moment leaves objects that nobody reads: those below the log
+start are
+dropped again by the next broker, those that are covered are found as orphans (`kafscale.log.bucket.orphans`).
 
 The `.kfs` goes before its `.index`: an `.index` alone is invisible, a `.kfs` alone would get a new `.index` at a start.
 """
@@ -22,8 +23,8 @@ import attrs
 import trio
 
 from kafscale.errors import StoreError
-from kafscale.log.footers import Footers
-from kafscale.log.manifest import Segment
+from kafscale.formats.manifest import Segment
+from kafscale.log.read.footers import Footers
 from kafscale.metrics import Counter
 from kafscale.store.base import ObjectStore
 

@@ -26,27 +26,27 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, StoreError
-from kafscale.log.chunks import ChunkPool
-from kafscale.log.compaction import Compactor
+from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.log.bucket.listing import ListedSegment, PartitionId, list_segments
+from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
 from kafscale.log.deletion import Deleter
-from kafscale.log.flusher import Flusher
-from kafscale.log.listing import ListedSegment, PartitionId, list_segments
-from kafscale.log.log_config import LogConfig
+from kafscale.log.flush.flusher import Flusher
+from kafscale.log.flush.spilling import Spiller
 from kafscale.log.manifest_checkpoint import ManifestCheckpointer, find_manifests
-from kafscale.log.merger import Merger
-from kafscale.log.partition import Partition, Placed, Traffic
-from kafscale.log.reader import LogReader
-from kafscale.log.restore import RestoredPartition, Restorer, RestoreStatistics
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_replay import EarlierLog
-from kafscale.log.spilling import Spiller
-from kafscale.log.tail import TailBatch
-from kafscale.log.wal import KEPT_PREFIX, Wal
-from kafscale.log.wal_format import WalEntry, WalFile
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.partition.partition import Partition, Placed, Traffic
+from kafscale.log.partition.tail import TailBatch
+from kafscale.log.read.reader import LogReader
+from kafscale.log.rewrite.compaction import Compactor
+from kafscale.log.rewrite.merger import Merger
+from kafscale.log.wal.local_wal import KEPT_PREFIX, Wal
+from kafscale.log.wal.s3_replay import EarlierLog
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import CounterFamily, Metrics
+from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.versions import VersionWriter
-from kafscale.store.views import StoreViews
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from kafscale.log.producers import Producer
-from kafscale.log.segment import (
+from kafscale.formats.segment import (
     EpochStart,
     Footer,
     decode_epochs,
@@ -19,6 +18,7 @@ from kafscale.log.segment import (
     encode_epochs,
     encode_producers,
 )
+from kafscale.log.producers import Producer
 from kafscale.store.base import Buffer
 
 PRODUCERS_MAX_COUNT = 100  # of a partition; its last footer, which has them all, is read at a start then

@@ -29,12 +29,12 @@ import trio
 from crc32c import crc32c
 
 from kafscale.errors import DamagedObject, StoreError
-from kafscale.log.listing import ListedSegment, PartitionId
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment
+from kafscale.formats.segment import HEADER
+from kafscale.formats.segment_v1 import VERSION as VERSION_1
+from kafscale.log.bucket.listing import ListedSegment, PartitionId
 from kafscale.log.log_end import LogEnd
-from kafscale.log.manifest import FINGERPRINT_UNKNOWN, Segment
-from kafscale.log.partition import Partition
-from kafscale.log.segment import HEADER
-from kafscale.log.segment_v1 import VERSION as VERSION_1
+from kafscale.log.partition.partition import Partition
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.versions import VersionWriter, find_versions

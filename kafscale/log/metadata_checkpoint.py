@@ -20,8 +20,8 @@ import attrs
 from crc32c import crc32c
 
 from kafscale.errors import DamagedObject
-from kafscale.log.s3_wal_format import WalPosition
-from kafscale.log.transaction_format import Transaction, decode_transaction
+from kafscale.formats.metadata_changes import Transaction, decode_transaction
+from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.base import Buffer
 
 VERSION = 1

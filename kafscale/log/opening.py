@@ -7,33 +7,33 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Durability, Settings
-from kafscale.log.byte_budget import ByteBudget
-from kafscale.log.chunks import ChunkPool
-from kafscale.log.compaction import Compactor
-from kafscale.log.compaction_round import CompactionStatistics
 from kafscale.log.deletion import Deleter
-from kafscale.log.disk import Disk
-from kafscale.log.disk_cache import DiskCache
-from kafscale.log.file_ranges import FileRanges
-from kafscale.log.flusher import Flusher
-from kafscale.log.footers import Footers
+from kafscale.log.flush.flusher import Flusher
+from kafscale.log.flush.pacing import FlushPacer
+from kafscale.log.flush.spilling import Spiller
+from kafscale.log.flush.upload import Uploader
 from kafscale.log.log import Log, TrafficMetrics
-from kafscale.log.merger import Merger
-from kafscale.log.pacing import FlushPacer
-from kafscale.log.partition import WriteAheadLog
-from kafscale.log.quarantine import Examiner
-from kafscale.log.ranges import RangeReader
-from kafscale.log.read_ahead import ReadAhead
-from kafscale.log.reader import LogReader
-from kafscale.log.rewriting import Rewriter
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.segment_cache import SegmentCache
-from kafscale.log.spilling import Spiller
-from kafscale.log.upload import Uploader
-from kafscale.log.wal import Wal
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.partition.partition import WriteAheadLog
+from kafscale.log.read.disk_cache import DiskCache
+from kafscale.log.read.file_ranges import FileRanges
+from kafscale.log.read.footers import Footers
+from kafscale.log.read.ranges import RangeReader
+from kafscale.log.read.read_ahead import ReadAhead
+from kafscale.log.read.reader import LogReader
+from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.log.repair.quarantine import Examiner
+from kafscale.log.rewrite.compaction import Compactor
+from kafscale.log.rewrite.compaction_round import CompactionStatistics
+from kafscale.log.rewrite.merger import Merger
+from kafscale.log.rewrite.rewriting import Rewriter
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Counter, Metrics
-from kafscale.store.views import StoreViews
+from kafscale.store.opening.views import StoreViews
 
 
 def open_log(

@@ -8,12 +8,12 @@ not read into the wrong log and not passed over: the start is refused, and says 
 from __future__ import annotations
 
 from kafscale.errors import StartupError
-from kafscale.log.disk import Disk
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.log import Log
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_replay import EarlierLog
-from kafscale.log.wal import Wal
-from kafscale.log.wal_format import WalEntry
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.s3_replay import EarlierLog
+from kafscale.log.wal.s3_wal import S3Wal
 
 
 async def check_other_logs(log: Log, journal: S3Wal | None, earlier: EarlierLog, disk: Disk) -> None:

@@ -17,9 +17,9 @@ import attrs
 import h11
 import trio
 
-from kafscale.log.flusher import FlushReport
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
-from kafscale.log.nurseries import ungrouped
 from kafscale.metrics import Metrics
 
 RECEIVE_BYTES = 16 << 10

@@ -19,12 +19,12 @@ from kafscale.api.produce import PendingProduce
 from kafscale.api.produce_group import ProduceGroup, append_plain
 from kafscale.api.services import Services
 from kafscale.errors import ProtocolError
-from kafscale.log.chunks import Lease
-from kafscale.log.tail import Releasable
-from kafscale.log.wal import Round
+from kafscale.log.partition.chunks import Lease
+from kafscale.log.partition.tail import Releasable
+from kafscale.log.wal.local_wal import Round
 from kafscale.metrics import Counter, Histogram
-from kafscale.server.error_counts import ErrorCounter
-from kafscale.store.open_files import Sendable
+from kafscale.server.kafka.error_counts import ErrorCounter
+from kafscale.store.file.open_files import Sendable
 from kafscale.wire.codec import decoder, encoder
 from kafscale.wire.frames import parse_request_header, response_frame
 from kafscale.wire.plain_produce import PlainRequest

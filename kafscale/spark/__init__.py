@@ -49,6 +49,6 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: SparkSession) -> None:
     """Make `format("kafscale")` known to a session that does not find `pyspark_kafscale` by itself."""
-    from kafscale.spark.source import KafScaleDataSource
+    from kafscale.spark.source.source import KafScaleDataSource
 
     spark.dataSource.register(KafScaleDataSource)

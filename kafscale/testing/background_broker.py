@@ -25,13 +25,13 @@ import attrs
 import trio
 
 from kafscale.broker import Broker, StorageParts
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import MIB, Address, Listener, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
-from kafscale.server.listener import bind
+from kafscale.server.kafka.listener import bind
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.retrying import RetryingStore, RetryPolicy
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.broker_faults import BrokerFaults
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault

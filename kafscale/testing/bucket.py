@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from kafscale.log.footer_reading import read_footer, read_index
-from kafscale.log.listing import list_segments
-from kafscale.log.manifest import Manifest, resolve
-from kafscale.log.segment import HEADER, Footer, body_crc
-from kafscale.log.upload import segment_of
+from kafscale.formats.footer_reading import read_footer, read_index
+from kafscale.formats.manifest import Manifest, resolve
+from kafscale.formats.segment import HEADER, Footer, body_crc
+from kafscale.log.bucket.listing import list_segments
+from kafscale.log.flush.upload import segment_of
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.history import Read

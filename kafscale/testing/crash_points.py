@@ -37,7 +37,7 @@ from kafscale import broker
 from kafscale.broker import Broker, StorageParts
 from kafscale.cli.main import run
 from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
-from kafscale.log.disk import Disk
+from kafscale.log.wal.disk import Disk
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 

@@ -1,6 +1,7 @@
 """A disk in memory that can be slow, full or broken, and that forgets in a crash what was not synced.
 
-`MemoryDisk` is a `kafscale.log.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are asked for
+`MemoryDisk` is a `kafscale.log.wal.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are
+asked for
 by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
 """
 

@@ -15,7 +15,7 @@ from kafscale.api import metadata, produce
 from kafscale.api.calls import Peer
 from kafscale.api.produce import PendingProduce
 from kafscale.errors import KafkaError, ProtocolError
-from kafscale.log.chunks import Lease
+from kafscale.log.partition.chunks import Lease
 from kafscale.server.dispatch import Dispatcher, Reply, Request
 from kafscale.testing.refusals import refusal, set_errors
 from kafscale.wire import error_codes

@@ -8,13 +8,13 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.converter import decode
-from kafscale.cluster.group import Group, GroupContext
-from kafscale.cluster.group_events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.group_records import GroupRecord
-from kafscale.cluster.group_settings import GroupSettings
+from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.group import Group, GroupContext
+from kafscale.cluster.groups.records import GroupRecord
+from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.metadata.write_queue import Changes, Then
-from kafscale.cluster.oneshot import OneShot
-from kafscale.cluster.timers import TimerQueue
+from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.timers import TimerQueue
 
 WALL_CLOCK_START_MS = 1_700_000_000_000
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kafscale.log.partition import Partition
-from kafscale.log.tail import Slices
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import Slices
 from kafscale.testing.memory_log import NOW_MS, MemoryLog
 from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header
 

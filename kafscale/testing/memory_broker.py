@@ -20,7 +20,7 @@ from kafscale.api.calls import Peer
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Settings, StoreUrl
-from kafscale.server.transport import StreamTransport
+from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault

@@ -20,24 +20,24 @@ import attrs
 import trio
 
 from kafscale.config import Durability
-from kafscale.log.disk import Disk
-from kafscale.log.footer_reading import read_footer
+from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.manifest import Segment
+from kafscale.formats.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
+from kafscale.formats.wal_objects import START
+from kafscale.log.flush.upload import segment_of
 from kafscale.log.log import Log, TopicSpec
-from kafscale.log.log_config import LogConfig
-from kafscale.log.manifest import Segment
 from kafscale.log.opening import open_log
-from kafscale.log.partition import Partition
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_format import START
-from kafscale.log.s3_wal_replay import take_over
-from kafscale.log.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
-from kafscale.log.tail import Slices, TailBatch
-from kafscale.log.upload import segment_of
-from kafscale.log.wal import Round, Wal
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import Slices, TailBatch
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.local_wal import Round, Wal
+from kafscale.log.wal.s3_replay import take_over
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
+from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import SegmentKey
-from kafscale.store.views import StoreViews
 from kafscale.testing.memory_broker import memory_settings
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Settings
-from kafscale.log.partition import Partition
+from kafscale.log.partition.partition import Partition
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker
 from kafscale.wire import compression, error_codes
 from kafscale.wire.codec import encode

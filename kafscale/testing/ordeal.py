@@ -13,7 +13,7 @@ import trio
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection, connect_to
 from kafscale.config import Address, Settings
 from kafscale.store.base import ObjectStore
-from kafscale.store.file import FileStore
+from kafscale.store.file.store import FileStore
 from kafscale.testing.bucket import read_bucket
 from kafscale.testing.history import History
 from kafscale.testing.process import BrokerProcess

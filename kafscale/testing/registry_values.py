@@ -17,9 +17,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from kafscale.spark.registry import RegistryClient, RegistryOptions, Schema
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
 from kafscale.testing.registry import Registry, running_registry
 
 Headers = list[tuple[str, str | bytes | None]]

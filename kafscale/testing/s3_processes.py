@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.store.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import Credentials
 
 START_TIMEOUT_SECONDS = 30.0
 

@@ -22,7 +22,7 @@ import attrs
 import h11
 import trio
 
-from kafscale.store.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import Credentials
 from kafscale.testing.certificates import Certificate, make_certificate
 from kafscale.testing.link import Link
 from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import attrs
 import crc32c
 
-from kafscale.store.sigv4 import UNSIGNED_PAYLOAD, Credentials, Scope, Signable, signature
+from kafscale.store.s3.sigv4 import UNSIGNED_PAYLOAD, Credentials, Scope, Signable, signature
 
 Body = bytes | bytearray | memoryview
 

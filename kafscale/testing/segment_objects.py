@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 from crc32c import crc32c
 
-from kafscale.log.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
+from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header, set_base_offset

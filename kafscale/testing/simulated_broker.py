@@ -16,8 +16,8 @@ from kafscale.config import Address, Settings
 from kafscale.errors import DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
 from kafscale.store.base import Buffer
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.retrying import RetryingStore, RetryPolicy
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.crash_points import CrashPoint, crashing_parts
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.event_log import EventLog, LoggedStore

@@ -17,7 +17,7 @@ import trio
 from kafscale.errors import SlowDown
 from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
 from kafscale.store.forwarding import ForwardingStore
-from kafscale.store.metered import size_of
+from kafscale.store.wrappers.metered import size_of
 from kafscale.testing.link import Link
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import kafscale.spark
 from kafscale.config import StoreUrl
 from kafscale.spark import packages
-from kafscale.spark.bucket import BucketOptions
-from kafscale.spark.catalog import Catalog
+from kafscale.spark.bucket.bucket import BucketOptions
+from kafscale.spark.bucket.catalog import Catalog
 from kafscale.testing.process import BrokerProcess
 
 if TYPE_CHECKING:

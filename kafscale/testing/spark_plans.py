@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafscale.spark.splits import Split
+from kafscale.spark.bucket.splits import Split
 from kafscale.spark.sql.estimates import reads_of
 
 if TYPE_CHECKING:

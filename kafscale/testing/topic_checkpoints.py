@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 
 from kafscale.cluster.converter import encode
+from kafscale.formats.metadata_changes import Transaction, encode_transaction
+from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.metadata_checkpoint import encode_header
-from kafscale.log.s3_wal_format import WalPosition
-from kafscale.log.transaction_format import Transaction, encode_transaction
 from kafscale.store.paths import NumberedKey
 
 

@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from kafscale.errors import SlowDown, StoreUnavailable
-from kafscale.log.wal_check import WalFileCheck
-from kafscale.log.wal_replay import NAME
+from kafscale.log.check.local_wal_check import WalFileCheck
+from kafscale.log.wal.local_replay import NAME
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On, Rule
 from kafscale.testing.memory_network import MemoryNetwork

@@ -11,7 +11,7 @@ from kafscale.api import alter_client_quotas, describe_client_quotas
 from kafscale.api.describe_client_quotas import ANY, CLIENT_ID, THE_DEFAULT, THIS_NAME
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore

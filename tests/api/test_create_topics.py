@@ -6,7 +6,7 @@ import pytest
 
 from kafscale.api.create_topics import API
 from kafscale.cluster.node import Node
-from kafscale.cluster.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.testing.memory_broker import memory_parts
 from kafscale.testing.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from kafscale.wire import error_codes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.delete_topics import API
-from kafscale.cluster.topics import NewTopic, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

@@ -6,7 +6,7 @@ import pytest
 
 from kafscale.api.describe_configs import API
 from kafscale.cluster.node import Node
-from kafscale.cluster.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Settings
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore

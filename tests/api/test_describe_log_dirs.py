@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.describe_log_dirs import API
-from kafscale.cluster.topics import NewTopic, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore

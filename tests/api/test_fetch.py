@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from kafscale.client.connection import Connection, Reply
-from kafscale.cluster.topics import NewTopic
-from kafscale.log.partition import Partition
+from kafscale.cluster.topics.topics import NewTopic
+from kafscale.log.partition.partition import Partition
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts
 from kafscale.wire import error_codes

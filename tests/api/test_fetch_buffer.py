@@ -13,15 +13,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.api.calls import Peer
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
+from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Durability, Limits
-from kafscale.log.byte_budget import ByteBudget
-from kafscale.log.partition import Partition
+from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Metrics
-from kafscale.server.transport import StreamTransport
+from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.opening import wrap_store
+from kafscale.store.opening.opening import wrap_store
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.testing.memory_log import append_nowait
 from kafscale.testing.one_topic import request_in

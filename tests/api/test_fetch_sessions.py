@@ -18,7 +18,7 @@ from kafscale.api.fetch_sessions import (
     FetchSessions,
 )
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import KafkaError
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts
 from kafscale.wire import error_codes

@@ -24,10 +24,10 @@ from kafscale.api import (
     sync_group,
 )
 from kafscale.api.calls import Api
-from kafscale.cluster.group_settings import GroupSettings
-from kafscale.cluster.groups import GroupCoordinator
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.node import Endpoint, Node
-from kafscale.cluster.topics import NewTopic, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.groups import subscription
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -7,7 +7,7 @@ import trio
 
 from kafscale.api.metadata import API
 from kafscale.cluster.node import Endpoint, Node
-from kafscale.cluster.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore

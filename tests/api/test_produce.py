@@ -12,10 +12,10 @@ import trio.testing
 
 from kafscale.api.produce import RECORD_ERRORS_MAX_COUNT
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
-from kafscale.log.partition import Partition
-from kafscale.log.tail import coalesce
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import coalesce
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL

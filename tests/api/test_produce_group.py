@@ -11,11 +11,11 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.errors import StorageFailed
-from kafscale.log.partition import Partition
-from kafscale.log.tail import coalesce
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import coalesce
 from kafscale.server.dispatch import Dispatcher
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.wire import compression, error_codes

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 from kafscale.api import quotas
 from kafscale.api.quotas import ByteRate, ByteRateQuota
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics import NewTopic
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.metrics import Histogram
-from kafscale.server.pauses import PauseReason
+from kafscale.server.kafka.pauses import PauseReason
 from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from kafscale.testing.one_topic import TOPIC, request_in
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -19,7 +19,7 @@ from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
 from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
-from kafscale.log.direct_io import PAGE_BYTES
+from kafscale.log.wal.direct_io import PAGE_BYTES
 
 PASSED = Suite(
     variants=[Variant(name="it holds", figures={"cases": 1})], cases_count=1, failed_count=0, counted=Counter()

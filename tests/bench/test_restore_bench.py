@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bench.restore import Shape, make_bucket, register_topics
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics import TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
 from kafscale.log.log import TopicSpec
-from kafscale.log.log_config import LogConfig
-from kafscale.store.file import FileStore
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.store.file.store import FileStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.memory_log import memory_log
 

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from kafscale.cli.main import run
 from kafscale.log.data_directory import lock_data_directory
-from kafscale.store.file import FileStore
+from kafscale.store.file.store import FileStore
 from kafscale.testing.process import BrokerProcess
 from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 

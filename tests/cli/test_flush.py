@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from kafscale.cli.main import run
-from kafscale.log.flusher import FlushReport
+from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
 from kafscale.server.admin_http import AdminServer

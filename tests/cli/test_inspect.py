@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from kafscale.cli.inspection import MetadataRow, inspect
 from kafscale.cli.main import run
-from kafscale.cluster.claim import Claim, claim_key
+from kafscale.cluster.controller.claim import Claim, claim_key
 from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.base import Entry, Transaction
 from kafscale.cluster.metadata.checkpoint import encode_checkpoint
 from kafscale.errors import DamagedObject
-from kafscale.log import segment, wal_format
+from kafscale.formats import segment
+from kafscale.formats import wal_entries as wal_format
+from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_object
 from kafscale.log.manifest_checkpoint import encode_manifests
-from kafscale.log.s3_wal_format import ObjectHeader, WalPosition, encode_object
-from kafscale.log.transaction_format import encode_transaction
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.compression import ZSTD

@@ -29,7 +29,7 @@ async def test_every_codec_and_more_than_one_batch(kafscale: Any, feed: Any, com
     lines = [f"{number} " + "x" * 1000 for number in range(2000)]
     feed("\n".join(lines) + "\n")
     await kafscale("produce", "t", "--compression", compression)
-    assert len(kafscale.cluster.topics["t"].logs[0].batches) > 1
+    assert len(kafscale.cluster.topics.topics["t"].logs[0].batches) > 1
     assert (await kafscale("consume", "t", "--from-beginning")).splitlines() == lines
 
 
@@ -82,7 +82,7 @@ async def test_consuming_begins_and_ends_where_it_is_told_to(kafscale: Any, feed
 async def test_an_offset_that_the_log_does_not_have_is_an_error(kafscale: Any, feed: Any) -> None:
     feed("x\n")
     await kafscale("produce", "t")
-    kafscale.cluster.topics["t"].logs[0].start_offset = 1
+    kafscale.cluster.topics.topics["t"].logs[0].start_offset = 1
     line = await kafscale("consume", "t", "--offset", "0", code=1)
     assert line == "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE\n"
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from kafscale.cli.main import run
 from kafscale.config import load
-from kafscale.store.opening import open_raw_store
+from kafscale.store.opening.opening import open_raw_store
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.process import BrokerProcess
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread

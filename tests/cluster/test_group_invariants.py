@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.group import GroupState
-from kafscale.cluster.group_events import JoinResult, SyncResult
-from kafscale.cluster.group_settings import GroupSettings
-from kafscale.cluster.oneshot import OneShot
+from kafscale.cluster.groups.events import JoinResult, SyncResult
+from kafscale.cluster.groups.group import GroupState
+from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.concurrency.oneshot import OneShot
 from kafscale.testing.groups import GroupHarness
 from kafscale.wire import error_codes as e
 

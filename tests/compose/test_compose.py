@@ -27,7 +27,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafscale.log.segment import decode_footer
+from kafscale.formats.segment import decode_footer
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.history import History, Read
 

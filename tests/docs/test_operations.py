@@ -10,8 +10,8 @@ import pytest
 from kafscale.config import Settings, options
 from kafscale.config.values import StoreUrl
 from kafscale.metrics import Metrics
-from kafscale.store.limiter import POLICIES, WorkClass
-from kafscale.store.opening import open_store
+from kafscale.store.opening.opening import open_store
+from kafscale.store.wrappers.limiter import POLICIES, WorkClass
 from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()

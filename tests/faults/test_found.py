@@ -11,7 +11,7 @@ from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS
 from kafscale.config import Settings
-from kafscale.log.footer_reading import read_footer, read_index
+from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

@@ -19,7 +19,7 @@ import trio
 
 from kafscale.config import Address
 from kafscale.store.base import ObjectStore
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.ordeal import OPTIONS, Ordeal, chosen_seed
 from kafscale.testing.process import BrokerProcess
 from kafscale.testing.s3_processes import S3Process, minio_server, moto_server

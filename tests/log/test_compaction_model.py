@@ -142,6 +142,6 @@ async def lives(seed: int) -> World:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_moment_of_a_kill_changes_the_table(seed, monkeypatch):
-    monkeypatch.setattr("kafscale.log.compaction.FAILED_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr("kafscale.log.rewrite.compaction.FAILED_PAUSE_SECONDS", 1.0)
     world = run_seeded(seed, lives, seed)
     assert world.compactions_count > 0

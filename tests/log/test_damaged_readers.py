@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import pytest
 import trio
 
-from kafscale.log.orphans import OrphanCollector
-from kafscale.log.retention import Retention
-from kafscale.log.segment import decode_footer
-from kafscale.log.verification import Verifier
+from kafscale.formats.segment import decode_footer
+from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.check.verification import Verifier
+from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

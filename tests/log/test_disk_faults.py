@@ -9,7 +9,7 @@ import trio
 from kafscale.cli.main import expected_error
 from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable, StorageFailed
-from kafscale.log.wal import Wal
+from kafscale.log.wal.local_wal import Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from kafscale.config import Durability
 from kafscale.errors import StoreUnavailable
-from kafscale.log.upload import Uploader
+from kafscale.log.flush.upload import Uploader
 from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore

@@ -10,7 +10,7 @@ import trio.testing
 
 from kafscale.log.housekeeping import PRODUCER_EXPIRATION_CHECK_SECONDS
 from kafscale.log.log import TopicSpec
-from kafscale.log.log_config import LogConfig
+from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.producers import Producer
 from kafscale.testing.memory_broker import memory_broker, memory_parts
 

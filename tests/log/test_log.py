@@ -5,7 +5,7 @@ import logging
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.log.partition import FetchWaiter
+from kafscale.log.partition.partition import FetchWaiter
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

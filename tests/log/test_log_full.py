@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from kafscale.log.wal import NO_SPACE_MAX_SECONDS
-from kafscale.server.connection import ROOM_MAX_SECONDS
+from kafscale.log.wal.local_wal import NO_SPACE_MAX_SECONDS
+from kafscale.server.kafka.connection import ROOM_MAX_SECONDS
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

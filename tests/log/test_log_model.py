@@ -17,8 +17,8 @@ import trio
 
 from kafscale.config import Durability
 from kafscale.errors import NotFound, PreconditionFailed, StorageFailed, StoreError
-from kafscale.log.partition import Partition
-from kafscale.log.segment import decode_footer
+from kafscale.formats.segment import decode_footer
+from kafscale.log.partition.partition import Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key
 from kafscale.testing.determinism import run_seeded

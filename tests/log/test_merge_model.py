@@ -20,10 +20,10 @@ import trio
 
 from kafscale.config import Durability
 from kafscale.errors import Fenced, KafkaError, NotFound, PreconditionFailed, StorageFailed, StoreError
-from kafscale.log.manifest import Manifest, Segment, resolve
-from kafscale.log.orphans import OrphanCollector
-from kafscale.log.segment import decode_footer
-from kafscale.log.upload import segment_of
+from kafscale.formats.manifest import Manifest, Segment, resolve
+from kafscale.formats.segment import decode_footer
+from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.flush.upload import segment_of
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.determinism import run_seeded

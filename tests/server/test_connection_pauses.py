@@ -13,8 +13,8 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.client.connection import Connection as Client
 from kafscale.client.connection import Reply
 from kafscale.config import Limits
-from kafscale.server.connection import Connection
-from kafscale.server.pauses import PauseReason
+from kafscale.server.kafka.connection import Connection
+from kafscale.server.kafka.pauses import PauseReason
 from kafscale.testing.memory_broker import MemoryBroker, memory_parts, memory_settings
 from kafscale.testing.one_topic import TOPIC, one_topic
 from kafscale.wire.codec import encode

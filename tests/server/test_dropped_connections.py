@@ -21,7 +21,7 @@ from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
 from kafscale.log.producers import ProducerStates
-from kafscale.server.transport import StreamTransport
+from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

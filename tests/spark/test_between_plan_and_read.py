@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from kafscale.log.compaction import Compactor
-from kafscale.spark.bounds import Bounds
-from kafscale.spark.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.planning import Planner
-from kafscale.spark.reading import DataLoss
-from kafscale.spark.splits import Split
+from kafscale.log.rewrite.compaction import Compactor
+from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.bucket.splits import Split
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
+from kafscale.spark.source.planning import Planner
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.keyed_log import append_segments, fetched

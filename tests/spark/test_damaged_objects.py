@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.log.segment import decode_footer
-from kafscale.spark.bounds import Bounds
-from kafscale.spark.lag import measure
-from kafscale.spark.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.planning import Planner
-from kafscale.spark.progress import Progress
-from kafscale.spark.reading import DataLoss
-from kafscale.spark.splits import Split
+from kafscale.formats.segment import decode_footer
+from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.bucket.splits import Split
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.segment_objects import (
     CREATED_MS,

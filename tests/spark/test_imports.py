@@ -6,7 +6,8 @@ import sys
 import pytest
 
 READING = (
-    "import kafscale.spark, kafscale.spark.planning, kafscale.spark.progress, kafscale.spark.reading, "
+    "import kafscale.spark, kafscale.spark.source.planning, kafscale.spark.source.progress, "
+    "kafscale.spark.bucket.reading, "
     "kafscale.spark.session, kafscale.spark.pipeline.document"
 )
 

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafscale.spark.options import Given, ReadOptions, StreamOptions
-from kafscale.spark.planning import Planner
-from kafscale.spark.progress import Progress
+from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import parse_segment_key
 from kafscale.testing.process import BrokerProcess, broker_process
 from kafscale.testing.spark import flush, kill_driver, run_driver, store_of

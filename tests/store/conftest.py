@@ -13,15 +13,15 @@ import pytest
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.file import FileStore
-from kafscale.store.limited import LimitedStore
-from kafscale.store.limiter import StoreLimiter, WorkClass
+from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
-from kafscale.store.metered import StoreMetrics
-from kafscale.store.multipart import MultipartStore
-from kafscale.store.opening import wrap_store
-from kafscale.store.retrying import RetryingStore, RetryPolicy
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.opening.opening import wrap_store
+from kafscale.store.s3.store import S3Settings, S3Store
+from kafscale.store.wrappers.limited import LimitedStore
+from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.multipart import MultipartStore
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.s3_processes import S3Process, minio_server, moto_server
 from kafscale.testing.s3_server import CREDENTIALS, open_s3_server

@@ -7,7 +7,7 @@ import trio
 from botocore.exceptions import ClientError
 from trio.testing import MockClock
 
-from kafscale.store.s3 import S3Settings, S3Store
+from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, open_s3_server, s3_server_in_thread
 
 

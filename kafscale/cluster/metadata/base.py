@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from kafscale.log.transaction_format import Transaction
+from kafscale.formats.metadata_changes import Transaction
 
 __all__ = ["Entry", "MetadataStore", "Transaction"]
 

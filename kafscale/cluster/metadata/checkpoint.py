@@ -14,9 +14,9 @@ import trio
 
 from kafscale.cluster.metadata.base import Entry, MetadataStore
 from kafscale.errors import StoreError
+from kafscale.formats.metadata_changes import NO_DELETES, encode_beginning, encode_puts
+from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.metadata_checkpoint import Checkpoint, decode_checkpoint, encode_header
-from kafscale.log.s3_wal_format import WalPosition
-from kafscale.log.transaction_format import NO_DELETES, encode_beginning, encode_puts
 from kafscale.store.base import Buffer, ObjectStore
 from kafscale.store.versions import KEPT_COUNT, Versions, VersionWriter, find_versions
 

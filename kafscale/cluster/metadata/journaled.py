@@ -24,10 +24,10 @@ import trio
 from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
 from kafscale.cluster.metadata.ticket import Ticket
 from kafscale.errors import PreconditionFailed, StorageFailed
-from kafscale.log.s3_wal_format import WalObject, WalPosition
-from kafscale.log.transaction_format import encode_transaction
-from kafscale.log.wal import Round
-from kafscale.log.wal_format import METADATA, WalEntry
+from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.wal_entries import METADATA, WalEntry
+from kafscale.formats.wal_objects import WalObject, WalPosition
+from kafscale.log.wal.local_wal import Round
 
 GROUP_MAX_COUNT = 1000  # transactions that are applied before the first of them is answered
 CANCELLED_COMMIT_SECONDS = 2.0  # a PUT takes a fraction of this unless the store is away

@@ -18,9 +18,9 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType, Tim
 from kafscale.errors import ConfigError
 from kafscale.spark.pipeline.config import Encoding, Pipeline, Registry, TableMapping, quoted
 from kafscale.spark.pipeline.schema import relaxed
-from kafscale.spark.registry import RegistryOptions
-from kafscale.spark.registry_column import Reading, from_registry
-from kafscale.spark.source import HEADERS, SCHEMA
+from kafscale.spark.source.source import HEADERS, SCHEMA
+from kafscale.spark.values.registry import RegistryOptions
+from kafscale.spark.values.registry_column import Reading, from_registry
 
 RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"

@@ -17,8 +17,6 @@ from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
-from kafscale.spark.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, from_json, parse_offsets, to_json
-from kafscale.spark.options import Given, ReadOptions
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
@@ -26,8 +24,10 @@ from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import load_table, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
-from kafscale.spark.planning import Planner
 from kafscale.spark.session import jvm_may_have_gone
+from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, from_json, parse_offsets, to_json
+from kafscale.spark.source.options import Given, ReadOptions
+from kafscale.spark.source.planning import Planner
 
 POLL_SECONDS = 0.2
 RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task

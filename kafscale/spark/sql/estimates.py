@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafscale.spark.splits import Split
+from kafscale.spark.bucket.splits import Split
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def explained(spark: SparkSession, text: str) -> DataFrame:
 
 def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
     """Of Spark's optimized plan: what each of its scans of topics reads. Has the source plan, if it did not."""
-    from kafscale.spark.source import SplitPartition
+    from kafscale.spark.source.source import SplitPartition
 
     if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":
         planned = [_unpickled(each) for each in plan.scan().toBatch().planInputPartitions()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kafscale.spark.catalog import PartitionLog
+from kafscale.spark.bucket.catalog import PartitionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

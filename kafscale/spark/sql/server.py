@@ -4,7 +4,7 @@ Their statements are not seen here, so a topic is a view. Spark keeps its text, 
 resolves it anew for each statement, so it is never stale. What it is over is a table of the topic's own, made so that
 there is something to read; of the options of such a table, Spark gives a source in Python none when it reads, but those
 of the view. All references of one statement share one `load()`, so that what the conditions of one of them leave out is
-left out only if those of the others leave it out too (`kafscale.spark.uses`).
+left out only if those of the others leave it out too (`kafscale.spark.source.uses`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address
-from kafscale.spark.options import FORMAT
+from kafscale.spark.source.options import FORMAT
+from kafscale.spark.source.uses import forget
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.kafsql import define_functions
 from kafscale.spark.sql.topics import ALWAYS, PUSHDOWN, Topics
-from kafscale.spark.uses import forget
 
 DATABASE = "topics"  # of the tables that the views are over
 NOTES_SECONDS = 3600.0  # within which a statement has been planned

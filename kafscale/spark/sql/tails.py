@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafscale.log.segment import Footer
-from kafscale.spark.catalog import Catalog, PartitionLog
+from kafscale.formats.segment import Footer
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 
 
 def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from kafscale.errors import QueryError
-from kafscale.spark.catalog import PartitionLog
-from kafscale.spark.options import FORMAT, Given, ReadOptions
-from kafscale.spark.planning import Planner
+from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.source.options import FORMAT, Given, ReadOptions
+from kafscale.spark.source.planning import Planner
 from kafscale.spark.sql.clauses import Bound
 from kafscale.spark.sql.tails import tail_offsets
 from kafscale.store.paths import topic_name_prefix

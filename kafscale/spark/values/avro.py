@@ -17,10 +17,10 @@ import fastavro
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
+from kafscale.spark.values.registry import Schema
 
 Convert = Callable[[Any], Any]
 

@@ -16,8 +16,8 @@ import fastavro
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values.columns import error_text
+from kafscale.spark.values.registry import Schema
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import attrs
 import pyarrow as pa
 
-from kafscale.spark.registry import Schema
+from kafscale.spark.values.registry import Schema
 
 TEXT_MAX_CHARACTERS = 500
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
-from kafscale.spark.registry import RegistryClient, Schema
 from kafscale.spark.values.columns import Decode, Decoded, Reader, error_text
+from kafscale.spark.values.registry import RegistryClient, Schema
 
 PREFIX_BYTES = 5  # 0, and an id
 GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header

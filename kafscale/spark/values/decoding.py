@@ -9,9 +9,9 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafscale.spark.registry import RegistryClient, RegistryOptions
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
 from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.values.registry import RegistryClient, RegistryOptions
 
 DECODED = "decoded"  # the data source's column
 ID_HEADER = "__value_schema_id"  # as Confluent's serializers name it

@@ -19,8 +19,8 @@ import referencing
 from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
+from kafscale.spark.values.registry import Schema
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from
 Convert = Callable[[Any], Any]

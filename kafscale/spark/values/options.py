@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.errors import ConfigError
-from kafscale.spark.registry import RegistryClient, RegistryOptions, Schema
 from kafscale.spark.values.decoder import FORMATS, ReaderOptions
+from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
 
 NAMES = frozenset(
     {

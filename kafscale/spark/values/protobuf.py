@@ -18,9 +18,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, to_columns
+from kafscale.spark.values.registry import Schema
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
 

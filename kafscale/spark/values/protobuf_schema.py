@@ -16,8 +16,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from kafscale.errors import DecodeError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values.columns import error_text
+from kafscale.spark.values.registry import Schema
 
 MAIN = "kafscale-value.proto"  # a name that no import has
 BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")  # what serializers register no reference for

@@ -11,8 +11,8 @@ from kafscale.cluster.metadata.checkpoint import (
     find_checkpoints,
 )
 from kafscale.errors import DamagedObject
+from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.metadata_checkpoint import decode_checkpoint
-from kafscale.log.s3_wal_format import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.store.versions import VersionWriter

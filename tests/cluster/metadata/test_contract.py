@@ -14,8 +14,8 @@ from kafscale.cluster.metadata.counting import CountingMetadataStore
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import PreconditionFailed
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_format import WalPosition
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.metadata import MemoryMetadataStore
 

@@ -10,10 +10,10 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.journaled import CANCELLED_COMMIT_SECONDS, JournaledMetadataStore
 from kafscale.errors import Fenced, PreconditionFailed, StorageFailed
-from kafscale.log.s3_wal import S3Wal
-from kafscale.log.s3_wal_format import START, WalPosition
-from kafscale.log.s3_wal_replay import take_over
-from kafscale.log.transaction_format import decode_transaction
+from kafscale.formats.metadata_changes import decode_transaction
+from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.log.wal.s3_replay import take_over
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore

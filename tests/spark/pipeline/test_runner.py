@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from kafscale.spark.offsets import PartitionNotNamed
+from kafscale.spark.source.offsets import PartitionNotNamed
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
 
@@ -21,10 +21,14 @@ NOT_NAMED = PartitionNotNamed("startingOffsets says nothing of partition 1 of to
         (
             f"{JAVA}{''.join(traceback.format_exception_only(NOT_NAMED))}",
             True,
-            "kafscale.spark.offsets.PartitionNotNamed: startingOffsets",
+            "kafscale.spark.source.offsets.PartitionNotNamed: startingOffsets",
         ),
         (f"{JAVA}kafscale.errors.ConfigError: {NOT_NAMED}", False, "kafscale.errors.ConfigError: startingOffsets"),
-        (f"{JAVA}kafscale.spark.reading.DataLoss: offsets 1 to 5", False, "kafscale.spark.reading.DataLoss: offsets"),
+        (
+            f"{JAVA}kafscale.spark.bucket.reading.DataLoss: offsets 1 to 5",
+            False,
+            "kafscale.spark.bucket.reading.DataLoss: offsets",
+        ),
         (f"{JAVA}kafscale.errors.AccessDenied: expired", False, "kafscale.errors.AccessDenied: expired"),
     ],
 )

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import ConfigError, RegistryError
-from kafscale.spark.registry import Schema
 from kafscale.spark.values.decoder import ReaderOptions
+from kafscale.spark.values.registry import Schema
 from kafscale.testing.registry_values import message_class
 
 AVRO = {

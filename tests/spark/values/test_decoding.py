@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from kafscale.errors import UnknownSchema
-from kafscale.spark.decode import HEADERS_TYPE
-from kafscale.spark.registry import RegistryOptions
+from kafscale.spark.bucket.decode import HEADERS_TYPE
 from kafscale.spark.values import decoding as module
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.values.registry import RegistryOptions
 from kafscale.testing.registry_values import Headers, message_class
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

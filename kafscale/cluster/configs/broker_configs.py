@@ -1,0 +1,186 @@
+"""This broker's settings under the names that Kafka's broker configs have, so that Kafka's tools can show them.
+
+They are read-only: KafScale's settings are set where it is started. Listed are Kafka's names that mean something here,
+and the defaults of the topic configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms
+from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults
+from kafscale.config import Listener, Settings
+
+
+@attrs.frozen
+class _BrokerConfig:
+    """A broker config of Kafka, its default there, and where its value is in our settings."""
+
+    name: str
+    type: ConfigType
+    default: str
+    value: Callable[[Settings], object]
+    documentation: str
+
+    def entry(self, settings: Settings) -> ConfigEntry:
+        definition = ConfigDefinition(
+            name=self.name, type=self.type, default=self.default, documentation=self.documentation
+        )
+        value = self.value(settings)
+        return _read_only(definition, str(value).lower() if isinstance(value, bool) else str(value))
+
+
+_INT, _LONG, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.STRING, ConfigType.BOOLEAN
+_NO_LIMIT = str(2**31 - 1)
+
+
+def _listeners(listeners: Iterable[Listener]) -> str:
+    """As Kafka writes them: NAME://HOST:PORT, with commas."""
+    return ",".join(f"{listener.name}://{listener.address}" for listener in listeners)
+
+
+_TABLE = (
+    _BrokerConfig(
+        "advertised.listeners",
+        _STRING,
+        "",
+        lambda s: _listeners(s.advertised_listeners),
+        "What clients are told to connect to.",
+    ),
+    _BrokerConfig(
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        "true",
+        lambda s: s.auto_create_topics,
+        "Whether a topic is created when a client asks for it.",
+    ),
+    _BrokerConfig("broker.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
+    _BrokerConfig(
+        "connections.max.idle.ms",
+        _LONG,
+        "600000",
+        lambda s: round(s.limits.connection_idle_timeout_seconds * 1000),
+        "A connection that is idle for longer is closed.",
+    ),
+    _BrokerConfig(
+        "default.replication.factor", _INT, "1", lambda s: 1, "Replication factor of a topic created without one."
+    ),
+    _BrokerConfig("delete.topic.enable", _BOOLEAN, "true", lambda s: True, "Whether topics can be deleted."),
+    _BrokerConfig("fetch.max.bytes", _INT, "57671680", lambda s: s.limits.fetch_max_bytes, "Most of one fetch."),
+    _BrokerConfig(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        "3000",
+        lambda s: s.group_initial_rebalance_delay_ms,
+        "How long a new consumer group waits for more members.",
+    ),
+    _BrokerConfig(
+        "group.max.session.timeout.ms",
+        _INT,
+        "1800000",
+        lambda s: s.group_max_session_timeout_ms,
+        "Longest session timeout of a group member.",
+    ),
+    _BrokerConfig(
+        "group.max.size", _INT, _NO_LIMIT, lambda s: s.limits.max_group_members_count, "Members of one group."
+    ),
+    _BrokerConfig(
+        "group.min.session.timeout.ms",
+        _INT,
+        "6000",
+        lambda s: s.group_min_session_timeout_ms,
+        "Shortest session timeout of a group member.",
+    ),
+    _BrokerConfig(
+        "listeners",
+        _STRING,
+        "PLAINTEXT://:9092",
+        lambda s: _listeners(s.listeners),
+        "Addresses that clients are accepted on.",
+    ),
+    _BrokerConfig("log.dirs", _STRING, "/tmp/kafka-logs", lambda s: s.store, "Where segments live."),
+    _BrokerConfig(
+        "log.retention.check.interval.ms",
+        _LONG,
+        "300000",
+        lambda s: round(s.retention_check_interval_seconds * 1000),
+        "How often to look for segments to drop.",
+    ),
+    _BrokerConfig(
+        "max.connections", _INT, _NO_LIMIT, lambda s: s.limits.max_connections_count, "Connections open at once."
+    ),
+    _BrokerConfig(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        "1000",
+        lambda s: s.limits.max_fetch_sessions_count,
+        "Fetch sessions kept.",
+    ),
+    _BrokerConfig("node.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
+    _BrokerConfig(
+        "num.partitions",
+        _INT,
+        "1",
+        lambda s: s.default_partitions_count,
+        "Partitions of a topic created without a number.",
+    ),
+    _BrokerConfig(
+        "offset.metadata.max.bytes",
+        _INT,
+        "4096",
+        lambda s: s.limits.offset_metadata_max_bytes,
+        "Largest metadata string of a committed offset.",
+    ),
+    _BrokerConfig(
+        "offsets.retention.minutes",
+        _INT,
+        "10080",
+        lambda s: s.offsets_retention_ms // 60_000,
+        "Committed offsets of a group without members are forgotten after this long.",
+    ),
+    _BrokerConfig(
+        "producer.id.expiration.ms",
+        _INT,
+        "86400000",
+        lambda s: s.limits.producer_id_expiration_ms,
+        "An idle idempotent producer is forgotten after this long.",
+    ),
+    _BrokerConfig(
+        "socket.request.max.bytes",
+        _INT,
+        "104857600",
+        lambda s: s.limits.max_frame_bytes,
+        "Largest request that is read.",
+    ),
+)
+
+
+def broker_entries(settings: Settings) -> list[ConfigEntry]:
+    """Every config of this broker, in order of name."""
+    entries = [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
+    return sorted(entries, key=lambda entry: entry.definition.name)
+
+
+def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
+    """What topics have by default, under the broker's names for it."""
+    defaults = BrokerDefaults.of(settings)
+    return [
+        _read_only(attrs.evolve(definition, name=definition.broker_name), defaults.value(definition))
+        for definition in TOPIC_CONFIGS.values()
+        if definition.broker_name is not None
+    ]
+
+
+def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:
+    is_default = value == definition.default
+    return ConfigEntry(
+        definition=definition,
+        value=value,
+        source=ConfigSource.DEFAULT_CONFIG if is_default else ConfigSource.STATIC_BROKER_CONFIG,
+        read_only=True,
+        synonyms=broker_synonyms(definition.name, value, definition.default),
+    )

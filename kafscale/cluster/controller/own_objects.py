@@ -1,0 +1,138 @@
+"""Whether the objects that the broker keeps for itself are whole: who leads, and checkpoints of metadata and manifests.
+
+The write-ahead log is `kafscale.log.check.s3_wal_check`'s. Read before the segments are listed, then `check_claim`
+after
+them, so that a broker that starts meanwhile is not taken for damage.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+
+import attrs
+
+from kafscale.cluster.controller.claim import Claim, claim_key, decode_claim
+from kafscale.cluster.converter import encode
+from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
+from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.log.manifest_checkpoint import ManifestCheckpoint, decode_manifests
+from kafscale.log.metadata_checkpoint import decode_checkpoint
+from kafscale.log.repair.findings import Finding, Kind
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
+
+
+@attrs.define(eq=False, kw_only=True)
+class OwnObjects:
+    """One look: `read`, then `check_claim`, then `repair` if that is wanted.
+
+    `manifests` is the newest checkpoint of the segments that is intact.
+    """
+
+    store: ObjectStore
+    namespace: str
+    findings: list[Finding] = attrs.field(factory=list, init=False)
+    checkpoint_count: int = attrs.field(default=0, init=False)
+    manifests: ManifestCheckpoint = attrs.field(factory=dict, init=False)
+    _keys: list[NumberedKey] = attrs.field(factory=list, init=False)
+    _epoch: int = attrs.field(default=-1, init=False)  # the greatest that anything in the bucket knows of
+
+    async def read(self) -> WalPosition:
+        """Check every checkpoint. Returns up to where in the log the newest holds. Raises StoreError."""
+        async with aclosing(self.store.list(system_namespace_prefix(self.namespace))) as pages:
+            async for page in pages:
+                for info in page:
+                    self._sort(info.key)
+        position = START
+        for key in self._keys:
+            if key.kind == "checkpoint":
+                position = max(position, await self._check_checkpoint(key))
+            elif key.kind == "manifests":
+                await self._check_manifests(key)
+        return position
+
+    def _sort(self, name: str) -> None:
+        key = parse_numbered_key(name)
+        if key is not None:
+            self._keys.append(key)
+            self._epoch = max(self._epoch, key.epoch)
+        elif name != claim_key(self.namespace):
+            message = "is none of the broker's own objects, or what a start has left of its probes"
+            self.findings.append(Finding(name=name, kind=Kind.UNKNOWN_OBJECT, message=message, damage=False))
+
+    async def _check_checkpoint(self, key: NumberedKey) -> WalPosition:
+        try:
+            position = decode_checkpoint(key.key, (await self.store.get(key.key)).data).position
+            self.checkpoint_count += 1
+            if position.epoch > key.epoch:
+                raise DamagedObject(f"{key.key}: says that it holds up to epoch {position.epoch}")
+        except NotFound:
+            return START  # a newer one has taken its place
+        except DamagedObject as exc:
+            self._note_damage(key, exc)
+            return START
+        return position
+
+    async def _check_manifests(self, key: NumberedKey) -> None:
+        with suppress(NotFound):
+            try:
+                self.manifests = decode_manifests(key.key, (await self.store.get(key.key)).data)
+            except DamagedObject as exc:
+                self._note_damage(key, exc)
+
+    def _note_damage(self, key: NumberedKey, damage: DamagedObject) -> None:
+        message = f"{str(damage).removeprefix(f'{key.key}: ')}; the next start or checkpoint does without it"
+        self.findings.append(Finding(name=key.key, kind=Kind.CHECKPOINT, message=message))
+
+    # ---- the claim ----------------------------------------------------------------------------------------------
+
+    async def check_claim(self, leader_epoch: int) -> None:
+        """Hold the claim against what was written; `leader_epoch` is the greatest in segments. Raises StoreError."""
+        self._epoch = max(self._epoch, leader_epoch)
+        try:
+            found = await self._read_claim()
+        except DamagedObject as exc:
+            self._note_claim(str(exc).removeprefix(f"{claim_key(self.namespace)}: "), damage=True)
+            return
+        if found is None and self._keys:
+            self._note_claim("is missing; the next start makes a new one", damage=False)
+        elif found is not None and found.epoch < self._epoch:
+            self._note_claim(f"says epoch {found.epoch}, but there are objects of epoch {self._epoch}", damage=True)
+
+    async def has_all_metadata(self) -> bool:
+        """Whether the bucket has every change of metadata that was acknowledged, as in `s3-wal` and `segment`."""
+        try:
+            found = await self._read_claim()
+        except DamagedObject:
+            return False
+        return found is not None and not found.acknowledges_locally
+
+    async def _read_claim(self) -> Claim | None:
+        key = claim_key(self.namespace)
+        try:
+            return decode_claim(key, (await self.store.get(key)).data)
+        except NotFound:
+            return None
+
+    def _note_claim(self, message: str, *, damage: bool) -> None:
+        name = claim_key(self.namespace)
+        self.findings.append(
+            Finding(name=name, kind=Kind.CLAIM, message=message, damage=damage, can_repair=damage and self._epoch >= 0)
+        )
+
+    async def repair(self) -> None:
+        """Write a damaged claim anew: of the last epoch, and so that a start waits for whoever may hold it.
+
+        Raises StoreError.
+        """
+        for finding in self.findings:
+            if finding.kind is Kind.CLAIM and finding.can_repair:
+                finding.repaired = await self._rewrite_claim(finding.name)
+
+    async def _rewrite_claim(self, key: str) -> bool:
+        claim = Claim(epoch=self._epoch, broker_id=0, directory_id="", acknowledges_locally=True)
+        try:
+            await self.store.put_if_match(key, [encode(claim)], (await self.store.head(key)).etag)
+        except (NotFound, PreconditionFailed):
+            return False  # a broker starts at this moment
+        return True

@@ -1,0 +1,72 @@
+"""The metadata that a start begins with: what the data directory has, or a checkpoint in the bucket that is newer, and
+behind either the changes that are in the log in the bucket.
+
+`preview` shows it in a copy, for commands that look and change nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kafscale.cluster.converter import decode
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, find_checkpoints
+from kafscale.formats.metadata_changes import decode_transaction, folded
+from kafscale.formats.wal_entries import METADATA, WalEntry
+from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.log.metadata_checkpoint import Checkpoint
+from kafscale.log.wal.s3_replay import EarlierLog, find_log
+from kafscale.store.base import ObjectStore
+from kafscale.store.versions import Versions
+
+POSITION_KEY = f"{LOCAL_PREFIX}position"
+TRANSACTION_TARGET_COUNT = 1000  # changes that are applied at once
+
+logger = logging.getLogger(__name__)
+
+
+async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -> None:
+    """Make `metadata`, a copy of what the data directory has, what a start would make of it. Writes nothing else.
+
+    Raises DamagedObject, StoreError.
+    """
+    position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
+    await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
+
+
+async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) -> WalPosition:
+    """Take the newest checkpoint if it is newer. Returns up to where in the log the metadata is complete then.
+
+    Raises DamagedObject if all checkpoints are damaged, and nothing else is known.
+    """
+    entry = await metadata.get(POSITION_KEY)
+    position = START if entry is None else decode(WalPosition, entry.value)
+    if found.newest is not None and found.newest.position > position:
+        await _load(metadata, found.newest)
+        return found.newest.position
+    if found.newest is None and found.damage and entry is None:
+        raise found.damage[-1]
+    return position
+
+
+async def _load(metadata: MetadataStore, found: Checkpoint) -> None:
+    kept = {entry.key: entry.value for entry in await metadata.list(LOCAL_PREFIX)}
+    puts = dict(found.transaction.puts)
+    await metadata.commit(Transaction(delete_prefixes=("",), puts=puts | kept))
+    logger.info("%d entries of metadata are from a checkpoint in the bucket", len(puts))
+
+
+async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition) -> None:
+    """Apply the changes that the log has behind a position. Raises DamagedObject, StoreError."""
+    transactions: list[Transaction] = []
+
+    def handle(entry: WalEntry) -> bool:
+        if entry.kind == METADATA:
+            transactions.append(decode_transaction(memoryview(entry.data)))
+        return False
+
+    await log.replay(handle, after=after)
+    for transaction in folded(transactions, TRANSACTION_TARGET_COUNT):
+        await metadata.commit(transaction)
+    if transactions:
+        logger.info("%d changes of metadata are from the log in the bucket", len(transactions))

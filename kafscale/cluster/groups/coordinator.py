@@ -1,0 +1,382 @@
+"""The group coordinator: every consumer group of this broker, their committed offsets, and their time.
+
+A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
+the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
+its session ends, and what it committed is committed. `run` owns the only two tasks: one for all deadlines, one that
+writes to the metadata store.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.group import Group, GroupContext, GroupState
+from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.cluster.groups.records import (
+    PREFIX,
+    GroupRecord,
+    OffsetAndMetadata,
+    TopicPartition,
+    group_key,
+    offset_key,
+    parse_key,
+)
+from kafscale.cluster.groups.settings import (
+    ASSIGNMENT_MAX_BYTES,
+    GROUP_ID_MAX_COUNT,
+    MEMBER_METADATA_MAX_BYTES,
+    GroupSettings,
+)
+from kafscale.cluster.metadata.base import Entry, MetadataStore
+from kafscale.cluster.metadata.write_queue import WriteQueue
+from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.timers import TimerQueue
+from kafscale.errors import DamagedObject
+from kafscale.wire import error_codes
+
+logger = logging.getLogger(__name__)
+
+SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
+
+
+@attrs.frozen
+class CommittedOffset:
+    """One line of what `committed_offsets` gives."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Entry:
+    group: Group
+    offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False)
+class GroupCoordinator:
+    """Made with its settings, filled by `load`, usable while `run` runs.
+
+    `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait.
+    """
+
+    _store: MetadataStore
+    _settings: GroupSettings
+    _draining: trio.Event = attrs.field(kw_only=True)
+    _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
+    _entries: dict[str, _Entry] = attrs.field(factory=dict, init=False)
+    _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
+    _writes: WriteQueue = attrs.field(init=False)
+    _context: GroupContext = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._writes = WriteQueue(self._store)
+        self._context = GroupContext(
+            settings=self._settings,
+            timers=self._timers,
+            submit=self._writes.submit,
+            wall_clock_ms=self._wall_clock_ms,
+        )
+
+    async def load(self) -> None:
+        """Read all groups from the metadata store, once, before `run`. Raises DamagedObject."""
+        self.restore(await self._store.list(PREFIX))
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Take over the groups of before a restart. Raises DamagedObject."""
+        for entry in entries:
+            try:
+                key = parse_key(entry.key)
+                if key.offset_of is None:
+                    self._entry(key.group_id).group.restore(decode(GroupRecord, entry.value))
+                else:
+                    offset = decode(OffsetAndMetadata, entry.value)
+                    self._entry(key.group_id).offsets.put(key.offset_of, offset)
+            except (ValueError, DamagedObject) as exc:
+                raise DamagedObject(f"metadata key {entry.key!r}: {exc}") from exc
+        logger.info("%d consumer groups restored", len(self._entries))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep time and write what is submitted, until cancelled. Raises StorageFailed when the disk is lost.
+
+        The sessions of members that were restored begin now, however long the rest of the start took.
+        """
+        for entry in self._entries.values():
+            entry.group.restart_sessions()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._writes.run)
+            nursery.start_soon(self._sweep)
+            keeping_time = trio.CancelScope()
+            nursery.start_soon(self._keep_time, keeping_time)
+            task_status.started()
+            await self._draining.wait()
+            # The members' time stands still, so that they are all there after a restart.
+            keeping_time.cancel()
+            for entry in self._entries.values():
+                entry.group.drain()
+
+    async def _keep_time(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._timers.run()
+
+    # -- The rebalance protocol --------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, join: Join) -> OneShot[JoinResult]:
+        error_code = self._refuse_join(group_id, join)
+        if error_code == error_codes.NONE:
+            return self._entry(group_id).group.join(join)
+        return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
+
+    def _refuse_join(self, group_id: str, join: Join) -> int:
+        if self._draining.is_set():
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if not 0 < len(group_id) <= GROUP_ID_MAX_COUNT:
+            return error_codes.INVALID_GROUP_ID
+        settings = self._settings
+        if not settings.min_session_timeout_ms <= join.session_timeout_ms <= settings.max_session_timeout_ms:
+            return error_codes.INVALID_SESSION_TIMEOUT
+        if sum(len(protocol.metadata) for protocol in join.protocols) > MEMBER_METADATA_MAX_BYTES:
+            return error_codes.INVALID_REQUEST
+        if group_id not in self._entries:
+            if join.member_id:
+                return error_codes.UNKNOWN_MEMBER_ID
+            if self._is_full:
+                return error_codes.POLICY_VIOLATION
+        return error_codes.NONE
+
+    def sync(self, group_id: str, sync: Sync) -> OneShot[SyncResult]:
+        error_code = error_codes.NONE
+        entry = self._entries.get(group_id)
+        if self._draining.is_set():
+            error_code = error_codes.COORDINATOR_NOT_AVAILABLE
+        elif not group_id:
+            error_code = error_codes.INVALID_GROUP_ID
+        elif entry is None:
+            error_code = error_codes.UNKNOWN_MEMBER_ID
+        elif sum(map(len, sync.assignments.values())) > ASSIGNMENT_MAX_BYTES:
+            error_code = error_codes.INVALID_REQUEST
+        else:
+            return entry.group.sync(sync)
+        return OneShot(SyncResult(error_code=error_code))
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, *, generation_id: int) -> int:
+        """The error code. Nothing is written."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
+        return entry.group.heartbeat(member_id, group_instance_id, generation_id)
+
+    async def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
+        """An error code for each, once it is durable that a group has become empty."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
+        outcome = entry.group.leave(leavers)
+        await self._writes.wait_settled()
+        return outcome
+
+    # -- Committed offsets -------------------------------------------------------------------------------------------
+
+    def commit(
+        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> OneShot[int]:
+        """Commit offsets, all or none; the error code, once they are durable.
+
+        A group that does not exist is made for one who is no member of anything (generation -1).
+        """
+        if (error_code := self._refuse_commit(group_id, identity)) != error_codes.NONE:
+            return OneShot(error_code)
+        entry = self._entry(group_id)
+        if entry.group.state is not GroupState.EMPTY:
+            entry.group.touch(identity.member_id)
+        reply: OneShot[int] = OneShot()
+        entry.offsets.begin(offsets.keys())
+        changes = {offset_key(group_id, at): encode(offset) for at, offset in offsets.items()}
+        self._writes.submit(changes, partial(self._committed, entry, offsets, reply=reply))
+        return reply
+
+    def _refuse_commit(self, group_id: str, identity: Identity) -> int:
+        entry = self._entries.get(group_id)
+        if entry is not None:
+            return entry.group.check_commit(identity.member_id, identity.group_instance_id, identity.generation_id)
+        if len(group_id) > GROUP_ID_MAX_COUNT:
+            return error_codes.INVALID_GROUP_ID
+        if identity.generation_id >= 0:
+            return error_codes.ILLEGAL_GENERATION
+        return (
+            error_codes.POLICY_VIOLATION if len(self._entries) >= self._settings.max_group_count else error_codes.NONE
+        )
+
+    def _committed(
+        self,
+        entry: _Entry,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        durable: bool,
+        *,
+        reply: OneShot[int],
+    ) -> None:
+        entry.offsets.finish(offsets, durable)
+        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
+        """The durable offsets of a group by topic and partition; none for a group that does not exist."""
+        entry = self._entries.get(group_id)
+        return entry.offsets.by_topic if entry is not None and entry.group.state is not GroupState.DEAD else {}
+
+    def committed_offsets(self) -> Iterator[CommittedOffset]:
+        """Every group's durable offsets, for metrics: lag is a partition's end offset less this."""
+        for group_id, entry in self._entries.items():
+            for at, offset in entry.offsets:
+                yield CommittedOffset(group_id, at.topic, at.partition, offset.offset)
+
+    def new_offset(
+        self, offset: int, *, leader_epoch: int, metadata: str | None, retention_ms: int | None
+    ) -> OffsetAndMetadata:
+        """An offset that is committed now, to be kept for the broker's retention or for this one."""
+        now_ms = self._wall_clock_ms()
+        return OffsetAndMetadata(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata or "",
+            commit_timestamp_ms=now_ms,
+            expire_timestamp_ms=None if retention_ms is None else now_ms + retention_ms,
+        )
+
+    def is_metadata_too_large(self, metadata: str | None) -> bool:
+        return metadata is not None and len(metadata) > self._settings.offset_metadata_max_count
+
+    # -- Administration ----------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group | None:
+        """To look at, not to change."""
+        entry = self._entries.get(group_id)
+        return entry.group if entry is not None else None
+
+    def groups(self) -> Iterator[Group]:
+        """All of them, to look at."""
+        return (entry.group for entry in self._entries.values() if entry.group.state is not GroupState.DEAD)
+
+    def delete_group(self, group_id: str) -> OneShot[int]:
+        """Delete an empty group with its offsets; the error code, once that is durable."""
+        entry = self._entries.get(group_id)
+        if entry is None or entry.group.state is GroupState.DEAD:
+            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
+        if entry.group.state is not GroupState.EMPTY:
+            return OneShot(error_codes.NON_EMPTY_GROUP)
+        reply: OneShot[int] = OneShot()
+        self._bury(group_id, entry, reply)
+        return reply
+
+    def _bury(self, group_id: str, entry: _Entry, reply: OneShot[int]) -> None:
+        entry.group.die()
+        changes: dict[str, bytes | None] = {offset_key(group_id, at): None for at in entry.offsets.known()}
+        changes[group_key(group_id)] = None
+        self._writes.submit(changes, partial(self._buried, group_id, entry, reply=reply))
+
+    def _buried(self, group_id: str, entry: _Entry, durable: bool, *, reply: OneShot[int]) -> None:
+        if durable:
+            del self._entries[group_id]
+            logger.info("group %r is deleted", group_id)
+        else:
+            entry.group.revive()
+        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def check_offset_deletion(self, group_id: str) -> int:
+        """The error code of an OffsetDelete for the group as a whole."""
+        group = self.group(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return error_codes.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
+        return error_codes.NONE
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
+        """Forget these offsets of an existing group; the error code, once that is durable."""
+        return self._forget(group_id, self._entries[group_id], set(partitions))
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: a topic of the same name will have offsets of its own."""
+        for group_id, entry in self._entries.items():
+            if partitions := entry.offsets.of_topic(topic):
+                self._forget(group_id, entry, partitions)
+
+    def _forget(self, group_id: str, entry: _Entry, partitions: set[TopicPartition]) -> OneShot[int]:
+        reply: OneShot[int] = OneShot()
+        doomed = partitions & entry.offsets.known()
+        if not doomed:
+            reply.set(error_codes.NONE)
+            return reply
+        changes = dict.fromkeys(offset_key(group_id, at) for at in doomed)
+        self._writes.submit(changes, partial(self._forgotten, entry, doomed, reply=reply))
+        return reply
+
+    def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], durable: bool, *, reply: OneShot[int]) -> None:
+        if durable:
+            entry.offsets.remove(partitions)
+        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    # -- Retention ---------------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
+            for number, (group_id, entry) in enumerate(list(self._entries.items())):
+                if number % SWEEP_BATCH_COUNT == 0:
+                    await trio.lowlevel.checkpoint()
+                self._expire(group_id, entry, self._wall_clock_ms())
+
+    def _expire(self, group_id: str, entry: _Entry, now_ms: int) -> None:
+        """Forget offsets that nobody has needed for the retention time, and an empty group that has none left."""
+        group = entry.group
+        if group.state is GroupState.DEAD:
+            return  # deleted since the sweep began
+        expired = self._expired(entry, now_ms)
+        may_go = group.state is GroupState.EMPTY and not group.members.pending_join
+        if may_go and len(expired) == len(entry.offsets.known()):
+            self._bury(group_id, entry, OneShot())
+        elif expired:
+            logger.info("%d offsets of group %r have expired", len(expired), group_id)
+            self._forget(group_id, entry, expired)
+
+    def _expired(self, entry: _Entry, now_ms: int) -> set[TopicPartition]:
+        """Those past retention, counted from the group's last member; or else, where it is not known that there was
+        one, or while there are members (of topics that none of them reads), from the commit."""
+        group = entry.group
+        simple = group.protocol_type is None
+        live = not simple and group.state is not GroupState.EMPTY
+        if live and (group.state is not GroupState.STABLE or group.subscribed_topics is None):
+            return set()
+        pending = entry.offsets.pending()
+        expired = set()
+        for at, offset in entry.offsets:
+            since_ms = offset.commit_timestamp_ms if simple or live else group.state_timestamp_ms
+            expires_ms = offset.expire_timestamp_ms
+            if expires_ms is None:
+                expires_ms = since_ms + self._settings.offsets_retention_ms
+            if now_ms >= expires_ms and at not in pending and not group.is_subscribed_to(at.topic):
+                expired.add(at)
+        return expired
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._entries) >= self._settings.max_group_count
+
+    def _entry(self, group_id: str) -> _Entry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            entry = self._entries[group_id] = _Entry(group=Group(group_id=group_id, context=self._context))
+        return entry

@@ -1,0 +1,96 @@
+"""Topics in memory: an index of what is, and a draft of what may become. Nothing here waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from kafscale.cluster.topics.names import collision_key
+from kafscale.log.partition.log_config import LogConfig
+
+
+@attrs.frozen(kw_only=True)
+class Topic:
+    """A topic at one moment; a change makes a new one.
+
+    `topic_id` is 16 bytes and new for each creation. `overrides` are the configs that were set on it, `config` is what
+    they and the broker's defaults mean to its log.
+    """
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    replication_factor: int
+    overrides: Mapping[str, str]
+    config: LogConfig
+
+
+@attrs.define(eq=False)
+class TopicIndex:
+    """The topics that exist, by name and by id."""
+
+    by_name: dict[str, Topic] = attrs.field(factory=dict, init=False)
+    by_id: dict[bytes, Topic] = attrs.field(factory=dict, init=False)
+    names_by_collision_key: dict[str, str] = attrs.field(factory=dict, init=False)
+    partition_count: int = attrs.field(default=0, init=False)
+
+    def put(self, topic: Topic) -> None:
+        """Add it, or replace the one of the same name."""
+        self.remove(topic.name)
+        self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
+        self.names_by_collision_key[collision_key(topic.name)] = topic.name
+        self.partition_count += topic.partition_count
+
+    def remove(self, name: str) -> None:
+        topic = self.by_name.pop(name, None)
+        if topic is None:
+            return
+        del self.by_id[topic.topic_id]
+        del self.names_by_collision_key[collision_key(name)]
+        self.partition_count -= topic.partition_count
+
+
+@attrs.define(eq=False)
+class TopicDraft:
+    """Changes on top of an index that nobody sees yet: name to the new topic, or to None where it is deleted."""
+
+    index: TopicIndex
+    changes: dict[str, Topic | None] = attrs.field(factory=dict, init=False)
+    log_start_offsets: dict[bytes, Mapping[int, int]] = attrs.field(factory=dict, init=False)  # of adopted topics
+    topic_count: int = attrs.field(init=False)
+    partition_count: int = attrs.field(init=False)
+    _names_by_collision_key: dict[str, str] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.topic_count = len(self.index.by_name)
+        self.partition_count = self.index.partition_count
+
+    def get(self, name: str) -> Topic | None:
+        return self.changes[name] if name in self.changes else self.index.by_name.get(name)
+
+    def colliding_name(self, name: str) -> str | None:
+        """An existing topic whose name differs from this one only by `.` and `_`."""
+        key = collision_key(name)
+        other = self._names_by_collision_key.get(key) or self.index.names_by_collision_key.get(key)
+        return other if other is not None and other != name and self.get(other) is not None else None
+
+    def put(self, topic: Topic) -> None:
+        old = self.get(topic.name)
+        self.topic_count += old is None
+        self.partition_count += topic.partition_count - (old.partition_count if old else 0)
+        self.changes[topic.name] = topic
+        self._names_by_collision_key[collision_key(topic.name)] = topic.name
+
+    def remove(self, topic: Topic) -> None:
+        self.topic_count -= 1
+        self.partition_count -= topic.partition_count
+        self.changes[topic.name] = None
+
+    def apply(self) -> None:
+        """Make the changes in the index."""
+        for name, topic in self.changes.items():
+            if topic is None:
+                self.index.remove(name)
+            else:
+                self.index.put(topic)

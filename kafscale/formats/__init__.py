@@ -1,0 +1,11 @@
+"""What is in the bucket and on the local disk, as bytes and as values: what the broker shares with Spark's readers.
+
+    segment, segment_v1, footers_v1     a segment's header, batches and footer; `footer_reading` finds the footer
+    manifest, resolution                which segments a partition has, and which of two objects counts
+    manifest_checkpoint, log_end        what a start need not read again
+    wal_entries, wal_objects            the write-ahead log, on the local disk and in the bucket
+    metadata_changes, metadata_checkpoint   the metadata in the bucket
+
+Sans-IO, but for coroutines that wait for nothing but the object store. May not import trio, so that a reader that
+blocks can run them. `docs/reference/formats.md` is made from these modules (`reference`).
+"""

@@ -1,0 +1,98 @@
+"""Reading the footer of a segment: one GET of the last 64 KiB of its `.kfs`, or the whole of its `.index`.
+
+Which version a segment has is seen by its end, and matters to nobody who has its footer. Imports no trio: these
+coroutines wait for nothing but the store, and Spark's readers run them on one that blocks.
+"""
+
+from __future__ import annotations
+
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats import segment_v1
+from kafscale.formats.footers_v1 import read_exact_footer_v1, read_footer_v1
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
+from kafscale.formats.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
+from kafscale.store.base import Buffer, ObjectPart, ObjectStore
+from kafscale.store.paths import SegmentKey
+
+FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 KiB
+
+
+async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
+    """The footer at the end of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
+    return (await read_footer_and_tail(store, segment_key))[0]
+
+
+async def read_footer_and_tail(store: ObjectStore, segment_key: SegmentKey) -> tuple[Footer, ObjectPart]:
+    """As `read_footer`, with the end of the object that it was in, and some of the batches with it."""
+    part = await store.get_tail(segment_key.key, FOOTER_READ_BYTES)
+    if segment_v1.is_version_1(part.data):
+        return await read_footer_v1(store, segment_key, part), part
+    footer = footer_in_tail(part, segment_key)
+    if footer is None:
+        part = await store.get_tail(segment_key.key, footer_bytes_needed(part.data, segment_key.key))
+        footer = decode_end(part.data, part.object_size_bytes, segment_key)
+    return footer, part
+
+
+def footer_in_tail(part: ObjectPart, segment_key: SegmentKey) -> Footer | None:
+    """The footer that this end of an object holds; None if it takes more than that to know it. Raises DamagedObject."""
+    if segment_v1.is_version_1(part.data) or footer_bytes_needed(part.data, segment_key.key) > len(part.data):
+        return None
+    return decode_end(part.data, part.object_size_bytes, segment_key)
+
+
+def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) -> Footer:
+    """The footer of a `.kfs` of version 2, from the end of the object. Raises DamagedObject."""
+    key = segment_key.key
+    footer = decode_footer(tail, key)
+    check_index_order(footer, key)
+    check_identity(footer, segment_key)
+    if footer.end_position + footer_bytes_needed(tail, key) != object_size_bytes:
+        raise DamagedObject(f"{key}: has {object_size_bytes} bytes, its footer tells of another size")
+    return footer
+
+
+async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKey) -> Footer:
+    """As `read_footer`; where version 1 tells no timestamps, the whole object is read. Raises as `read_footer` does."""
+    footer = await read_footer(store, segment_key)
+    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+        footer = await read_exact_footer_v1(store, segment_key)
+    return footer
+
+
+def encode_index(footer: Footer) -> bytes:
+    """The `.index` that goes with the `.kfs` of this footer."""
+    return segment_v1.encode_index(footer.index) if footer.version == segment_v1.VERSION else encode_footer(footer)
+
+
+async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:
+    """Whether the `.index` is there and is that of the `.kfs` with this footer."""
+    if footer.version != segment_v1.VERSION:
+        return await read_index(store, segment_key) == footer
+    key = segment_key.of_kind("index").key
+    try:
+        entries = segment_v1.decode_index((await store.get(key)).data, key)
+    except (NotFound, DamagedObject):
+        return False
+    rows = set(zip(footer.index.base_offsets, footer.index.positions, strict=True))
+    return all((entry.base_offset, entry.position) in rows for entry in entries)
+
+
+async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | None:
+    """The footer as its own object, the `.index`; None if it is missing or damaged: the `.kfs` has it too."""
+    key = segment_key.of_kind("index").key
+    try:
+        footer = decode_footer((await store.get(key)).data, key)
+        check_index_order(footer, key)
+        check_identity(footer, segment_key)
+    except (NotFound, DamagedObject):
+        return None
+    return footer
+
+
+def check_identity(footer: Footer, key: SegmentKey) -> None:
+    """A footer of another segment, copied or renamed, is as good as a damaged one."""
+    identity = footer.identity
+    told = (identity.topic_id, identity.partition, identity.base_offset, identity.generation)
+    if told != (key.topic_id, key.partition, key.base_offset, key.generation):
+        raise DamagedObject(f"{key.key}: the footer is that of another segment")

@@ -1,0 +1,53 @@
+"""The reference page of the formats on disk and in the bucket, made from the docstrings of the modules that write them.
+
+    python -m kafscale.formats.reference > docs/reference/formats.md
+
+A test holds the committed page to the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+from kafscale.formats import metadata_changes as transaction_format
+from kafscale.formats import segment, segment_v1
+from kafscale.formats import wal_entries as wal_format
+from kafscale.formats import wal_objects as s3_wal_format
+from kafscale.log import log_end, manifest_checkpoint, metadata_checkpoint
+from kafscale.store import paths
+from kafscale.wire import batch_header
+
+_INTRODUCTION = """\
+# Formats
+
+Made by `python -m kafscale.formats.reference`; what is changed are the modules named below. `kafscale inspect`
+prints and
+verifies each of them.
+
+A reader accepts every version that was ever written.
+"""
+
+_SECTIONS: tuple[tuple[str, ModuleType], ...] = (
+    ("Keys", paths),
+    ("Segments", segment),
+    ("Segments, version 1", segment_v1),
+    ("Write-ahead log", wal_format),
+    ("Write-ahead log in the bucket", s3_wal_format),
+    ("Checkpoints of the manifests", manifest_checkpoint),
+    ("The log's end in such a checkpoint", log_end),
+    ("Checkpoints of the metadata", metadata_checkpoint),
+    ("The transaction in such a checkpoint", transaction_format),
+    ("Record batches", batch_header),
+)
+
+
+def formats_page() -> str:
+    """The whole page, as Markdown."""
+    return _INTRODUCTION + "".join(
+        f"\n## {title}\n\n`{module.__name__}`\n\n```\n{inspect.getdoc(module)}\n```\n" for title, module in _SECTIONS
+    )
+
+
+if __name__ == "__main__":
+    print(formats_page(), end="")

@@ -1,0 +1,144 @@
+"""The bytes of a WAL object: the write-ahead log in the bucket, of which each object is one PUT.
+
+Sans-IO: buffers in, buffers out; may not import trio. Everything is big-endian.
+
+    object = header | entries, as in a file of the write-ahead log
+    header = magic 8 | version u16 | zeros 2 | salt u32 | writer's epoch u32 | entry count u32 | number u64
+             | durable number u64 | sequence of the first entry u64 | length of the entries u64 | crc32c u32
+
+Objects of one epoch are numbered from 1 without gaps; entries are too, across the objects of an epoch. `durable number`
+is the last object that had been acknowledged when this one was made, so an object behind a gap tells whether the
+missing one had been acknowledged.
+
+An object without entries is a fence. It is the last one of an epoch, in place of the object that the broker of that
+epoch would have written next, and its writer's epoch is that of the broker that took over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.errors import DamagedObject
+from kafscale.formats.wal_entries import FileHeader, WalEntry, WalFile, encode, scan
+from kafscale.store.base import Buffer
+
+VERSION = 1
+MAGIC = b"KAFSWOBJ"
+
+_HEADER = struct.Struct(">8sHxxIIIQQQQ")
+HEADER_BYTES = _HEADER.size + 4
+
+
+@attrs.frozen(order=True)
+class WalPosition:
+    """A place in the log: everything up to and including the object of this number in this epoch."""
+
+    epoch: int
+    number: int
+
+
+START = WalPosition(-1, 0)  # before everything: epochs begin with 0
+
+
+@attrs.frozen(kw_only=True)
+class ObjectHeader:
+    """What an object says about itself. `epoch` is that of the broker that wrote it."""
+
+    salt: int
+    epoch: int
+    entry_count: int
+    number: int
+    durable_number: int
+    sequence: int
+    body_bytes: int
+
+    @property
+    def is_fence(self) -> bool:
+        return self.entry_count == 0
+
+
+@attrs.define(eq=False)
+class WalObject(WalFile):
+    """An object that is in the bucket, as the entries in it know it; `name` is its key."""
+
+    position: WalPosition = attrs.field(kw_only=True)
+
+
+def wal_object(key: str, epoch: int, header: ObjectHeader) -> WalObject:
+    """What is kept of an object of this epoch; nothing is pending in it yet."""
+    return WalObject(
+        key,
+        FileHeader(header.number, header.sequence, header.salt, created_ms=0, started=True),
+        HEADER_BYTES + header.body_bytes,
+        HEADER_BYTES + header.body_bytes,
+        sealed=True,
+        position=WalPosition(epoch, header.number),
+    )
+
+
+def encode_header(header: ObjectHeader) -> bytes:
+    """`HEADER_BYTES` bytes."""
+    body = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        header.salt,
+        header.epoch,
+        header.entry_count,
+        header.number,
+        header.durable_number,
+        header.sequence,
+        header.body_bytes,
+    )
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
+    """The header at the start of the buffer. Raises DamagedObject, naming `key`."""
+    view = memoryview(buffer)
+    body, checksum = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES]
+    if len(checksum) < 4 or crc32c(body) != int.from_bytes(checksum, "big"):
+        raise DamagedObject(f"{key}: the header at 0 is damaged")
+    magic, version, salt, epoch, entry_count, number, durable_number, sequence, body_bytes = _HEADER.unpack(body)
+    if magic != MAGIC:
+        raise DamagedObject(f"{key}: is no WAL object")
+    if version != VERSION:
+        raise DamagedObject(f"{key}: WAL object version {version} is not known, only {VERSION}")
+    return ObjectHeader(
+        salt=salt,
+        epoch=epoch,
+        entry_count=entry_count,
+        number=number,
+        durable_number=durable_number,
+        sequence=sequence,
+        body_bytes=body_bytes,
+    )
+
+
+def encode_object(header: ObjectHeader, entries: Sequence[WalEntry], *, durable_sequence: int) -> list[Buffer]:
+    """The whole object as buffers to be written one behind the other; the entries' data is not copied."""
+    return [encode_header(header), *encode(entries, durable_sequence=durable_sequence, salt=header.salt)]
+
+
+def decode_object(key: str, buffer: Buffer) -> tuple[ObjectHeader, Sequence[WalEntry]]:
+    """The header and all entries, their data being views of the buffer.
+
+    Raises DamagedObject, naming the key and the position.
+    """
+    header = decode_header(key, buffer)
+    entries: list[WalEntry] = []
+    end = HEADER_BYTES
+    for entry in scan(memoryview(buffer), HEADER_BYTES, salt=header.salt):
+        if entry.sequence != header.sequence + len(entries):
+            break
+        entries.append(entry)
+        end = entry.end
+    if len(entries) != header.entry_count or end != HEADER_BYTES + header.body_bytes or end != len(buffer):
+        raise DamagedObject(
+            f"{key}: entry {header.sequence + len(entries)} at {end} is damaged: the object has {len(buffer)} bytes "
+            f"and should have {HEADER_BYTES + header.body_bytes} with {header.entry_count} entries"
+        )
+    return header, entries

@@ -1,0 +1,178 @@
+"""Whether the write-ahead log in the bucket is whole: each of its objects, and all of them together. Changes nothing.
+
+What a start would refuse is damage (`kafscale.log.wal.s3_replay`): an object that is not what was written, or under
+another key, and a missing one that had been acknowledged. What lies behind a gap without that proof, or behind a fence,
+was never acknowledged; beside a live broker it is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import attrs
+import trio
+
+from kafscale.concurrency.nurseries import for_each
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats.segment_check import Damage
+from kafscale.formats.wal_entries import scan
+from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
+from kafscale.log.check.local_wal_check import CheckedEntry, check_entry
+from kafscale.log.repair.findings import Finding, Kind
+from kafscale.log.repair.logged_batches import LoggedBatches
+from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import NumberedKey, parse_numbered_key
+from kafscale.wire.records import BatchHeader, validate
+
+
+@attrs.define(eq=False, kw_only=True)
+class WalObjectCheck:
+    """One object, whole in memory. Go through `entries` first; then the rest is known.
+
+    `name` is its key; another name, as of a copy, is not held against what the object says. `check_batch` raises
+    KafkaError.
+    """
+
+    name: str
+    content: Buffer
+    check_batch: Callable[[memoryview], BatchHeader] = validate
+    damage: list[Damage] = attrs.field(factory=list, init=False)
+    header: ObjectHeader | None = attrs.field(default=None, init=False)
+    entry_count: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            self.header = decode_header(self.name, self.content)
+        except DamagedObject as exc:
+            self._note(0, str(exc).removeprefix(f"{self.name}: "))
+            return
+        key = parse_numbered_key(self.name)
+        if key is not None and not _belongs(self.header, key):
+            self._note(0, f"says that it is object {self.header.number} of epoch {self.header.epoch}")
+
+    def entries(self) -> Iterator[CheckedEntry]:
+        """Every entry up to the first place that is none."""
+        if self.header is None:
+            return
+        end, header = HEADER_BYTES, self.header
+        for entry in scan(memoryview(self.content), end, salt=header.salt):
+            if entry.sequence != header.sequence + self.entry_count:
+                break
+            self.entry_count += 1
+            end = entry.end
+            yield check_entry(entry, self.check_batch, self.damage)
+        size_bytes = HEADER_BYTES + header.body_bytes
+        if (self.entry_count, end, len(self.content)) != (header.entry_count, size_bytes, size_bytes):
+            self._note(
+                end,
+                f"entry {header.sequence + self.entry_count} is damaged: the object has {len(self.content)} bytes, and "
+                f"should have {size_bytes} with {header.entry_count} entries",
+            )
+
+    def _note(self, position: int, message: str) -> None:
+        self.damage.append(Damage(position, message))
+
+
+def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
+    """Whether an object is at its place. A fence ends the epoch of its key, and is of a later one."""
+    epoch_fits = header.epoch > key.epoch if header.is_fence else header.epoch == key.epoch
+    return epoch_fits and header.number == key.number
+
+
+@attrs.define(eq=False, kw_only=True)
+class S3WalCheck:
+    """All objects. `run`; then `findings`, and in `batches` what the log holds.
+
+    `listed` is what `list_log` gave; `on_progress` gets bytes read.
+    """
+
+    store: ObjectStore
+    namespace: str
+    listed: Mapping[int, Listed]
+    on_progress: Callable[[int], None] = lambda done_bytes: None
+    findings: list[Finding] = attrs.field(factory=list, init=False)
+    batches: LoggedBatches = attrs.field(factory=LoggedBatches, init=False)
+    entry_count: int = attrs.field(default=0, init=False)
+    _read_bytes: int = attrs.field(default=0, init=False)
+
+    async def run(self, kept_until: WalPosition) -> None:
+        """Read every object. What is missing up to `kept_until` was deleted. Raises StoreError."""
+        for epoch, numbers in sorted(self.listed.items()):
+            found = find_run(epoch, numbers, kept_until)
+            await self._check_run(epoch, found.numbers)
+            for number, following in pairwise(found.numbers):
+                if following > number + 1:
+                    self._note(self._key(epoch, number), "came late: what follows it has been deleted")
+            behind = [found.end] if found.has_fence else []
+            for number in [*found.late_fences, *behind, *found.leftover]:
+                await self._check_other(epoch, number, found)
+
+    async def _check_run(self, epoch: int, numbers: Sequence[int]) -> None:
+        next_number, next_sequence = 0, 0  # of the object and the entry behind those that were read
+        for start in range(0, len(numbers), READS_AT_ONCE_COUNT):
+            group = {number: self._key(epoch, number) for number in numbers[start : start + READS_AT_ONCE_COUNT]}
+            contents = await self._read_all(list(group.values()))
+            for number, name in group.items():
+                if name not in contents:
+                    continue  # deleted since it was listed, as it is no longer needed
+                check = WalObjectCheck(name=name, content=contents[name])
+                entries = await trio.to_thread.run_sync(list, check.entries())
+                if check.header is not None:
+                    if number == next_number and check.header.sequence != next_sequence:
+                        check.damage.append(
+                            Damage(0, f"begins with entry {check.header.sequence}, but {next_sequence} follows")
+                        )
+                    next_number, next_sequence = number + 1, check.header.sequence + check.header.entry_count
+                self._take(check, entries)
+
+    async def _check_other(self, epoch: int, number: int, found: LogRun) -> None:
+        """A fence, or what lies behind the end: it was not acknowledged, unless it says that what is missing was."""
+        name = self._key(epoch, number)
+        contents = await self._read_all([name])
+        if name not in contents:
+            return
+        check = WalObjectCheck(name=name, content=contents[name])
+        self._take(check, [])
+        if check.header is None:
+            return
+        if number <= found.end:
+            if not check.header.is_fence:
+                self._damage(name, "cut off behind the header", position=HEADER_BYTES)
+            elif number < found.end:
+                self._note(name, "is a fence that came late")
+        elif not found.has_fence and check.header.durable_number >= found.end:
+            self._damage(self._key(epoch, found.end), f"is missing: it had been acknowledged when {name} was written")
+        else:
+            self._note(name, "has not been acknowledged")
+
+    async def _read_all(self, names: Sequence[str]) -> Mapping[str, Buffer]:
+        contents: dict[str, Buffer] = {}
+
+        async def read(name: str) -> None:
+            with suppress(NotFound):
+                contents[name] = (await self.store.get(name)).data
+
+        await for_each(names, read, tasks_count=READS_AT_ONCE_COUNT)
+        self._read_bytes += sum(map(len, contents.values()))
+        self.on_progress(self._read_bytes)
+        return contents
+
+    def _take(self, check: WalObjectCheck, entries: Sequence[CheckedEntry]) -> None:
+        for found in check.damage:
+            self._damage(check.name, found.message, position=found.position)
+        self.entry_count += len(entries)
+        for each in entries:
+            if each.header is not None:
+                self.batches.add(check.name, each.entry, each.header)
+
+    def _note(self, name: str, message: str) -> None:
+        self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, damage=False))
+
+    def _damage(self, name: str, message: str, *, position: int | None = None) -> None:
+        self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, position=position))
+
+    def _key(self, epoch: int, number: int) -> str:
+        return NumberedKey(namespace=self.namespace, kind="wal", epoch=epoch, number=number).key

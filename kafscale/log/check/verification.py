@@ -1,0 +1,342 @@
+"""Reading a namespace of the bucket, all of it, and saying what in it is not as it must be.
+
+Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
+say what is in the batches; that objects are under the keys they belong to; that the segments of a partition, as readers
+resolve them, follow one another without gap or overlap; that the write-ahead logs, in the bucket and in the data
+directory of a stopped broker, are whole, go on where the segments end, and have what segments have, too.
+
+Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
+checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction
+keeps the first and the last offset of what it compacts.
+
+Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, of each
+segment that is whole its ends, and of each batch in a log 40 bytes. It can run beside a live broker: the log is read
+before the segments are listed, so that what is flushed meanwhile is found in both and not in neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+
+import attrs
+
+from kafscale.concurrency.nurseries import for_each
+from kafscale.errors import NotFound
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment, resolve
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.bucket.listing import ListedSegment, PartitionId
+from kafscale.log.check.local_wal_check import check_wal_files
+from kafscale.log.check.s3_wal_check import S3WalCheck
+from kafscale.log.manifest_checkpoint import ManifestCheckpoint
+from kafscale.log.repair.findings import Finding, Kind
+from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
+from kafscale.log.repair.repair import Repairer
+from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.s3_replay import Listed
+from kafscale.store.base import ObjectInfo, ObjectStore
+from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
+
+TASKS_COUNT = 16  # segments that are read at once, each with a piece of 4 MiB in memory
+ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an upload that is under way
+
+
+@attrs.frozen
+class KnownTopic:
+    """What the metadata says of a topic: offsets below the log start may be missing."""
+
+    name: str
+    partition_count: int
+    log_start_offsets: Mapping[int, int]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Report:
+    """What was read and what was found."""
+
+    objects: int = 0
+    segments: int = 0
+    bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    partitions: int = 0
+    wal_objects: int = 0
+    wal_entries: int = 0
+    findings: list[Finding] = attrs.field(factory=list)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """In order of name and place."""
+        self.findings = sorted(
+            [*self.findings, *findings], key=lambda finding: (finding.name, finding.position or 0, finding.kind)
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is no damage, or none is left."""
+        return not any(finding.damage and not finding.repaired for finding in self.findings)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Verifier:
+    """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
+
+    `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
+    is not `metadata_is_current` may lack what happened since the last checkpoint. `manifests` is the last checkpoint of
+    the segments.
+    """
+
+    store: ObjectStore
+    namespace: str
+    topics: Mapping[bytes, KnownTopic] | None = None
+    metadata_is_current: bool = True
+    manifests: ManifestCheckpoint = attrs.field(factory=dict)
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    report: Report = attrs.field(factory=Report, init=False)
+    _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
+    _objects: dict[str, ObjectInfo] = attrs.field(factory=dict, init=False)
+    _partitions: dict[PartitionId, list[CheckedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+
+    async def read_log(
+        self, listed: Mapping[int, Listed], kept_until: WalPosition, on_progress: Callable[[int], None]
+    ) -> None:
+        """Check the log in the bucket, as `list_log` gave it. Raises StoreError."""
+        check = S3WalCheck(store=self.store, namespace=self.namespace, listed=listed, on_progress=on_progress)
+        await check.run(kept_until)
+        self.report.wal_objects += sum(map(len, listed.values()))
+        self.report.wal_entries += check.entry_count
+        self.report.findings += check.findings
+        self._logs.append(check.batches)
+
+    async def read_wal(self, disk: Disk) -> None:
+        """Check the log in a data directory. Raises OSError."""
+        batches = LoggedBatches(Kind.WAL)
+        async with aclosing(check_wal_files(disk)) as files:
+            async for file in files:
+                name = f"{disk.location}/{file.check.name}"
+                self.report.findings += [
+                    Finding(name=name, kind=Kind.WAL, message=found.message, position=found.position)
+                    for found in file.check.damage
+                ]
+                self.report.wal_entries += len(file.entries)
+                for each in file.entries:
+                    if each.header is not None:
+                        batches.add(name, each.entry, each.header)
+        self._logs.append(batches)
+
+    async def list_bucket(self) -> int:
+        """Find the objects. Returns how many bytes there are to read. Raises StoreError."""
+        async with aclosing(self.store.list(namespace_prefix(self.namespace))) as pages:
+            async for page in pages:
+                self._objects |= {info.key: info for info in page}
+        self.report.objects = len(self._objects)
+        return sum(info.size_bytes for info in self._objects.values())
+
+    async def read_bucket(self, on_progress: Callable[[int], None]) -> None:
+        """Check every segment, then what they are together. `on_progress` gets bytes read. Raises StoreError."""
+        done_bytes = 0
+        keys = [key for name in self._objects if (key := parse_segment_key(name)) is not None and key.kind == "kfs"]
+
+        async def check(key: SegmentKey) -> None:
+            nonlocal done_bytes
+            self._take(await check_segment(self.store, key, with_marks=self._is_logged(key)))
+            done_bytes += self._objects[key.key].size_bytes
+            on_progress(done_bytes)
+
+        await for_each(keys, check, tasks_count=TASKS_COUNT)
+        await self._look_at_others()
+        for partition_id, segments in sorted(self._partitions.items()):
+            self._check_partition(partition_id, segments)
+        self._check_manifests()
+        self._follow_logs()
+        self.report.partitions = len(self._partitions)
+        self._check_topics()
+        self.report.add(())
+
+    def _is_logged(self, key: SegmentKey) -> bool:
+        """Whether a log may have what is in this segment; one that was merged may have been compacted."""
+        partition_id = key.topic_id, key.partition
+        return not key.generation and any(partition_id in log.partitions for log in self._logs)
+
+    def _take(self, checked: CheckedSegment) -> None:
+        report = self.report
+        report.segments += 1
+        report.bytes += checked.size_bytes
+        report.batches += checked.batch_count
+        report.records += checked.record_count
+        report.findings += checked.findings
+        if checked.gone:
+            self._note(checked.key.key, Kind.CHANGED, "has gone since it was listed: merged, or deleted")
+        elif not checked.findings:
+            checked.footer, checked.footer_bytes = None, b""  # of use for a repair only
+            self._compare_with_logs(checked)
+        checked.marks = None
+        self._partitions[checked.key.topic_id, checked.key.partition].append(checked)
+
+    def _note(self, name: str, kind: Kind, message: str) -> None:
+        self.report.findings.append(Finding(name=name, kind=kind, message=message, damage=False))
+
+    def _damage(self, name: str, kind: Kind, message: str) -> None:
+        self.report.findings.append(Finding(name=name, kind=kind, message=message))
+
+    # ---- other objects ------------------------------------------------------------------------------------------
+
+    async def _look_at_others(self) -> None:
+        for name, info in self._objects.items():
+            key = parse_segment_key(name)
+            if key is None or key.namespace != self.namespace:
+                self._note(name, Kind.UNKNOWN_OBJECT, "is nothing that KafScale writes")
+            elif key.kind == "index" and key.of_kind("kfs").key not in self._objects:
+                await self._look_at_orphan(key, info)
+
+    async def _look_at_orphan(self, key: SegmentKey, info: ObjectInfo) -> None:
+        try:
+            await self.store.head(key.of_kind("kfs").key)
+        except NotFound:
+            young = self.clock_ms() - info.modified_ms < ORPHAN_GRACE_SECONDS * 1000
+            message = "has no .kfs" + ("; it may be half of an upload that is under way" if young else "")
+            finding = Finding(name=info.key, kind=Kind.ORPHAN_INDEX, message=message, damage=False)
+            finding.can_repair = not young
+            self.report.findings.append(finding)
+
+    # ---- partitions ---------------------------------------------------------------------------------------------
+
+    def _check_partition(self, partition_id: PartitionId, checked: Sequence[CheckedSegment]) -> None:
+        """The segments that readers use must follow one another."""
+        if any(each.gone or each.last_offset is None for each in checked):
+            return  # what is wrong has been said, and where this one ends is not known
+        segments = resolve(map(_segment, checked))
+        used = {segment.key for segment in segments}
+        for each in checked:
+            if each.key not in used:
+                self._note(each.key.key, Kind.SUPERSEDED, "a newer generation covers it")
+        topic = self._topic(partition_id)
+        end = segments[0].base_offset
+        if topic is not None:
+            end = min(end, topic.log_start_offsets.get(partition_id[1], 0))
+        before: Segment | None = None
+        for segment in segments:
+            if segment.base_offset > end:
+                self._check_gap(partition_id, before, segment, end)
+            elif segment.base_offset < end:
+                self._damage(
+                    segment.kfs_key,
+                    Kind.OVERLAP,
+                    f"begins at offset {segment.base_offset}, which another segment holds up to {end - 1}",
+                )
+            end = max(end, segment.last_offset + 1)
+            before = segment
+
+    def _check_gap(self, partition_id: PartitionId, before: Segment | None, segment: Segment, end: int) -> None:
+        topic = self._topic(partition_id)
+        message = f"offsets {end} to {segment.base_offset - 1} are missing before it"
+        if topic is not None and segment.base_offset <= topic.log_start_offsets.get(partition_id[1], 0):
+            return
+        if before is None and not self.metadata_is_current:
+            self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were deleted since the last checkpoint")
+            return
+        self._damage(segment.kfs_key, Kind.GAP, message)
+
+    def _check_manifests(self) -> None:
+        """What the checkpoint knows is there, unless a newer generation has it or it was let go."""
+        for partition_id, known in sorted(self.manifests.items()):
+            topic = self._topic(partition_id)
+            if topic is None:
+                continue  # the topic may have been deleted
+            found = self._partitions.get(partition_id, [])
+            listed = [ListedSegment(each.key, each.size_bytes, None, FINGERPRINT_UNKNOWN) for each in found]
+            segments = [_segment(each) for each in found if each.last_offset is not None]
+            for missing in known.recognise(listed).missing:
+                wanted = missing.last_offset >= topic.log_start_offsets.get(partition_id[1], 0)
+                if wanted and not any(map(missing.may_be_in, segments)):
+                    name = f"{topic.name}-{partition_id[1]}"
+                    message = f"offsets {missing.base_offset} to {missing.last_offset} had a segment, which is missing"
+                    self.report.findings.append(
+                        Finding(name=name, kind=Kind.GAP, message=message, damage=self.metadata_is_current)
+                    )
+
+    @property
+    def last_epoch(self) -> int:
+        """The greatest leader epoch in segments; -1 if there is none."""
+        return max((each.last_epoch for found in self._partitions.values() for each in found), default=-1)
+
+    def _topic(self, partition_id: PartitionId) -> KnownTopic | None:
+        return None if self.topics is None else self.topics.get(partition_id[0])
+
+    def _check_topics(self) -> None:
+        if self.topics is None:
+            return
+        names = {topic_id: found[0].key.topic for (topic_id, _), found in self._partitions.items()}
+        for topic_id, name in names.items():
+            if topic_id not in self.topics:
+                text = f"{name} ({topic_id_text(topic_id)})"
+                self._note(text, Kind.UNKNOWN_TOPIC, "is in no metadata: deleted, or to be adopted (kafscale adopt)")
+        for (topic_id, index), found in self._partitions.items():
+            topic = self.topics.get(topic_id)
+            if topic is not None and index >= topic.partition_count:
+                message = f"is of partition {index}, the topic has {topic.partition_count}"
+                self._note(found[0].key.key, Kind.UNKNOWN_TOPIC, message)
+
+    # ---- write-ahead logs ---------------------------------------------------------------------------------------
+
+    def _compare_with_logs(self, checked: CheckedSegment) -> None:
+        partition_id = checked.key.topic_id, checked.key.partition
+        for log in self._logs:
+            if checked.marks and checked.last_offset is not None and partition_id in log.partitions:
+                found = log.compare(partition_id, checked.marks, last_offset=checked.last_offset, key=checked.key.key)
+                self.report.findings += found
+
+    def _follow_logs(self) -> None:
+        """Each log goes on where the segments end. Of topics that are not known, nothing is known."""
+        for log in self._logs:
+            for partition_id in sorted(log.partitions):
+                topic, end = self._topic(partition_id), self._segments_end(partition_id)
+                if topic is not None and end is not None:
+                    log_start_offset = topic.log_start_offsets.get(partition_id[1], 0)
+                    name = f"{topic.name}-{partition_id[1]}"
+                    self.report.findings += log.follow(
+                        partition_id, end, partition=name, log_start_offset=log_start_offset
+                    )
+
+    def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
+        """None if it is not known, as the last segment may be damaged."""
+        found = self._partitions.get(partition_id, [])
+        known = [each for each in found if each.last_offset is not None]
+        if len(known) < len(found):
+            return None
+        last = max(known, key=lambda each: each.last_offset or 0, default=None)
+        if last is None or last.last_offset is None:
+            return SegmentsEnd()
+        return SegmentsEnd(offset=last.last_offset + 1, leader_epoch=last.last_epoch)
+
+    # ---- repair -------------------------------------------------------------------------------------------------
+
+    async def repair(self) -> None:
+        """Rebuild what can be rebuilt, one after another; each is read again afterwards. Raises StoreError."""
+        repairer = Repairer(self.store)
+        for checked in self._broken():
+            neighbours = self._partitions[checked.key.topic_id, checked.key.partition]
+            before = [each.key for each in neighbours if each.last_offset == checked.key.base_offset - 1]
+            await repairer.repair_segment(checked, max(before, key=lambda key: key.generation, default=None))
+        for finding in self.report.findings:
+            if finding.kind is Kind.ORPHAN_INDEX and finding.can_repair:
+                key = parse_segment_key(finding.name)
+                assert key is not None
+                finding.repaired = await repairer.remove_orphan(key)
+
+    def _broken(self) -> Iterable[CheckedSegment]:
+        """In order of offset, since the state of producers goes on from one to the next."""
+        broken = [
+            each
+            for found in self._partitions.values()
+            for each in found
+            if any(finding.can_repair for finding in each.findings)
+        ]
+        return sorted(broken, key=lambda each: each.key.key)
+
+
+def _segment(checked: CheckedSegment) -> Segment:
+    assert checked.last_offset is not None
+    return Segment(key=checked.key, last_offset=checked.last_offset, size_bytes=checked.size_bytes, max_timestamp_ms=-1)

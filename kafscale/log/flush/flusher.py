@@ -1,0 +1,336 @@
+"""When to flush which partition. What a flush does is in `kafscale.log.flush.upload`.
+
+One task per partition that is being flushed, in the flusher's nursery; a partition that has nothing to flush has no
+task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
+interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once.
+
+Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.flush.pacing`): with many
+partitions they
+wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The pace
+does not hold while the log is crowded. Under `wal`, tails that are small beside the pool are not flushed either when it
+runs short: the log has them, so they are left to spilling.
+
+A partition is in one of four states: clean, waiting, due, or being flushed. What a partition marks while it is being
+flushed is not looked at before that has ended, so there is one flush at a time per partition.
+
+Of those that are due, those with the oldest batches go first, so that the write-ahead log's oldest files get free. They
+go as far as uploads under way hold no more than half of the pool: an upload that hangs keeps its chunks, and the
+other
+half must be there for producers, by spilling if need be (`kafscale.log.flush.spilling`). Their number is bounded
+too, so that
+what has piled up during an outage does not drown fetches when the store is back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+import trio
+
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.errors import DamagedObject, StoreError
+from kafscale.log.flush.pacing import FlushPacer
+from kafscale.log.flush.upload import Uploader
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Counter, Histogram
+
+logger = logging.getLogger(__name__)
+
+FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
+PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
+UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
+PRESSED_SECONDS = 10.0  # since the pool ran short the last time: between two flushes of a load that fills it
+SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload
+CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
+
+
+@attrs.define(eq=False)
+class _DuePartitions:
+    """A queue of partitions, the one with the oldest batch first; under `segment` durability as they came."""
+
+    _entries: dict[Partition, tuple[int, int, Partition]] = attrs.field(factory=dict, init=False)
+    _heap: list[tuple[int, int, Partition]] = attrs.field(factory=list, init=False)  # with some that were discarded
+    _count: int = attrs.field(default=0, init=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._entries)
+
+    def add(self, partition: Partition) -> None:
+        if partition in self._entries:
+            return
+        self._count += 1
+        batches = partition.tail.batches
+        entry = (batches[0].sequence if batches else 0, self._count, partition)
+        self._entries[partition] = entry
+        heapq.heappush(self._heap, entry)
+
+    def discard(self, partition: Partition) -> None:
+        self._entries.pop(partition, None)
+
+    def first(self) -> Partition | None:
+        """The next one, which stays in the queue."""
+        while self._heap and self._entries.get(self._heap[0][2]) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
+
+@attrs.define(eq=False, kw_only=True)
+class FlushReport:
+    """What is to be flushed on demand, of all topics or of some, and how far that has come."""
+
+    topics: frozenset[str] | None = None
+    wanted: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and up to which offset
+    wanted_bytes: int = attrs.field(default=0, init=False)
+    segments_count: int = attrs.field(default=0, init=False)
+    flushed_bytes: int = attrs.field(default=0, init=False)  # more than was wanted, if more came before its flush began
+
+    def want(self, partitions: Iterable[Partition]) -> None:
+        """Take those of its topics as they are now."""
+        self.wanted = {p: p.flushable_offset for p in partitions if self.topics is None or p.topic in self.topics}
+        self.wanted_bytes = sum(partition.flushable_bytes for partition in self.wanted)
+
+    def flushed(self, partition: Partition, size_bytes: int) -> None:
+        """A segment is in the bucket."""
+        if partition in self.wanted:
+            self.segments_count += 1
+            self.flushed_bytes += size_bytes
+
+
+@attrs.define(eq=False, kw_only=True)
+class Flusher:
+    """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability.
+
+    `log_is_crowded` says whether the write-ahead log should have less to keep; whoever knows that it has become so
+    calls `wake`. `spills` says that a spiller frees what is left to it.
+    """
+
+    uploader: Uploader
+    pool: ChunkPool
+    interval_seconds: float
+    immediate: bool
+    pacer: FlushPacer | None = None
+    log_is_crowded: Callable[[], bool] = lambda: False
+    spills: bool = False
+    tasks_max_count: float = math.inf
+    duration_seconds: Histogram = attrs.field(factory=Histogram)
+    failed_count: Counter = attrs.field(factory=Counter)
+    _waiting: dict[Partition, float] = attrs.field(factory=dict, init=False)  # until when, and in that order
+    _due: _DuePartitions = attrs.field(factory=_DuePartitions, init=False)
+    _aged: set[Partition] = attrs.field(factory=set, init=False)  # of the due ones, those that only their age has made
+    _flushing: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and what each holds of the pool
+    _uploading_bytes: int = attrs.field(default=0, init=False)  # the sum of these
+    _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
+    _under_pressure: bool = attrs.field(default=False, init=False)
+    _relieved_at: float = attrs.field(default=-math.inf, init=False)
+    leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
+    _reports: set[FlushReport] = attrs.field(factory=set, init=False)
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _flush_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def mark(self, partition: Partition) -> None:
+        """A partition got something to flush, or has grown to a segment's size: `Partition.on_dirty`."""
+        if partition in self._flushing:
+            return
+        if self.immediate or partition.flushable_bytes >= partition.segment_bytes:
+            self._make_due(partition)
+        elif partition not in self._waiting and partition not in self._due:
+            self._waiting[partition] = trio.current_time() + self.interval_seconds
+            if len(self._waiting) == 1:
+                self._wake.set()
+
+    def relieve(self) -> None:
+        """The pool runs short: `ChunkPool.on_pressure`."""
+        self._under_pressure = True
+        self._relieved_at = trio.current_time()
+        self._wake.set()
+
+    def wake(self) -> None:
+        """The write-ahead log has become crowded."""
+        self._wake.set()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is closed. A flush of it that is under way goes on, without effect."""
+        self._waiting.pop(partition, None)
+        self._due.discard(partition)
+        self._aged.discard(partition)
+
+    def is_flushing(self, partition: Partition) -> bool:
+        """Whether an upload of the partition is under way, or failed a moment ago."""
+        return partition in self._flushing
+
+    def is_pressed(self) -> bool:
+        """Whether the pool has run short lately, so that producers need what the store and the disk can take."""
+        return trio.current_time() < self._relieved_at + PRESSED_SECONDS
+
+    def stalled_seconds(self) -> float:
+        """How long no flush has succeeded while some were under way."""
+        return trio.current_time() - self._last_progress if self._flushing else 0.0
+
+    def oldest_seconds(self) -> float:
+        """How long the longest-waiting tail has been waiting, or trying."""
+        now = trio.current_time()
+        dirty = (*self._waiting, *self._due, *self._flushing)
+        return max((now - p.dirty_since for p in dirty if p.dirty_since is not None), default=0.0)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start flushes as they become due, until cancelled. Raises Fenced, StorageFailed."""
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    self._wake = trio.Event()
+                    self._find_due()
+                    while (partition := self._due.first()) is not None and self._begin(partition):
+                        nursery.start_soon(self._flush, partition)
+                    with trio.move_on_at(self._next_look_at()):
+                        await self._wake.wait()
+
+    async def flush_all(self, report: FlushReport | None = None) -> None:
+        """Flush everything that may be flushed now, and wait until it is in the bucket, not for what comes later.
+
+        `report` says of which topics, and is kept up to date meanwhile. `run` must be running. Goes on trying for as
+        long as the store fails: the caller sets the limit.
+        """
+        report = report or FlushReport()
+        report.want((*self._waiting, *self._due, *self._flushing))
+        self._reports.add(report)
+        try:
+            for partition in report.wanted:
+                if partition in self._waiting:
+                    self._make_due(partition)
+            for partition, end_offset in report.wanted.items():
+                await self._wait_flushed(partition, end_offset)
+        finally:
+            self._reports.discard(report)
+
+    async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
+        """Or until nothing is left below it: what an earlier attempt wrote may have come in its place."""
+        while partition.flushed_offset < min(end_offset, partition.flushable_offset) and not partition.closed:
+            if partition in self._waiting:
+                self._make_due(partition)
+            await self._flush_ended.wait()
+
+    async def wait_ended(self, topic_id: bytes) -> None:
+        """Wait until no flush of a closed topic's partitions is under way any more."""
+        while any(partition.topic_id == topic_id for partition in self._flushing):
+            await self._flush_ended.wait()
+
+    # ---- what is due ------------------------------------------------------------------------------------------
+
+    def _make_due(self, partition: Partition) -> None:
+        self._waiting.pop(partition, None)
+        self._due.add(partition)
+        self._wake.set()
+
+    def _find_due(self) -> None:
+        now = trio.current_time()
+        crowded = self.log_is_crowded()
+        while self._waiting:
+            partition, due_at = next(iter(self._waiting.items()))
+            if (
+                crowded
+                and len(self._due) < CROWDED_DUE_MAX_COUNT
+                and (due_at <= now or _begins_in_a_sealed_file(partition))
+            ):
+                self._make_due(partition)
+            elif due_at <= now and (self.pacer is None or self.pacer.is_ready(now, len(self._aged))):
+                self._aged.add(partition)
+                self._make_due(partition)
+            else:
+                break
+        if self._under_pressure:
+            self._under_pressure = False
+            for partition in self._largest():
+                self._make_due(partition)
+
+    def _next_look_at(self) -> float:
+        """When time alone makes another partition due."""
+        due_at = next(iter(self._waiting.values()), math.inf)
+        if self.pacer is None or due_at == math.inf:
+            return due_at
+        return max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
+
+    def _begin(self, partition: Partition) -> bool:
+        """Count a partition among those being flushed; False if so many are that it must wait."""
+        if len(self._flushing) >= self.tasks_max_count:
+            return False
+        held_bytes = partition.tail.chunks_bytes(partition.segment_bytes)
+        if self._flushing and self._uploading_bytes + held_bytes > self.pool.size_bytes * UPLOADING_MAX_FRACTION:
+            return False
+        now = trio.current_time()
+        if not self._flushing:
+            self._last_progress = now
+        if self.pacer is not None:
+            self.pacer.began(now, by_age=partition in self._aged)
+        self._aged.discard(partition)
+        self._due.discard(partition)
+        self._flushing[partition] = held_bytes
+        self._uploading_bytes += held_bytes
+        return True
+
+    def _largest(self) -> Iterator[Partition]:
+        """Those that hold most, until enough is under way, or what is left is small and can be spilled."""
+        least_bytes = self.pool.size_bytes * SMALL_FRACTION if self.spills else 0
+        self.leaves_to_spilling = False
+        wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
+        wanted -= sum(partition.held_bytes for partition in (*self._flushing, *self._due))
+        by_size = [(-partition.held_bytes, number, partition) for number, partition in enumerate(self._waiting)]
+        heapq.heapify(by_size)
+        while wanted > 0 and by_size:
+            size, _, partition = heapq.heappop(by_size)
+            if -size < least_bytes:
+                self.leaves_to_spilling = True
+                return
+            wanted += size
+            yield partition
+
+    # ---- one flush --------------------------------------------------------------------------------------------
+
+    async def _flush(self, partition: Partition) -> None:
+        started = trio.current_time()
+        failed = False
+        try:
+            plan = partition.prepare_flush()
+            if plan is not None:
+                await self.uploader.flush(partition, plan)
+                self._last_progress = trio.current_time()
+                self.duration_seconds.observe(self._last_progress - started)
+                for report in self._reports:
+                    report.flushed(partition, plan.size_bytes)
+        except (StoreError, DamagedObject) as exc:
+            failed = True
+            self.failed_count.value += 1
+            logger.error("flush of %s failed and is tried again: %s", partition, exc)
+            await trio.sleep(FAILED_FLUSH_PAUSE_SECONDS)
+        finally:
+            self._uploading_bytes -= self._flushing.pop(partition)
+            self._look_again(partition, at_once=failed)
+            if self.pool.waiting_count:
+                self.relieve()  # what has been freed was not enough
+            if self._due:
+                self._wake.set()  # there is room for another one
+            self._flush_ended.set()
+            self._flush_ended = trio.Event()
+
+    def _look_again(self, partition: Partition, *, at_once: bool) -> None:
+        """What came in meanwhile waits for the next flush; what could not be uploaded has waited already."""
+        if partition.closed or not partition.flushable_bytes:
+            return
+        if at_once:
+            self._make_due(partition)
+        else:
+            self.mark(partition)
+
+
+def _begins_in_a_sealed_file(partition: Partition) -> bool:
+    """Whether a flush frees something of the log: the file that is being written is kept anyway."""
+    file = partition.tail.batches[0].file
+    return file is not None and file.sealed

@@ -1,0 +1,74 @@
+"""When memory runs short and flushing does not help soon: batches that the write-ahead log has give up their chunks.
+
+So a bucket outage costs disk, not memory: produces are acknowledged until the write-ahead log is full, and flush and
+fetch read what was spilled from its files. While the store keeps up nothing is spilled, as reading back costs more than
+waiting for an upload; but for tails so small that their objects would cost more than that
+(`kafscale.log.flush.flusher`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from kafscale.log.bucket.listing import PartitionId
+from kafscale.log.flush.flusher import Flusher
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Counter
+
+PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
+# A producer waits, and no flush has succeeded for so long. One that merely waits, since producers are faster than the
+# store, waits on: what is spilled must be read back, and flushes would fall behind for good, until the log is full.
+STALLED_BEFORE_PRODUCER_SECONDS = 0.5
+STALLED_SECONDS = 2.0  # no flush has succeeded for so long: spill before a producer has to wait
+SPILL_DOWN_TO_FRACTION = 0.5  # of the pool
+SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a microsecond for each
+
+
+@attrs.define(eq=False, kw_only=True)
+class Spiller:
+    """Looks at the pool while it is under pressure."""
+
+    pool: ChunkPool
+    flusher: Flusher
+    partitions: Mapping[PartitionId, Partition]
+    spilled_bytes: Counter = attrs.field(factory=Counter)
+    _pressed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def wake(self) -> None:
+        """The pool runs short: `ChunkPool.on_pressure`."""
+        self._pressed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._pressed = trio.Event()
+            if not self.pool.under_pressure:
+                await self._pressed.wait()
+            await trio.sleep(PATIENCE_SECONDS)
+            if self._is_needed():
+                await self._spill()
+
+    def _is_needed(self) -> bool:
+        patience_seconds = STALLED_BEFORE_PRODUCER_SECONDS if self.pool.waiting_count else STALLED_SECONDS
+        return (self.pool.under_pressure or self.pool.waiting_count > 0) and (
+            self.flusher.leaves_to_spilling or self.flusher.stalled_seconds() >= patience_seconds
+        )
+
+    async def _spill(self) -> None:
+        """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""
+        holders = [partition for partition in self.partitions.values() if partition.held_bytes]
+        holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
+        for partition in holders:
+            while self._wants_more():
+                spilled_bytes = partition.spill(SPILLED_AT_ONCE_COUNT)
+                self.spilled_bytes.value += spilled_bytes
+                await trio.lowlevel.checkpoint()
+                if not spilled_bytes:
+                    break
+
+    def _wants_more(self) -> bool:
+        return self.pool.waiting_count > 0 or self.pool.used_bytes > self.pool.size_bytes * SPILL_DOWN_TO_FRACTION

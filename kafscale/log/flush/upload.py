@@ -1,0 +1,239 @@
+"""One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock: appends and fetches of
+the partition go on meanwhile.
+
+Both objects are written with If-None-Match. The key is made of topic id, base offset and generation, so where two
+writers believe they own the same offsets only one can win, and the loser finds out here (`_resolve`):
+
+    what is at the key                     what it means                                    what is done
+    our own content                        our PUT, whose reply was lost                    it is committed
+    our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
+    a newer epoch                          another broker has taken over                    Fenced: the broker stops
+    a damaged object                       quarantined, and its batches are in the WAL      ours is a newer generation
+
+Where the commit of a flush is what acknowledges its records, `check_lead` is asked in between: another broker may
+have listed the bucket before these objects were there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import attrs
+import trio
+
+from kafscale.concurrency.byte_budget import ByteBudget
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.errors import DamagedObject, Fenced, NewerVersion, PreconditionFailed, StoreUnavailable
+from kafscale.formats.footer_reading import read_footer, read_index
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment, fingerprint
+from kafscale.formats.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
+from kafscale.log.partition.partition import FlushPlan, Partition
+from kafscale.log.read.footers import Footers
+from kafscale.log.read.reader import LogReader
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import SegmentKey
+
+logger = logging.getLogger(__name__)
+
+CRC_IN_THREAD_BYTES = 8 << 20  # below this CRC-32C takes less than a thread hop is worth
+READ_BACK_MAX_BYTES = 32 << 20  # what flushes that read their batches back from the WAL hold outside of the pool
+
+
+@attrs.frozen
+class _Stored:
+    """What is in the bucket after an upload."""
+
+    footer: Footer
+    segment: Segment
+
+
+@attrs.define(eq=False, kw_only=True)
+class Uploader:
+    """Takes flush plans to the bucket. `check_lead` raises Fenced if another broker has taken over."""
+
+    store: ObjectStore
+    footers: Footers
+    reader: LogReader
+    deadline_seconds: float = math.inf
+    check_lead: Callable[[], Awaitable[None]] | None = None
+    _read_back: ByteBudget = attrs.field(factory=lambda: ByteBudget(READ_BACK_MAX_BYTES), init=False)
+
+    async def flush(self, partition: Partition, plan: FlushPlan) -> None:
+        """Upload the plan and commit it. Raises StoreError, Fenced."""
+        if any(batch.lease is None for batch in plan.batches):
+            async with self._read_back.held(plan.size_bytes):  # more may be spilled until it is granted
+                if not partition.closed:
+                    await self._flush(partition, plan)
+        else:
+            await self._flush(partition, plan)
+
+    async def _flush(self, partition: Partition, plan: FlushPlan) -> None:
+        slices = await self.reader.read_batches(plan.batches)
+        try:
+            footer = await _make_footer(partition, plan, slices.buffers)
+            stored = await self._upload_in_time(partition, footer, slices.buffers)
+        finally:
+            slices.release()
+        if self.check_lead is not None:
+            await self.check_lead()
+        if partition.closed:
+            logger.info("%s was closed while %s was uploaded", partition, stored.segment.kfs_key)
+        elif _content(stored.footer) == _content(footer):
+            self._commit(partition, plan, stored)
+        else:
+            await self._adopt(partition, stored)
+
+    async def _upload_in_time(self, partition: Partition, footer: Footer, body: Sequence[Buffer]) -> _Stored:
+        """One deadline for both objects, whatever they wait for: tokens, backoff, or a store that hangs.
+
+        What has arrived by then is found by the next attempt.
+        """
+        key = segment_key_of(partition, footer.identity)
+        with trio.move_on_after(self.deadline_seconds):
+            while True:
+                try:
+                    return await self._upload(key, footer, body)
+                except NewerVersion:
+                    raise
+                except DamagedObject as exc:
+                    generation = key.generation + 1
+                    logger.warning("%s: %s; its batches go to generation %d", partition, exc, generation)
+                    footer = attrs.evolve(footer, identity=attrs.evolve(footer.identity, generation=generation))
+                    key = segment_key_of(partition, footer.identity)
+        raise StoreUnavailable(f"{key.key} and its .index were not uploaded in {self.deadline_seconds:g} s")
+
+    async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> _Stored:
+        """Both objects at once. Returns what is at the key now: ours, or that of an earlier attempt.
+
+        Raises DamagedObject if a `.kfs` is there that is damaged.
+        """
+        encoded = encode_footer(footer)
+        parts = [encode_header(footer), *body, encoded]
+        stored = _Stored(footer, segment_of(key, footer))
+        index_is_ours = False
+
+        async def put_kfs() -> None:
+            nonlocal stored
+            try:
+                etag = await self.store.put_if_absent(key.key, parts)
+            except PreconditionFailed:
+                found = await self._resolve(key, footer)
+                stored = _Stored(found, segment_of(key, found))
+            else:
+                told = fingerprint(sum(map(len, parts)), etag)
+                stored = _Stored(footer, attrs.evolve(stored.segment, fingerprint=told))
+
+        async def put_index() -> None:
+            nonlocal index_is_ours
+            with suppress(PreconditionFailed):
+                await self.store.put_if_absent(key.of_kind("index").key, [encoded])
+                index_is_ours = True
+
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(put_kfs)
+                nursery.start_soon(put_index)
+        if stored.footer != footer or not index_is_ours:
+            await self._settle_index(key, stored.footer)
+        return stored
+
+    async def _settle_index(self, key: SegmentKey, footer: Footer) -> None:
+        """Replace an `.index` of an attempt whose `.kfs` is not the one in the bucket.
+
+        Only now, when the `.kfs` is there and known: it never changes, so all who write its `.index` write the same.
+        """
+        if await read_index(self.store, key) != footer:
+            await self.store.put(key.of_kind("index").key, [encode_footer(footer)])
+
+    async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
+        """Somebody has written this `.kfs` before. Returns its footer if that was this broker."""
+        stored = await read_footer(self.store, key)
+        if stored.identity.leader_epoch > ours.identity.leader_epoch:
+            raise Fenced(
+                f"{key.key} was written by a broker with epoch {stored.identity.leader_epoch}, "
+                f"this one has {ours.identity.leader_epoch}: it has been superseded"
+            )
+        return stored
+
+    def _commit(self, partition: Partition, plan: FlushPlan, stored: _Stored) -> None:
+        self.footers.put(stored.segment, stored.footer)
+        partition.commit_flush(plan, stored.segment)
+
+    async def _adopt(self, partition: Partition, stored: _Stored) -> None:
+        """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
+        name, footer = stored.segment.kfs_key, stored.footer
+        logger.warning("%s: adopting %s, which an earlier attempt had written", partition, name)
+        written = partition.plan_until(footer.last_offset)
+        same = written is not None and await self._content_crc(written) == footer.identity.body_crc
+        if partition.closed:
+            return
+        if same:
+            assert written is not None
+            self._commit(partition, written, stored)
+        elif partition.pending is not None:
+            partition.adopt(stored.segment, footer)
+        else:
+            raise Fenced(f"{name} holds other records than the write-ahead log: another broker has written it")
+
+    async def _content_crc(self, plan: FlushPlan) -> int:
+        slices = await self.reader.read_batches(plan.batches)
+        try:
+            return await crc_of(slices.buffers, plan.size_bytes)
+        finally:
+            slices.release()
+
+
+def _content(footer: Footer) -> tuple[int, int]:
+    """What two attempts with the same batches have in common; the rest says when and by whom they were made."""
+    return footer.last_offset, footer.identity.body_crc
+
+
+def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRINT_UNKNOWN) -> Segment:
+    """What the manifest keeps of a segment; `fingerprint` is that of its `.kfs`, if it is known."""
+    return Segment(
+        key=key,
+        last_offset=footer.last_offset,
+        size_bytes=footer.identity.body_bytes,
+        max_timestamp_ms=footer.identity.max_timestamp_ms,
+        first_dirty_offset=footer.first_dirty_offset,
+        fingerprint=fingerprint,
+    )
+
+
+async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buffer]) -> Footer:
+    identity = Identity(
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=plan.base_offset,
+        generation=0,
+        leader_epoch=plan.leader_epoch,
+        created_ms=time.time_ns() // 1_000_000,
+        batch_count=len(plan.batches),
+        body_bytes=plan.size_bytes,
+        max_timestamp_ms=max(batch.max_timestamp_ms for batch in plan.batches),
+        body_crc=await crc_of(body, plan.size_bytes),
+    )
+    return build_footer(identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
+
+
+def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
+    """The key of the segment with this identity."""
+    return SegmentKey(
+        namespace=partition.namespace,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=identity.base_offset,
+        generation=identity.generation,
+    )
+
+
+async def crc_of(buffers: Sequence[Buffer], size_bytes: int) -> int:
+    """The CRC-32C of batches that have this size together."""
+    if size_bytes >= CRC_IN_THREAD_BYTES:
+        return await trio.to_thread.run_sync(body_crc, buffers)
+    return body_crc(buffers)

@@ -1,0 +1,543 @@
+"""One partition's state: offsets, the memory tail, producers, waiting fetches. Every change here is synchronous.
+
+    log_start_offset ≤ ... segments in the bucket ... ≤ flushed_offset ≤ ... tail ... ≤ high_watermark ≤ next_offset
+
+The way of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` gives it its
+offsets and hands it to the journal, `on_durable` moves the high watermark and wakes who waits for it, and a flush takes
+it from the tail into a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`.
+
+The journal decides when a batch is durable: the write-ahead log (`wal`), or the flush itself (`segment`), where
+`PendingFlush` stands in for the log and a batch is acknowledged by `commit_flush`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import StorageFailed
+from kafscale.formats.manifest import Manifest, Segment
+from kafscale.formats.segment import EpochStart, Footer
+from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.log.log_end import LogEnd
+from kafscale.log.partition.chunks import ChunkPool, Lease
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.partition.tail import ALONE, Tail, TailBatch
+from kafscale.log.producers import Producer, ProducerStates
+from kafscale.log.wal.local_wal import Round
+from kafscale.metrics import Counter
+from kafscale.store.paths import SegmentKey, partition_prefix
+from kafscale.wire.records import BatchHeader, set_base_offset
+
+CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
+
+
+class Journal(Protocol):
+    """What makes a batch durable."""
+
+    def append(self, entry: WalEntry) -> Round: ...
+
+
+class WriteAheadLog(Journal, Protocol):
+    """The journal that keeps a batch until it is released: on the local disk, or in the bucket."""
+
+    def retain(self, file: WalFile) -> None: ...
+
+    def release(self, file: WalFile, count: int = 1) -> None: ...
+
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes: ...
+
+
+@attrs.define(eq=False)
+class PendingFlush:
+    """The journal of `--durability segment`: a batch becomes durable when the flush that takes it commits."""
+
+    _round: Round = attrs.field(factory=Round, init=False)
+    _taken: deque[tuple[int, Round]] = attrs.field(factory=deque, init=False)
+
+    def append(self, entry: WalEntry) -> Round:
+        return self._round
+
+    def flush_began(self, next_offset: int) -> None:
+        """A flush takes what has come so far, all of it below `next_offset`, or the first part of it.
+
+        What comes from now on shares no round with it, so that it can't put off its acknowledgement.
+        """
+        if not self._taken or self._taken[-1][0] < next_offset:
+            self._taken.append((next_offset, self._round))
+            self._round = Round()
+
+    def flush_committed(self, high_watermark: int) -> None:
+        """Acknowledge whatever lies below the high watermark."""
+        while self._taken and self._taken[0][0] <= high_watermark:
+            self._taken.popleft()[1].succeed()
+
+    def fail(self, exc: StorageFailed) -> None:
+        """Nothing that waits will become durable."""
+        for _, taken in self._taken:
+            taken.fail(exc)
+        self._taken.clear()
+        self._round.fail(exc)
+        self._round = Round()
+
+
+@attrs.define(eq=False)
+class Traffic:
+    """What went into and out of a topic."""
+
+    bytes_in: Counter = attrs.field(factory=Counter)
+    records_in: Counter = attrs.field(factory=Counter)
+    bytes_out: Counter = attrs.field(factory=Counter)
+    records_out: Counter = attrs.field(factory=Counter)
+
+
+@attrs.define(eq=False)
+class FetchWaiter:
+    """A fetch that waits until `missing_bytes` more have become readable in any of its partitions."""
+
+    missing_bytes: int
+    event: trio.Event = attrs.field(factory=trio.Event)
+
+    def became_readable(self, size_bytes: int) -> None:
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes <= 0:
+            self.event.set()
+
+
+@attrs.frozen
+class EpochEnd:
+    """A leader epoch, and the offset behind its last record."""
+
+    epoch: int
+    end_offset: int
+
+
+@attrs.define(eq=False)
+class Placed:
+    """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch.
+
+    Not frozen: one is made per batch, and that costs half.
+    """
+
+    data: memoryview
+    lease: Lease
+    start: int
+
+
+@attrs.frozen(eq=False)
+class FlushPlan:
+    """What one flush uploads: batches of offsets `base_offset` to `end_offset` (exclusive), and its footer."""
+
+    batches: Sequence[TailBatch]
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    producers: Sequence[Producer]
+    epochs: Sequence[EpochStart]
+    leader_epoch: int
+
+
+def _ignore(partition: Partition) -> None:
+    pass
+
+
+@attrs.define(eq=False, kw_only=True)
+class Partition:
+    """One partition; `wal` is None under `segment` durability.
+
+    `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
+    segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards. `on_flushed`
+    is called when the manifest has one segment more.
+    """
+
+    topic: str
+    topic_id: bytes
+    index: int
+    namespace: str
+    leader_epoch: int
+    config: LogConfig
+    segment_bytes: int
+    pool: ChunkPool
+    wal: WriteAheadLog | None
+    manifest: Manifest = attrs.field(factory=Manifest)
+    on_dirty: Callable[[Partition], None]
+    on_flushed: Callable[[Partition], None] = _ignore
+    traffic: Traffic = attrs.field(factory=Traffic)
+    clock: Callable[[], float] = trio.current_time
+
+    log_start_offset: int = attrs.field(default=0, init=False)
+    next_offset: int = attrs.field(default=0, init=False)
+    high_watermark: int = attrs.field(default=0, init=False)
+    flushed_offset: int = attrs.field(default=0, init=False)
+    flushable_bytes: int = attrs.field(default=0, init=False)  # of the tail, what a flush may take now
+    pending: PendingFlush | None = attrs.field(init=False)
+    journal: Journal = attrs.field(init=False)
+    tail: Tail = attrs.field(factory=Tail, init=False)
+    producers: ProducerStates = attrs.field(factory=ProducerStates, init=False)
+    epochs: list[EpochStart] = attrs.field(factory=list, init=False)
+    latest_round: Round | None = attrs.field(default=None, init=False)
+    waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
+    dirty_since: float | None = attrs.field(default=None, init=False)
+    closed: bool = attrs.field(default=False, init=False)
+    encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
+    lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
+    quarantined: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # and the last offset of each
+    _chunk: Lease | None = attrs.field(default=None, init=False)
+    _chunk_used_bytes: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pending = PendingFlush() if self.wal is None else None
+        self.journal = self.wal or self.pending  # type: ignore[assignment]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What `read_committed` may read: the high watermark, as there are no transactions."""
+        return self.high_watermark
+
+    @property
+    def flushable_offset(self) -> int:
+        """The end of what a flush may take: what is durable already (`wal`), or all of it (`segment`)."""
+        return self.high_watermark if self.pending is None else self.next_offset
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the pool this partition holds, about."""
+        return max(self.tail.pooled_bytes, 0 if self._chunk is None else len(self._chunk.view))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of record batches, in the bucket and in the tail."""
+        return self.manifest.size_bytes + self.tail.size_bytes
+
+    @property
+    def objects_prefix(self) -> str:
+        """What the keys of this partition's objects begin with."""
+        return partition_prefix(self.topic, self.topic_id, self.index, namespace=self.namespace)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    # ---- produce ----------------------------------------------------------------------------------------------
+
+    def place_nowait(self, data: memoryview) -> Placed | None:
+        """Copy a batch behind the one before it in this partition's chunk; None if the pool is exhausted."""
+        size = len(data)
+        chunk, used = self._chunk, self._chunk_used_bytes
+        if chunk is None or used + size > len(chunk.view):
+            chunk = self._lease_chunk(size)
+            if chunk is None:
+                return None
+            used = 0
+        end = used + size
+        place = chunk.view[used:end]
+        place[:] = data
+        self._chunk_used_bytes = end
+        chunk.retain()
+        return Placed(place, chunk, used)
+
+    def _lease_chunk(self, size: int) -> Lease | None:
+        """A chunk twice as large as the one before, so that a busy partition has few; the smallest one if idle."""
+        previous = 0 if self._chunk is None else len(self._chunk.view)
+        wanted = max(size, min(2 * previous, CHUNK_GROWTH_MAX_BYTES), self.pool.chunk_bytes)
+        chunk = self.pool.acquire_nowait(wanted) or self.pool.acquire_nowait(max(size, self.pool.chunk_bytes))
+        if chunk is not None:
+            self._leave_chunk()
+            self._chunk = chunk
+        return chunk
+
+    def _leave_chunk(self) -> None:
+        if self._chunk is not None:
+            self._chunk.release()
+            self._chunk = None
+
+    def give_back(self, placed: Placed) -> None:
+        """It is not appended. A partition without batches keeps no chunk: nothing would ever take that from it."""
+        placed.lease.release()
+        if not self.tail.batches:
+            self._leave_chunk()
+
+    def append(self, header: BatchHeader, placed: Placed, now_ms: int) -> TailBatch:
+        """Give a validated batch the next offsets, in place, and hand it to the journal. Takes over `placed`.
+
+        Raises StorageFailed if the journal takes nothing any more; then nothing has changed, and `placed` is still the
+        caller's.
+        """
+        base_offset = self.next_offset
+        data = placed.data
+        set_base_offset(data, base_offset, self.leader_epoch)
+        batch = TailBatch(
+            topic_id=self.topic_id,
+            partition=self.index,
+            leader_epoch=self.leader_epoch,
+            base_offset=base_offset,
+            data=data,
+            owner=self,
+            last_offset=base_offset + header.last_offset_delta,
+            max_timestamp_ms=header.max_timestamp_ms,
+            size_bytes=len(data),
+            lease=placed.lease,
+            start=placed.start,
+        )
+        self.latest_round = self.journal.append(batch)
+        self.next_offset = batch.last_offset + 1
+        if header.producer_id >= 0:
+            self.producers.record(header, base_offset, now_ms, durable_before=self.high_watermark)
+        if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
+            self.epochs.append(EpochStart(self.leader_epoch, base_offset))
+        self.traffic.bytes_in.value += batch.size_bytes
+        self.traffic.records_in.value += header.record_count
+        self.tail.append(batch)
+        if self.pending is not None:
+            self._became_flushable(batch.size_bytes)
+        return batch
+
+    def replay(self, entry: WalEntry, header: BatchHeader, now_ms: int, *, placed: Placed | None = None) -> TailBatch:
+        """Take back a batch that the WAL had made durable before a restart.
+
+        Its bytes stay in the WAL's file, unless they are `placed` in the pool, which is taken over. Its producer counts
+        as heard of now: the record's timestamps are the producer's own, and may be years old.
+        """
+        assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
+        if header.producer_id >= 0:
+            self.producers.record(header, entry.base_offset, now_ms, durable_before=entry.base_offset)
+        if not self.epochs or self.epochs[-1].epoch != entry.leader_epoch:
+            self.epochs.append(EpochStart(entry.leader_epoch, entry.base_offset))
+        batch = TailBatch(
+            topic_id=self.topic_id,
+            partition=self.index,
+            leader_epoch=entry.leader_epoch,
+            base_offset=entry.base_offset,
+            data=b"" if placed is None else placed.data,
+            owner=self,
+            last_offset=entry.base_offset + header.last_offset_delta,
+            max_timestamp_ms=header.max_timestamp_ms,
+            size_bytes=len(entry.data),
+            lease=None if placed is None else placed.lease,
+            start=ALONE if placed is None else placed.start,
+        )
+        batch.file, batch.position, batch.sequence = entry.file, entry.position, entry.sequence
+        self.next_offset = self.high_watermark = batch.last_offset + 1
+        self.tail.append(batch)
+        self._became_flushable(batch.size_bytes)
+        return batch
+
+    def on_durable(self, end_offset: int, size_bytes: int) -> None:
+        """The WAL holds everything before `end_offset`, `size_bytes` more than before: consumers may see it."""
+        self._move_high_watermark(end_offset, size_bytes)
+        self._became_flushable(size_bytes)
+
+    def _move_high_watermark(self, end_offset: int, size_bytes: int) -> None:
+        assert end_offset > self.high_watermark, (end_offset, self.high_watermark)
+        self.high_watermark = end_offset
+        for waiter in self.waiters:
+            waiter.became_readable(size_bytes)
+
+    def _became_flushable(self, size_bytes: int) -> None:
+        before = self.flushable_bytes
+        self.flushable_bytes = after = before + size_bytes
+        if before == 0:
+            self.dirty_since = self.clock()
+            self.on_dirty(self)
+        elif before < self.segment_bytes <= after:
+            self.on_dirty(self)
+
+    # ---- fetch ------------------------------------------------------------------------------------------------
+
+    def wake_waiters(self) -> None:
+        """Let every waiting fetch look again, as after a deletion."""
+        for waiter in self.waiters:
+            waiter.event.set()
+
+    def select_tail(self, offset: int, max_bytes: int) -> Sequence[TailBatch]:
+        """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail."""
+        if offset < self.flushed_offset:
+            return ()
+        return self.tail.select(offset, self.high_watermark, max_bytes)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch under which the record at `offset` was written; the current one past the end."""
+        if offset >= self.next_offset:
+            return self.leader_epoch
+        epochs = [start.epoch for start in self.epochs if start.start_offset <= offset]
+        return epochs[-1] if epochs else self.leader_epoch
+
+    def has_superseded(self, entry: WalEntry) -> bool:
+        """Whether a broker of a later epoch has written the offsets of this entry, or ended the log before them."""
+        epochs = [start.epoch for start in self.epochs if start.start_offset <= entry.base_offset]
+        if entry.base_offset < self.next_offset:
+            return bool(epochs) and epochs[-1] != entry.leader_epoch
+        return bool(epochs) and epochs[-1] > entry.leader_epoch
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279).
+
+        None for an epoch that is still to come. For one older than any that is known, as in Kafka, that epoch itself
+        and where the log begins.
+        """
+        if epoch > self.leader_epoch:
+            return None
+        if epoch == self.leader_epoch:
+            return EpochEnd(epoch, self.high_watermark)
+        known = [start.epoch for start in self.epochs if start.epoch <= epoch]
+        above = [start.start_offset for start in self.epochs if start.epoch > epoch]
+        return EpochEnd(known[-1] if known else epoch, above[0] if above else self.high_watermark)
+
+    # ---- flush ------------------------------------------------------------------------------------------------
+
+    def prepare_flush(self) -> FlushPlan | None:
+        """Choose what to upload next, of what may be flushed; None if that is nothing."""
+        batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
+        if not batches:
+            return None
+        if self.pending is not None:
+            self.pending.flush_began(self.next_offset)
+        return self._plan(batches)
+
+    def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
+        end_offset = batches[-1].last_offset + 1
+        heard_since_ms = time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms
+        return FlushPlan(
+            batches=batches,
+            base_offset=batches[0].base_offset,
+            end_offset=end_offset,
+            size_bytes=sum(batch.size_bytes for batch in batches),
+            producers=self.producers.snapshot(end_offset, heard_since_ms=heard_since_ms),
+            epochs=[start for start in self.epochs if start.start_offset < end_offset],
+            leader_epoch=self.leader_epoch,
+        )
+
+    def plan_until(self, last_offset: int) -> FlushPlan | None:
+        """A plan for the batches that a segment in the bucket holds already; None if it ends inside a batch."""
+        batches = self.tail.batches[: self.tail.find(last_offset) + 1]
+        return self._plan(batches) if batches and batches[-1].last_offset == last_offset else None
+
+    def commit_flush(self, plan: FlushPlan, segment: Segment) -> None:
+        """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits."""
+        assert not self.closed
+        assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
+        self.manifest.add(segment)
+        self.encoded_end = LogEnd(segment.last_offset, plan.producers, plan.epochs).encode()
+        self.flushed_offset = plan.end_offset
+        self.flushable_bytes -= plan.size_bytes
+        self.dirty_since = self.clock() if self.flushable_bytes else None
+        for batch in self.tail.drop_first(len(plan.batches)):
+            self.release(batch)
+        if not self.tail.batches:
+            self._leave_chunk()
+        if self.pending is not None:
+            self._move_high_watermark(plan.end_offset, plan.size_bytes)
+            self.pending.flush_committed(plan.end_offset)
+        self.on_flushed(self)
+
+    def adopt(self, segment: Segment, footer: Footer) -> None:
+        """Take over a segment that this broker wrote before it was killed, in place of what is not acknowledged.
+
+        Only under `segment` durability: an upload can reach the bucket after the restart has listed it.
+        """
+        assert self.pending is not None
+        assert not self.closed
+        producers, first_offset = self.producers.producers, self.high_watermark
+        for batch in self.tail.drop_from(first_offset):
+            self.release(batch)
+        self._leave_chunk()
+        self.flushable_bytes = 0
+        self.dirty_since = None
+        self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
+        self.restore([*self.manifest.segments, segment], LogEnd.of(footer))
+        self.producers.expect_again(producers.values(), first_offset)
+        self.wake_waiters()
+
+    def restore(self, segments: Sequence[Segment], end: LogEnd | None, *, lost_before: int = 0) -> None:
+        """Begin with what the bucket holds; `end` is the state after the last segment.
+
+        `lost_before` is behind the last offset that a segment which can't be read may have held. What the WAL has of
+        them is replayed; the others are left out by `skip_missing`.
+        """
+        self.manifest = Manifest(list(segments))
+        self.lost_before = lost_before
+        if end is not None:
+            self.producers.restore(end.producers)
+            self.epochs = list(end.epochs)
+            self.next_offset = end.last_offset + 1
+            self.encoded_end = end.encode()
+        self.flushed_offset = self.high_watermark = self.next_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Go on at `offset`: what is below is deleted, or lost. Offsets never go back."""
+        assert offset <= max(self.log_start_offset, self.lost_before)
+        assert not self.tail.batches
+        self.next_offset = self.flushed_offset = self.high_watermark = max(offset, self.next_offset)
+
+    def skip_missing(self) -> None:
+        """The WAL has been replayed: go on behind what may have been acknowledged. It ends there if it has anything."""
+        if not self.tail.batches:
+            self.skip_to(max(self.log_start_offset, self.lost_before))
+
+    def release(self, batch: TailBatch) -> None:
+        """A batch has left the tail: its chunk and its WAL file are no longer held by it."""
+        if batch.lease is not None:
+            batch.lease.release()
+        if batch.file is not None and self.wal is not None:
+            self.wal.release(batch.file)
+
+    def spill(self, max_count: int = sys.maxsize) -> int:
+        """Give up the chunks of so many batches that the WAL can give back; returns how many bytes that were."""
+        self._leave_chunk()
+        return self.tail.spill_before(self.high_watermark, max_count)
+
+    # ---- deletion ---------------------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> None:
+        """Move the log start; what lies below is gone for readers at once (KIP-107)."""
+        self.log_start_offset = max(self.log_start_offset, before_offset)
+        self.wake_waiters()
+
+    def quarantine(self, segment: Segment) -> bool:
+        """Read a damaged segment no more; False if it is not read any more anyway."""
+        if not self.manifest.remove(segment):
+            return False
+        self.quarantined[segment.key] = segment.last_offset
+        return True
+
+    def drop_deleted(self) -> Sequence[Segment]:
+        """Take the segments below the log start out of the manifest, but for the last one of all."""
+        return self.manifest.take_below(self.log_start_offset)
+
+    def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
+        """Read `merged` instead of `sources`, neighbours in order of offset; returns those that nobody needs any more.
+
+        What retention has taken out of the manifest meanwhile stays below the log start, also where it is in `merged`.
+        If somebody else has rewritten some of the sources, nothing happens.
+        """
+        left = [segment for segment in sources if self.manifest.refers_to(segment.key)]
+        taken = sources[: len(sources) - len(left)]
+        if any(
+            self.manifest.refers_to(segment.key) or segment.last_offset >= self.log_start_offset for segment in taken
+        ):
+            return []
+        if not left:
+            return [merged]
+        self.manifest.replace(left, merged)
+        return left
+
+    def close(self) -> None:
+        """Forget everything in memory: the topic was deleted, or is handed over.
+
+        Batches that the WAL has not written yet keep their chunks until it has: whoever gets `on_durable` for a closed
+        partition releases the batch.
+        """
+        self.closed = True
+        self.flushable_bytes = 0
+        self.dirty_since = None
+        for batch in self.tail.drop_first(self.tail.find(self.flushable_offset)):
+            self.release(batch)
+        self._leave_chunk()
+        if self.pending is not None:
+            self.pending.fail(StorageFailed(f"partition {self} was closed"))
+        self.wake_waiters()

@@ -1,0 +1,196 @@
+"""The memory tail of a partition: record batches that are ordered and not yet in the bucket.
+
+A batch's bytes are in a chunk of the pool, from which WAL, fetch and upload send them without a copy. A batch that is
+durable in the WAL may give up its chunk when the pool runs short (`spill`); it is then read from the WAL file. After a
+restart every replayed batch begins like that, so replay needs no chunk at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.partition.chunks import Lease
+from kafscale.store.base import Buffer
+
+if TYPE_CHECKING:
+    from kafscale.log.partition.partition import Partition
+
+_last_offset = attrgetter("last_offset")
+
+
+def _is_pooled(batch: TailBatch) -> bool:
+    return batch.lease is not None
+
+
+ALONE = -1  # `start` of a batch that was received into a lease of its frame
+
+
+@attrs.define(eq=False, kw_only=True)
+class TailBatch(WalEntry):
+    """One record batch: its WAL entry, and where its bytes are.
+
+    `lease` and `start` locate the bytes in the pool, `start` being ALONE if no other batch follows in the same lease:
+    then `data` is what has them. Otherwise `data` is empty once the log has them: it is a third of what a batch takes.
+    After a spill `lease` is None and `data` empty, and `file` and `position` (of WalEntry) locate them in the WAL.
+    """
+
+    owner: Partition
+    last_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    lease: Lease | None
+    start: int
+
+    def became_durable(self) -> None:
+        """The log has been given `data`."""
+        if self.start != ALONE:
+            self.data = b""
+
+    def spill(self) -> None:
+        """Give up the chunk; the WAL has the bytes."""
+        assert self.file is not None
+        assert self.lease is not None
+        self.data = b""
+        self.lease.release()
+        self.lease = None
+
+
+@attrs.define(eq=False)
+class Tail:
+    """Consecutive batches in order of offset, and their size."""
+
+    batches: list[TailBatch] = attrs.field(factory=list, init=False)
+    size_bytes: int = attrs.field(default=0, init=False)
+    pooled_bytes: int = attrs.field(default=0, init=False)  # of these, what is in the chunk pool
+
+    def append(self, batch: TailBatch) -> None:
+        self.batches.append(batch)
+        self.size_bytes += batch.size_bytes
+        if batch.lease is not None:
+            self.pooled_bytes += batch.size_bytes
+
+    def find(self, offset: int) -> int:
+        """Index of the batch that holds `offset`, or of the first one after it."""
+        return bisect_left(self.batches, offset, key=_last_offset)
+
+    def select(self, offset: int, end_offset: int, max_bytes: int) -> Sequence[TailBatch]:
+        """Batches from the one that holds `offset`, all below `end_offset`, at most `max_bytes` but at least one."""
+        selected: list[TailBatch] = []
+        size = 0
+        for index in range(self.find(offset), len(self.batches)):
+            batch = self.batches[index]
+            size += batch.size_bytes
+            if batch.last_offset >= end_offset or (selected and size > max_bytes):
+                break
+            selected.append(batch)
+        return selected
+
+    def chunks_bytes(self, max_bytes: int) -> int:
+        """What the oldest batches, of about `max_bytes` together, hold of the pool."""
+        size_bytes = held_bytes = 0
+        last: Lease | None = None
+        for batch in self.batches:
+            if size_bytes >= max_bytes:
+                break
+            size_bytes += batch.size_bytes
+            if batch.lease is not None and batch.lease is not last:
+                last = batch.lease
+                held_bytes += last.held_bytes
+        return held_bytes
+
+    def drop_first(self, count: int) -> Sequence[TailBatch]:
+        """Remove the oldest `count` batches and return them; their chunks are still held."""
+        return self._drop(0, count)
+
+    def drop_from(self, offset: int) -> Sequence[TailBatch]:
+        """Remove and return every batch from the one that holds `offset` on; their chunks are still held."""
+        return self._drop(self.find(offset), len(self.batches))
+
+    def _drop(self, start: int, end: int) -> Sequence[TailBatch]:
+        dropped = self.batches[start:end]
+        del self.batches[start:end]
+        self.size_bytes -= sum(batch.size_bytes for batch in dropped)
+        self.pooled_bytes -= sum(batch.size_bytes for batch in dropped if batch.lease is not None)
+        return dropped
+
+    def spill_before(self, offset: int, max_count: int = sys.maxsize) -> int:
+        """Give up the chunks of the oldest batches that end before `offset`; returns how many bytes that were."""
+        first = bisect_left(self.batches, True, key=_is_pooled)
+        spilled_bytes = 0
+        for batch in self.batches[first : min(self.find(offset), first + max_count)]:
+            batch.spill()
+            spilled_bytes += batch.size_bytes
+        self.pooled_bytes -= spilled_bytes
+        return spilled_bytes
+
+
+class Releasable(Protocol):
+    """A share in some memory, given back by one call."""
+
+    def release(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class Slices:
+    """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
+
+    `end_offset` is the one behind the last record in them.
+    """
+
+    buffers: list[Buffer] = attrs.field(factory=list)
+    leases: list[Releasable] = attrs.field(factory=list)
+    end_offset: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.buffers))
+
+    def add(self, other: Slices) -> None:
+        """Take over what `other` has."""
+        self.buffers += other.buffers
+        self.leases += other.leases
+
+    def release(self) -> None:
+        """The bytes have been sent, or are not wanted any more."""
+        for lease in self.leases:
+            lease.release()
+        self.leases.clear()
+        self.buffers.clear()
+
+
+def coalesce(batches: Iterable[TailBatch]) -> Slices:
+    """The bytes of batches that are in the pool; neighbours in one chunk become one buffer.
+
+    A partition fills its chunks in order, so a thousand small batches become a few dozen buffers.
+    """
+    slices = Slices()
+    lease: Lease | None = None
+    start = end = 0  # of what neighbours have in it
+    batch = None
+    for batch in batches:
+        if batch.lease is lease and batch.start == end:
+            end += batch.size_bytes
+            continue
+        if lease is not None and start < end:
+            slices.buffers.append(lease.view[start:end])
+        lease = batch.lease
+        assert lease is not None
+        lease.retain()
+        slices.leases.append(lease)
+        if batch.start == ALONE:
+            slices.buffers.append(batch.data)
+            start = end = 0
+        else:
+            start, end = batch.start, batch.start + batch.size_bytes
+    if lease is not None and start < end:
+        slices.buffers.append(lease.view[start:end])
+    if batch is not None:
+        slices.end_offset = batch.last_offset + 1
+    return slices

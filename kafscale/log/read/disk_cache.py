@@ -1,0 +1,197 @@
+"""The part of the segment cache that is on disk, if there is to be one: ranges that memory had no room for.
+
+A range goes to disk shortly before memory would evict it: one at a time, by a thread, as long as memory is nearly full.
+What comes faster than the disk takes it is evicted without.
+
+Nothing relies on it: a file that can't be written or read costs a GET and a line in the log. Files are of one run of
+the broker only; what an earlier one has left is removed at the start, and not looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from secrets import token_hex
+
+import attrs
+import trio
+
+from kafscale.log.read.range_map import RangeMap
+from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.store.paths import SegmentKey
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".range"
+FILLED_FRACTION = 0.875  # of the memory cache, from which on its oldest ranges go to disk
+BLOCK_BYTES = 4096  # what a file takes at least
+FAILED_PAUSE_SECONDS = 60.0  # without the disk, after a write has failed
+THREADS_COUNT = 4  # to read with
+
+
+@attrs.frozen(eq=False)
+class _File:
+    """A range on disk."""
+
+    key: SegmentKey
+    start: int
+    end: int
+    name: str
+
+    @property
+    def counted_bytes(self) -> int:
+        return -(-(self.end - self.start) // BLOCK_BYTES) * BLOCK_BYTES
+
+
+@attrs.define(eq=False)
+class DiskCacheStatistics:
+    """Since the start."""
+
+    hit_count: int = 0
+    hit_bytes: int = 0
+    written_bytes: int = 0
+    failed_count: int = 0
+
+
+@attrs.define(eq=False, repr=False, kw_only=True)
+class DiskCache:
+    """At most `max_bytes` of files in a directory; the one that was not used for longest goes first."""
+
+    directory: Path
+    max_bytes: int
+    memory: SegmentCache
+    size_bytes: int = attrs.field(default=0, init=False)
+    statistics: DiskCacheStatistics = attrs.field(factory=DiskCacheStatistics, init=False)
+    _files: RangeMap[_File] = attrs.field(factory=RangeMap, init=False)
+    _by_use: OrderedDict[_File, None] = attrs.field(factory=OrderedDict, init=False)  # least recent first
+    _dropped_names: list[str] = attrs.field(factory=list, init=False)  # of files that are to be removed
+    _names: count[int] = attrs.field(factory=count, init=False)
+    _run_id: str = attrs.field(factory=lambda: token_hex(8), init=False)  # so that nobody else's file has our name
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _readers: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(THREADS_COUNT), init=False)
+    _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.memory.on_idle = lambda: self._wake.set()  # noqa: PLW0108 (the event is another one each time)
+        self.memory.on_forget = self.forget
+
+    async def run(self) -> None:
+        """Empty the directory, then keep what memory is about to evict, until cancelled."""
+        if not await self._in_writer(self._empty):
+            return
+        while True:
+            self._wake = trio.Event()
+            while self.memory.size_bytes > self.memory.max_bytes * FILLED_FRACTION:
+                oldest = self.memory.pin_oldest()
+                if oldest is None:
+                    break
+                if not await self._keep(oldest):
+                    await trio.sleep(FAILED_PAUSE_SECONDS)
+            await self._wake.wait()
+
+    def end_of(self, key: SegmentKey, start: int, end: int) -> int:
+        """Up to where the file goes that has the byte at `start`, but no further than `end`; `end` if there is none."""
+        found = self._files.find(key, start)
+        return end if found is None else min(end, found.end)
+
+    async def read(self, wanted: Range) -> memoryview | None:
+        """The bytes of a range; None if they are not here wholly."""
+        file = self._files.find(wanted.key, wanted.start)
+        if file is None or file.end < wanted.end:
+            return None
+        self._by_use.move_to_end(file)
+        path, position = self.directory / file.name, wanted.start - file.start
+        try:
+            data = await trio.to_thread.run_sync(_read, path, position, wanted.size_bytes, limiter=self._readers)
+            if len(data) != wanted.size_bytes:
+                raise OSError(errno.EIO, "cut off", file.name)
+        except OSError as exc:
+            self._failed(exc)
+            self._drop(file)
+            return None
+        self.statistics.hit_count += 1
+        self.statistics.hit_bytes += len(data)
+        return memoryview(data)
+
+    def forget(self, key: SegmentKey) -> None:
+        """The object is to be deleted."""
+        for file in self._files.of(key):
+            self._drop(file)
+
+    async def _keep(self, evicted: Range) -> bool:
+        """Write a range that memory lets go of then; False if the disk does not take it."""
+        file = _File(evicted.key, evicted.start, evicted.end, f"{self._run_id}-{next(self._names)}{SUFFIX}")
+        is_new = self._files.gap_end(file.key, file.start, file.end) == file.end
+        try:
+            if not is_new or file.counted_bytes > self.max_bytes:
+                return True
+            while self.size_bytes + file.counted_bytes > self.max_bytes:
+                self._drop(next(iter(self._by_use)))
+            assert evicted.data is not None
+            if not await self._in_writer(self._write, file.name, evicted.data, self._take_dropped()):
+                return False
+            if evicted.is_current:
+                self._add(file)
+            else:
+                self._dropped_names.append(file.name)  # its object was deleted meanwhile
+            return True
+        finally:
+            self.memory.evict(evicted)
+
+    def _add(self, file: _File) -> None:
+        self._files.add(file)
+        self._by_use[file] = None
+        self.size_bytes += file.counted_bytes
+        self.statistics.written_bytes += file.end - file.start
+
+    def _drop(self, file: _File) -> None:
+        """Let go of a file that is there; it is removed with the next write."""
+        if file in self._by_use:  # who reads it may find it damaged when somebody else has already
+            del self._by_use[file]
+            self._files.remove(file)
+            self.size_bytes -= file.counted_bytes
+            self._dropped_names.append(file.name)
+
+    def _take_dropped(self) -> Sequence[str]:
+        taken, self._dropped_names = self._dropped_names, []
+        return taken
+
+    async def _in_writer(self, work: Callable[..., None], *args: object) -> bool:
+        """Whether it could be done."""
+        try:
+            await trio.to_thread.run_sync(work, *args, limiter=self._writer)
+        except OSError as exc:
+            self._failed(exc)
+            return False
+        return True
+
+    def _failed(self, exc: OSError) -> None:
+        self.statistics.failed_count += 1
+        logger.warning("the cache in %s failed, and does without what it was about: %s", self.directory, exc)
+
+    # ---- in a thread --------------------------------------------------------------------------------------------
+
+    def _empty(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            path.unlink(missing_ok=True)
+
+    def _write(self, name: str, data: memoryview, dropped: Sequence[str]) -> None:
+        for each in dropped:
+            (self.directory / each).unlink(missing_ok=True)
+        path = self.directory / name
+        try:
+            path.write_bytes(data)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _read(path: Path, position: int, length_bytes: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), length_bytes, position)

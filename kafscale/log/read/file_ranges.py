@@ -1,0 +1,102 @@
+"""Ranges of segments that the kernel sends by itself, where the store is a directory and its page cache has them.
+
+They take no memory of the broker's, so they need neither a cache nor the fetch budget. The files that were used last
+stay open, since opening one costs as much as sending it; but for what the broker deletes, so that the disk has room.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import attrs
+
+from kafscale.errors import CorruptBatch, KafkaError, StoreError
+from kafscale.formats.manifest import Segment
+from kafscale.formats.segment import Footer
+from kafscale.store.file.open_files import FileRange, FileSource, OpenFile
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.batch_header import HEADER_BYTES, parse_header
+
+OPEN_MAX_COUNT = 64  # of the 1,024 descriptors that a process usually has
+SENT_MAX_COUNT = 256  # on their way to consumers at once, each perhaps of another file
+MIN_BYTES = 32 << 10  # to read and send less costs less
+
+
+@attrs.define(eq=False)
+class FileSlice:
+    """What `Slices` are in memory: batches on their way to a socket, up to `end_offset`. The caller owes `release`."""
+
+    range: FileRange
+    end_offset: int
+    _ranges: FileRanges
+
+    @property
+    def buffers(self) -> list[FileRange]:
+        return [self.range]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.range)
+
+    def release(self) -> None:
+        """They have been sent, or are not wanted any more."""
+        self.range.release()
+        self._ranges.sent_count -= 1
+
+
+@attrs.define(eq=False)
+class FileRanges:
+    """Finds ranges that can be sent at once, and leaves all else to who reads: what is cold, small, cut or damaged."""
+
+    source: FileSource
+    sent_count: int = attrs.field(default=0, init=False)
+    _open: OrderedDict[SegmentKey, OpenFile] = attrs.field(factory=OrderedDict, init=False)
+
+    def slice_nowait(self, segment: Segment, footer: Footer, offset: int, max_bytes: int) -> FileSlice | None:
+        """Whole batches from the one that holds `offset`, which the segment has, as many rows as `max_bytes` take."""
+        row = footer.row_of(offset)
+        start, end = footer.row_start(row), footer.row_start(footer.rows_within(row, max_bytes))
+        if not MIN_BYTES <= end - start <= max_bytes or self.sent_count >= SENT_MAX_COUNT:
+            return None
+        try:
+            found = self.source.cached_range(self._file(segment.key), start, end)
+        except StoreError:
+            return None
+        if found is None:
+            return None
+        try:
+            _skip_to(found, offset)
+        except KafkaError:
+            found.release()
+            return None
+        self.sent_count += 1
+        return FileSlice(found, footer.offset_at(end), self)
+
+    def _file(self, key: SegmentKey) -> OpenFile:
+        file = self._open.get(key)
+        if file is None:
+            file = self._open[key] = self.source.open(key.key)
+            if len(self._open) > OPEN_MAX_COUNT:
+                self._open.popitem(last=False)[1].release()
+        else:
+            self._open.move_to_end(key)
+        return file
+
+    def forget(self, key: SegmentKey) -> None:
+        """The object is to be deleted, or was found damaged. What is being sent goes on."""
+        file = self._open.pop(key, None)
+        if file is not None:
+            file.release()
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].release()
+
+
+def _skip_to(found: FileRange, offset: int) -> None:
+    """Have it begin at the first batch that ends at `offset` or later. Raises KafkaError if there is none."""
+    while (header := parse_header(memoryview(found.read(0, HEADER_BYTES)))).last_offset < offset:
+        found.start += max(HEADER_BYTES, header.size_bytes)
+        if found.start >= found.end:
+            raise CorruptBatch(f"no batch has offset {offset} in its row")

@@ -1,0 +1,134 @@
+"""Footers of segments, kept in a bounded LRU; one GET for many who ask."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+
+import attrs
+
+from kafscale.concurrency.single_flight import Flight
+from kafscale.formats.footer_reading import FOOTER_READ_BYTES, footer_in_tail, read_footer_and_tail
+from kafscale.formats.footers_v1 import read_exact_footer_v1
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.formats.segment import Footer
+from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.store.base import ObjectPart, ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.store.wrappers.limited import PrefetchStore
+
+
+@attrs.define(eq=False)
+class FooterStatistics:
+    """Since the start: how many were found in the cache, and how many had to be read."""
+
+    hit_count: int = 0
+    miss_count: int = 0
+
+
+@attrs.define(eq=False)
+class Footers:
+    """A cache of decoded footers; `max_bytes` bounds it, by an estimate of their size in memory.
+
+    `cache` gets the batches that come along with a footer, if there is one.
+    """
+
+    store: ObjectStore
+    max_bytes: int
+    cache: SegmentCache | None = None
+    size_bytes: int = attrs.field(default=0, init=False)
+    statistics: FooterStatistics = attrs.field(factory=FooterStatistics, init=False)
+    _cached: OrderedDict[SegmentKey, Footer] = attrs.field(factory=OrderedDict, init=False)
+    _loading: dict[SegmentKey, Flight] = attrs.field(factory=dict, init=False)
+
+    def put(self, segment: Segment, footer: Footer) -> None:
+        """Keep the footer of a segment that was just written or read."""
+        self._drop(segment.key)
+        self._cached[segment.key] = footer
+        self.size_bytes += _memory_bytes(footer)
+        while self.size_bytes > self.max_bytes and len(self._cached) > 1:
+            _, oldest = self._cached.popitem(last=False)
+            self.size_bytes -= _memory_bytes(oldest)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment's objects are to be deleted: nothing of them is kept."""
+        self._drop(segment.key)
+        if self.cache is not None:
+            self.cache.forget(segment.key)
+
+    def _drop(self, key: SegmentKey) -> None:
+        footer = self._cached.pop(key, None)
+        if footer is not None:
+            self.size_bytes -= _memory_bytes(footer)
+
+    def get_nowait(self, segment: Segment) -> Footer | None:
+        """The segment's footer if it is in memory."""
+        footer = self._cached.get(segment.key)
+        if footer is not None:
+            self._cached.move_to_end(segment.key)
+        return footer
+
+    async def get(self, segment: Segment) -> Footer:
+        """The segment's footer. Raises NotFound, DamagedObject, StoreError."""
+        while (footer := self.get_nowait(segment)) is None:
+            loading = self._loading.get(segment.key)
+            if loading is None:
+                self.statistics.miss_count += 1
+                return await self._load(segment)
+            await loading.wait()
+        self.statistics.hit_count += 1
+        return footer
+
+    async def get_with_timestamps(self, segment: Segment) -> Footer:
+        """As `get`; where version 1 tells no timestamps, the whole object is read. Raises as `get` does."""
+        footer = await self.get(segment)
+        if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+            footer = await read_exact_footer_v1(self.store, segment.key)
+            self.forget(segment)  # its ranges begin and end at the rows of the other footer
+            self.put(segment, footer)
+        return footer
+
+    async def prefetch(self, segment: Segment, store: PrefetchStore) -> None:
+        """Read a footer that nobody waits for yet, unless there is no place at the store or one GET is not enough.
+
+        Raises NotFound, DamagedObject, StoreError; who waits for it meanwhile then tries for itself.
+        """
+        if segment.key in self._cached or segment.key in self._loading:
+            return
+        loading = self._loading[segment.key] = Flight()
+        try:
+            part = await store.get_tail(segment.kfs_key, FOOTER_READ_BYTES)
+            footer = None if part is None else footer_in_tail(part, segment.key)
+            if part is not None and footer is not None:
+                self._loaded(segment, footer, part)
+        finally:
+            del self._loading[segment.key]
+            loading.land()
+
+    async def _load(self, segment: Segment) -> Footer:
+        loading = self._loading[segment.key] = Flight()
+        error: BaseException | None = None
+        try:
+            footer, part = await read_footer_and_tail(self.store, segment.key)
+            self._loaded(segment, footer, part)
+            return footer
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            del self._loading[segment.key]
+            loading.land(error)
+
+    def _loaded(self, segment: Segment, footer: Footer, part: ObjectPart) -> None:
+        """Keep the footer, and the batches that came along with it: of a small segment, all of them."""
+        self.put(segment, footer)
+        if self.cache is not None:
+            tail_start = part.object_size_bytes - len(part.data)
+            start = footer.row_start(bisect_left(footer.index.positions, tail_start))
+            batches = memoryview(part.data)[start - tail_start : footer.end_position - tail_start]
+            self.cache.put(segment.key, start, batches)
+
+
+def _memory_bytes(footer: Footer) -> int:
+    batch_count = sum(len(producer.batches) for producer in footer.producers)
+    return 2048 + 24 * len(footer.index.positions) + 400 * len(footer.producers) + 160 * batch_count

@@ -1,0 +1,84 @@
+"""Ranges of segments for fetches: from the cache, from a read that is under way, from disk, or by one ranged GET.
+
+What is read for a fetch is within the fetch budget until the cache has taken it over or it has been sent.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.concurrency.byte_budget import ByteBudget
+from kafscale.errors import DamagedObject
+from kafscale.log.partition.tail import Slices
+from kafscale.log.read.disk_cache import DiskCache
+from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.store.base import ObjectPart, ObjectStore
+from kafscale.store.paths import SegmentKey
+
+
+@attrs.define(eq=False, kw_only=True)
+class RangeReader:
+    """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches."""
+
+    store: ObjectStore
+    cache: SegmentCache
+    budget: ByteBudget
+    disk: DiskCache | None = None
+
+    async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:
+        """Bytes from `start` on, up to `end` or to an earlier row, by at most one GET. The caller owes `release()`.
+
+        None if the fetch budget is used up and the caller may not wait for it. Raises NotFound, DamagedObject,
+        StoreError.
+        """
+        slices = self.cache.take(key, start, end)
+        if slices is not None:
+            self.cache.statistics.hit_count += 1
+            self.cache.statistics.hit_bytes += slices.size_bytes
+            return slices
+        while slices is None:
+            loading = self.cache.find(key, start)
+            if loading is not None:
+                slices = await self._wait_for(loading, start, end)
+                continue
+            gap_end = self.cache.gap_end(key, start, end if self.disk is None else self.disk.end_of(key, start, end))
+            share = await self.budget.share(gap_end - start, may_wait=may_wait)
+            if share is None:
+                return None
+            if self.cache.gap_end(key, start, gap_end) == gap_end:
+                return await self._load(self.cache.begin(key, start, gap_end, share))
+            share.release()  # while this one waited for the budget, somebody else has begun
+            slices = self.cache.take(key, start, end)
+        return slices
+
+    async def _wait_for(self, loading: Range, start: int, end: int) -> Slices | None:
+        """What somebody else reads; None if that was given up."""
+        self.cache.statistics.shared_count += 1
+        loading.retain()  # it may have no other user, and no room in the cache, once it is there
+        try:
+            await loading.flight.wait()
+            return self.cache.take(loading.key, start, end)
+        finally:
+            loading.release()
+
+    async def _load(self, wanted: Range) -> Slices:
+        self.cache.statistics.miss_count += 1
+        try:
+            data = None if self.disk is None else await self.disk.read(wanted)
+            if data is None:
+                data = whole(await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes), wanted)
+        except BaseException as exc:
+            self.cache.failed(wanted, exc)
+            wanted.release()
+            raise
+        self.cache.landed(wanted, data)
+        return Slices([data], [wanted])
+
+
+def whole(part: ObjectPart, wanted: Range) -> memoryview:
+    """The bytes of a range. Raises DamagedObject if the object ends before."""
+    if len(part.data) != wanted.size_bytes:
+        raise DamagedObject(
+            f"{wanted.key.key}: cut off, {len(part.data)} of {wanted.size_bytes} bytes at {wanted.start}"
+        )
+    return memoryview(part.data)

@@ -1,0 +1,379 @@
+"""Reading a partition: the memory tail, else a segment by its footer and at most one ranged GET.
+
+What is returned are whole record batches, as Kafka does: the first one may begin before the offset that was asked for,
+and is returned even if it is larger than `max_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.log.partition.partition import Partition, WriteAheadLog
+from kafscale.log.partition.tail import Slices, TailBatch, coalesce
+from kafscale.log.read.file_ranges import FileRanges, FileSlice
+from kafscale.log.read.footers import Footers
+from kafscale.log.read.ranges import RangeReader
+from kafscale.log.read.read_ahead import ReadAhead
+from kafscale.log.repair.quarantine import Examiner
+from kafscale.store.base import Buffer
+from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.records import batches, iterate_records, parse_header
+
+ALL_BYTES = 1 << 62
+GAP_MAX_BYTES = 64 << 10  # of other partitions' entries between two batches that one read of the WAL takes along
+RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is read alone
+
+
+@attrs.frozen
+class FoundOffset:
+    """The answer to a look-up by time: the first record that is late enough."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@attrs.define(eq=False, kw_only=True)
+class LogReader:
+    """Reads batches of any partition.
+
+    `wal` is None under `segment` durability, and then no batch is ever spilled. `files` is None if the store's objects
+    are no files, or a cache is wanted.
+    """
+
+    footers: Footers
+    ranges: RangeReader
+    read_ahead: ReadAhead
+    wal: WriteAheadLog | None
+    files: FileRanges | None = None
+    examiner: Examiner = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.examiner = Examiner(store=self.ranges.store)
+
+    async def run(self) -> None:
+        """Read ahead, and keep on disk what memory has no room for, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.read_ahead.run)
+            if self.ranges.disk is not None:
+                nursery.start_soon(self.ranges.disk.run)
+            try:
+                await trio.sleep_forever()
+            finally:
+                if self.files is not None:
+                    self.files.close()
+
+    def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | FileSlice | None:
+        """Batches from the memory tail or of a file in the page cache, without a copy; None if they are elsewhere.
+
+        The caller owes `release()`.
+        """
+        selected = partition.select_tail(offset, max_bytes)
+        if selected:
+            return coalesce(selected) if _are_pooled(selected) else None
+        if self.files is None or partition.closed:
+            return None
+        segment = partition.manifest.find(offset)
+        footer = None if segment is None else self.footers.get_nowait(segment)
+        if segment is None or footer is None or footer.last_offset < offset:
+            return None
+        return self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
+
+    async def read(self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True) -> Slices | None:
+        """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
+
+        What is not in the chunk pool counts in the fetch budget; None if that is used up and the caller may not wait.
+        Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
+        KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic was deleted meanwhile, NotFound if the segment has gone from
+        the bucket, DamagedObject, StoreError.
+        """
+        wanted_offset = offset
+        while offset < partition.high_watermark:
+            if partition.closed:
+                raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted meanwhile")
+            selected = partition.select_tail(offset, max_bytes)
+            segment = None if selected else partition.manifest.find(offset)
+            if selected:
+                slices = await self._read_tail(partition, selected, may_wait)
+            elif segment is None:  # a hole behind the last segment
+                offset = partition.flushed_offset
+                continue
+            else:
+                try:
+                    slices = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes, may_wait)
+                except NotFound:
+                    self.footers.forget(segment)
+                    if not _has_moved(partition, segment, offset):
+                        raise
+                    continue
+                except DamagedObject as exc:
+                    await self._settle_damage(partition, segment, exc)
+                    continue
+            if slices is None:
+                return None
+            if slices.buffers:
+                if segment is not None:
+                    self.read_ahead.consumed(partition, wanted_offset, slices)
+                return slices
+            slices.release()
+            offset = max(offset, slices.end_offset)
+        return Slices()
+
+    async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
+        """These batches, or as many; none, if they were flushed while this one waited."""
+        if _are_pooled(selected):
+            return coalesce(selected)
+        size_bytes = sum(batch.size_bytes for batch in selected)
+        share = await self.ranges.budget.share(size_bytes, may_wait=may_wait)
+        if share is None:
+            return None
+        try:
+            selected = partition.select_tail(selected[0].base_offset, size_bytes)
+            slices = await self.read_batches(selected) if selected else Slices()
+        except BaseException:
+            share.release()
+            raise
+        slices.leases.append(share)
+        return slices
+
+    async def read_batches(self, selected: Sequence[TailBatch]) -> Slices:
+        """Batches of the tail, some of which may have given up their chunks; those are read from the WAL.
+
+        All of them are held from the call on: a flush can commit them, or a spill take their chunks, meanwhile.
+        """
+        slices = Slices(end_offset=selected[-1].last_offset + 1)
+        runs: list[tuple[int, Sequence[TailBatch]]] = []
+        for in_pool, group in groupby(selected, key=lambda batch: batch.lease is not None):
+            if in_pool:
+                slices.add(coalesce(group))
+            else:
+                for run in _runs(group):
+                    self._hold(run)
+                    runs.append((len(slices.buffers), run))
+                    slices.buffers.append(b"")
+        try:
+            for place, run in runs:
+                slices.buffers[place] = await self._read_back(run)
+        except BaseException:
+            slices.release()
+            raise
+        finally:
+            for _, run in runs:
+                self._let_go(run)
+        return slices
+
+    async def _read_back(self, run: Sequence[TailBatch]) -> Buffer:
+        file = run[0].file
+        assert self.wal is not None
+        assert file is not None
+        return await self.wal.read(file, [(batch.position, batch.size_bytes) for batch in run])
+
+    def _hold(self, run: Sequence[TailBatch]) -> None:
+        for batch in run:
+            assert self.wal is not None
+            assert batch.file is not None
+            self.wal.retain(batch.file)
+
+    def _let_go(self, run: Sequence[TailBatch]) -> None:
+        for batch in run:
+            assert self.wal is not None
+            assert batch.file is not None
+            self.wal.release(batch.file)
+
+    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int, may_wait: bool) -> Slices | None:
+        """At most one ranged GET. Empty if there is no record from `offset` up to the slices' `end_offset`."""
+        footer = await self.footers.get(segment)
+        if footer.last_offset < offset:  # the listing told where the next one begins, not where this one ends
+            return Slices(end_offset=max(segment.last_offset, footer.last_offset) + 1)
+        row = footer.row_of(offset)
+        start, end = footer.row_start(row), footer.row_start(footer.rows_within(row, max_bytes))
+        slices = await self.ranges.read(segment.key, start, end, may_wait=may_wait)
+        if slices is not None:
+            slices.end_offset = footer.offset_at(start + slices.size_bytes)
+            try:
+                _cut(slices, offset, max_bytes, segment.kfs_key)
+            except DamagedObject:
+                slices.release()
+                raise
+        return slices
+
+    async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
+        """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does."""
+        try:
+            await self.examiner.settle(partition, segment, damage)
+        finally:
+            self.footers.forget(segment)  # and what is cached of it
+
+    # ---- look-up by time --------------------------------------------------------------------------------------
+
+    async def find_timestamp(self, partition: Partition, timestamp_ms: int) -> FoundOffset | None:
+        """The first record whose timestamp is not before `timestamp_ms`, in order of offset (ListOffsets).
+
+        Raises NotFound, DamagedObject, StoreError.
+        """
+        offset = partition.log_start_offset
+        while True:  # each time anew: what was in the tail may be in a segment by now
+            found = None
+            segment = partition.manifest.find(offset)
+            if segment is not None:
+                if segment.max_timestamp_ms >= timestamp_ms:
+                    try:
+                        found = await self._find_in_segment(segment, offset, timestamp_ms)
+                    except DamagedObject as exc:
+                        await self._settle_damage(partition, segment, exc)
+                        continue
+                offset = segment.last_offset + 1
+            else:
+                batch = _first_late_enough(partition, offset, timestamp_ms)
+                if batch is None:
+                    return None
+                found = await self._find_in_tail_batch(batch, offset, timestamp_ms)
+                offset = batch.last_offset + 1
+            if found is not None:
+                return found
+
+    async def _find_in_segment(self, segment: Segment, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
+        footer = await self.footers.get(segment)
+        for row in range(footer.row_of(min_offset), len(footer.index.positions)):
+            if footer.index.max_timestamps_ms[row] >= timestamp_ms:
+                slices = await self.ranges.read(segment.key, footer.row_start(row), footer.row_start(row + 1))
+                assert slices is not None
+                try:
+                    found = _find_in_batches(slices.buffers[0], min_offset, timestamp_ms)
+                finally:
+                    slices.release()
+                if found is not None:
+                    return found
+        return None
+
+    async def _find_in_tail_batch(self, batch: TailBatch, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
+        slices = await self.read_batches([batch])
+        try:
+            return _find_in_batches(slices.buffers[0], min_offset, timestamp_ms)
+        finally:
+            slices.release()
+
+    async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
+
+        None too, where Kafka tells an offset before the log start, as long as the largest timestamp known is that of a
+        deleted record whose batch or segment is still there. Raises NotFound, DamagedObject, StoreError.
+        """
+        latest_ms = -1
+        for segment in list(partition.manifest.segments):
+            if segment.last_offset >= partition.log_start_offset:
+                latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
+        for batch in partition.select_tail(partition.flushed_offset, ALL_BYTES):
+            latest_ms = max(latest_ms, batch.max_timestamp_ms)
+        return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
+
+    async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
+        """-1 for a segment that is damaged for good."""
+        if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
+            return segment.max_timestamp_ms
+        try:
+            footer = await self.footers.get_with_timestamps(segment)
+        except DamagedObject as exc:
+            await self._settle_damage(partition, segment, exc)
+            if not partition.manifest.refers_to(segment.key):
+                return -1
+            footer = await self.footers.get_with_timestamps(segment)
+        return footer.identity.max_timestamp_ms
+
+
+def _are_pooled(selected: Sequence[TailBatch]) -> bool:
+    """Whether memory has them all: the oldest batches are the first to give up their chunks."""
+    return selected[0].lease is not None
+
+
+def _has_moved(partition: Partition, segment: Segment, offset: int) -> bool:
+    """Whether another segment has taken the place of one that is gone. Raises KafkaError if it was deleted."""
+    found = partition.manifest.find(offset)
+    if found is not None and found.key == segment.key:
+        return False
+    if offset < partition.log_start_offset:
+        raise KafkaError(OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile") from None
+    return True
+
+
+def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:
+    """Neighbours in one file of the WAL, each run for one read: a thread hop costs as much as reading 64 KiB."""
+    run: list[TailBatch] = []
+    for batch in spilled:
+        if run and (
+            batch.file is not run[0].file
+            or batch.position > run[-1].position + run[-1].size_bytes + GAP_MAX_BYTES
+            or batch.position + batch.size_bytes > run[0].position + RUN_MAX_BYTES
+        ):
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
+
+
+def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> TailBatch | None:
+    durable = partition.select_tail(max(offset, partition.flushed_offset), ALL_BYTES)
+    return next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
+
+
+def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:
+    """Leave the batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one.
+
+    Several rows are within `max_bytes` already, so only the first buffer can be too large.
+    """
+    while slices.buffers:
+        first = memoryview(slices.buffers[0])
+        start = _start_of(first, offset, name)
+        if start < len(first):
+            end = len(first) if len(first) - start <= max_bytes else _end_of(first, start, max_bytes, name)
+            if end < len(first):
+                slices.end_offset = parse_header(first[end:]).base_offset
+            slices.buffers[0] = first[start:end]
+            return
+        del slices.buffers[0]
+        slices.leases.pop(0).release()
+
+
+def _start_of(data: memoryview, offset: int, name: str) -> int:
+    """Where the first batch begins that ends at `offset` or later; the length of the data if none does."""
+    position = 0
+    for batch in _batches(data, name):
+        if parse_header(batch).last_offset >= offset:
+            break
+        position += len(batch)
+    return position
+
+
+def _end_of(data: memoryview, start: int, max_bytes: int, name: str) -> int:
+    """Where the last of the batches from `start` on ends that are within `max_bytes`, or the first one if none is."""
+    position = start
+    for batch in _batches(data[start:], name):
+        if position > start and position + len(batch) - start > max_bytes:
+            break
+        position += len(batch)
+    return position
+
+
+def _batches(data: memoryview, name: str) -> Iterator[memoryview]:
+    try:
+        yield from batches(data)
+    except KafkaError as exc:
+        raise DamagedObject(f"{name}: {exc}") from exc
+
+
+def _find_in_batches(data: Buffer, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
+    for batch in batches(memoryview(data)):
+        header = parse_header(batch)
+        if header.max_timestamp_ms < timestamp_ms or header.last_offset < min_offset:
+            continue
+        for record in iterate_records(batch):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= min_offset:
+                return FoundOffset(record.offset, record.timestamp_ms, header.leader_epoch)
+    return None

@@ -1,0 +1,126 @@
+"""What a write-ahead log holds, and whether it goes with the segments: no hole between the two, and the same batches.
+
+A log may have what segments have too, until it is trimmed; then both must have the same. Of a batch its offsets, CRC
+and place are kept, in arrays: 40 bytes each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.bucket.listing import PartitionId
+from kafscale.log.repair.findings import Finding, Kind
+from kafscale.wire.records import BatchHeader
+
+
+@attrs.frozen
+class BatchMark:
+    """What tells a batch in a segment from another one at its place."""
+
+    crc: int
+    leader_epoch: int
+
+
+@attrs.define(eq=False)
+class LoggedPartition:
+    """The batches of one partition, in the order of the log."""
+
+    base_offsets: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+    next_offsets: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+    leader_epochs: array[int] = attrs.field(factory=lambda: array("i"), init=False)
+    crcs: array[int] = attrs.field(factory=lambda: array("I"), init=False)
+    sources: array[int] = attrs.field(factory=lambda: array("I"), init=False)
+    positions: array[int] = attrs.field(factory=lambda: array("Q"), init=False)
+
+    @property
+    def first_offset(self) -> int:
+        return min(self.base_offsets)
+
+
+@attrs.frozen(kw_only=True)
+class SegmentsEnd:
+    """Where the segments of a partition end: the offset behind the last one, and the leader epoch there."""
+
+    offset: int = 0
+    leader_epoch: int = -1
+
+
+@attrs.define(eq=False)
+class LoggedBatches:
+    """The batches of one log. `kind` is that of what is found in it."""
+
+    kind: Kind = Kind.WAL_OBJECT
+    partitions: defaultdict[PartitionId, LoggedPartition] = attrs.field(
+        factory=lambda: defaultdict(LoggedPartition), init=False
+    )
+    _names: list[str] = attrs.field(factory=list, init=False)
+
+    def add(self, name: str, entry: WalEntry, header: BatchHeader) -> None:
+        """The next entry of the log, which is in the object or file `name`."""
+        if not self._names or self._names[-1] != name:
+            self._names.append(name)
+        partition = self.partitions[entry.topic_id, entry.partition]
+        partition.base_offsets.append(entry.base_offset)
+        partition.next_offsets.append(header.next_offset)
+        partition.leader_epochs.append(entry.leader_epoch)
+        partition.crcs.append(header.crc)
+        partition.sources.append(len(self._names) - 1)
+        partition.positions.append(entry.position)
+
+    def compare(
+        self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str
+    ) -> Iterator[Finding]:
+        """What is in a segment as well must be the same there. `marks` are those of all of its batches, by offset.
+
+        A batch that a broker of a later epoch has written instead is none of the log's any more, and no damage.
+        """
+        logged = self.partitions[partition_id]
+        first_offset, last_epoch = min(marks), max(mark.leader_epoch for mark in marks.values())
+        begin = bisect_left(logged.base_offsets, first_offset)  # offsets ascend, but for what was superseded
+        for at in range(begin, bisect_right(logged.base_offsets, last_offset, begin)):
+            base_offset = logged.base_offsets[at]
+            mark = marks.get(base_offset)
+            if mark is not None and mark.crc == logged.crcs[at]:
+                continue
+            epoch = last_epoch if mark is None else mark.leader_epoch
+            what = "no batch there" if mark is None else "another batch there"
+            yield self._finding(
+                logged, at, f"offset {base_offset}: {key} has {what}", damage=epoch <= logged.leader_epochs[at]
+            )
+
+    def follow(
+        self, partition_id: PartitionId, end: SegmentsEnd, *, partition: str, log_start_offset: int
+    ) -> Iterator[Finding]:
+        """The log must go on where the segments end. `partition` is its name for people."""
+        logged = self.partitions[partition_id]
+        next_offset = end.offset
+        for at, base_offset in enumerate(logged.base_offsets):
+            if next_offset < base_offset <= log_start_offset:
+                next_offset = base_offset
+            problem = None
+            if base_offset > next_offset:
+                problem = f"goes on at offset {base_offset}, but {next_offset} is the next; objects are missing"
+            elif base_offset < next_offset < logged.next_offsets[at]:
+                last_offset = logged.next_offsets[at] - 1
+                problem = f"has offsets {base_offset} to {last_offset}, of which only the first are there already"
+            if problem is not None:
+                damage = end.leader_epoch <= logged.leader_epochs[at]
+                yield self._finding(logged, at, f"{partition} {problem}", damage=damage)
+            next_offset = max(next_offset, logged.next_offsets[at])
+
+    def _finding(self, logged: LoggedPartition, at: int, message: str, *, damage: bool) -> Finding:
+        if not damage:
+            message += "; a broker that took over has written it anew"
+        return Finding(
+            name=self._names[logged.sources[at]],
+            kind=self.kind if damage else Kind.SUPERSEDED,
+            message=message,
+            position=logged.positions[at],
+            damage=damage,
+        )

@@ -1,0 +1,153 @@
+"""Rebuilding what `verify_segment` found that can be rebuilt.
+
+Batches are never changed, left out or made up: a `.kfs` that is written again has the same ones at the same place, and
+is checked in memory before it is written. Writes are conditional on what was read, so whatever else writes meanwhile
+wins. A segment is read again after its repair, and is repaired only if nothing is wrong with it then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
+from kafscale.formats import segment, segment_v1
+from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.footers_v1 import read_exact_footer_v1
+from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
+from kafscale.formats.segment_check import BodyCheck
+from kafscale.log.producers import ProducerStates
+from kafscale.log.repair.findings import Kind
+from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import BatchHeader, batches, parse_header
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class Repairer:
+    """Repairs one object at a time; a `.kfs` is in memory then."""
+
+    store: ObjectStore
+
+    async def repair_segment(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
+        """Rebuild what can be, and mark those findings as repaired. `previous` ends where this one begins.
+
+        Raises StoreError.
+        """
+        wanted = {finding.kind for finding in checked.findings if finding.can_repair}
+        try:
+            if wanted & {Kind.FOOTER, Kind.HEADER}:
+                await self._rewrite_kfs(checked, previous)
+            after = await check_segment(self.store, checked.key)
+            if any(found.kind is Kind.INDEX and found.can_repair for found in after.findings):
+                await self._rewrite_index(checked.key)
+                after = await check_segment(self.store, checked.key)
+        except (PreconditionFailed, NotFound, DamagedObject) as exc:
+            logger.warning("%s: not repaired: %s", checked.key.key, exc)
+            return
+        left = {(found.name, found.kind) for found in after.findings}
+        for finding in checked.findings:
+            finding.repaired = finding.can_repair and (finding.name, finding.kind) not in left
+
+    async def remove_orphan(self, key: SegmentKey) -> bool:
+        """Delete an `.index` unless its `.kfs` is there by now. Raises StoreError."""
+        with suppress(NotFound):
+            await self.store.head(key.of_kind("kfs").key)
+            return False
+        await self.store.delete([key.key])
+        return True
+
+    async def _rewrite_kfs(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
+        key = checked.key
+        part = await self.store.get(key.key)
+        body = memoryview(part.data)[HEADER.size : checked.batches_end]
+        if key.version == segment_v1.VERSION:
+            head, tail = bytes(part.data[: HEADER.size]), await trio.to_thread.run_sync(_trailer_of, body)
+        else:
+            footer = checked.footer or await self._make_footer(checked, part.data, body, previous)
+            _prove(footer, body, key)
+            head, tail = segment.encode_header(footer), checked.footer_bytes or segment.encode_footer(footer)
+        await self.store.put_if_match(key.key, [head, body, tail], part.etag)
+
+    async def _make_footer(
+        self, checked: CheckedSegment, data: Buffer, body: memoryview, previous: SegmentKey | None
+    ) -> Footer:
+        """From the batches, and from where producers and epochs stood before them."""
+        before = None
+        if previous is not None:
+            with suppress(DamagedObject, NotFound):
+                before = await read_footer(self.store, previous)
+        created_ms = segment.HEADER.unpack_from(data)[5]
+        return await trio.to_thread.run_sync(footer_of_batches, checked.key, body, before, created_ms)
+
+    async def _rewrite_index(self, key: SegmentKey) -> None:
+        footer = await read_footer(self.store, key)
+        encoded: Buffer
+        if footer.version == segment_v1.VERSION:
+            encoded = segment_v1.encode_index((await read_exact_footer_v1(self.store, key)).index)
+        else:
+            encoded = (await self.store.get_range(key.key, footer.end_position, segment.FOOTER_MAX_BYTES)).data
+        index_key = key.of_kind("index").key
+        try:
+            part = await self.store.get(index_key)
+        except NotFound:
+            await self.store.put_if_absent(index_key, [encoded])
+        else:
+            if part.data != encoded:
+                await self.store.put_if_match(index_key, [encoded], part.etag)
+
+
+def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, created_ms: int) -> Footer:
+    """The footer of a segment that has these batches, after a segment with the footer `before`. Raises KafkaError."""
+    headers = [parse_header(batch) for batch in batches(body)]
+    epochs = [] if before is None else list(before.epochs)
+    for header in headers:
+        if header.leader_epoch >= 0 and (not epochs or epochs[-1].epoch != header.leader_epoch):
+            epochs.append(EpochStart(header.leader_epoch, header.base_offset))
+    identity = Identity(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        base_offset=key.base_offset,
+        generation=key.generation,
+        leader_epoch=max((header.leader_epoch for header in headers), default=-1),
+        created_ms=created_ms,
+        batch_count=len(headers),
+        body_bytes=len(body),
+        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
+        body_crc=segment.body_crc([body]),
+    )
+    states = _producers_after(headers, before)
+    return build_footer(identity, headers, producers=states.snapshot(headers[-1].next_offset), epochs=epochs)
+
+
+def _producers_after(headers: Sequence[BatchHeader], before: Footer | None) -> ProducerStates:
+    states = ProducerStates()
+    if before is not None:
+        states.restore(before.producers)
+    for header in headers:
+        if header.has_producer_id and not header.is_control:
+            states.record(header, header.base_offset, header.max_timestamp_ms, durable_before=header.base_offset)
+    return states
+
+
+def _trailer_of(body: memoryview) -> bytes:
+    last_offset = max(parse_header(batch).last_offset for batch in batches(body))
+    return segment_v1.encode_trailer(segment_v1.Trailer(segment.body_crc([body]), last_offset))
+
+
+def _prove(footer: Footer, body: memoryview, key: SegmentKey) -> None:
+    """Raises DamagedObject unless the batches are what the footer says."""
+    check = BodyCheck(
+        footer=footer, base_offset=key.base_offset, end=HEADER.size + len(body), merged=key.generation > 0
+    )
+    check.feed(body)
+    check.finish()
+    if check.damage or footer.end_position != check.end:
+        raise DamagedObject(f"{key.key}: the batches have changed since they were read")

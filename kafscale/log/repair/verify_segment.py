@@ -1,0 +1,328 @@
+"""Reading one segment of the bucket, both objects, and saying what is wrong with it and what could be rebuilt.
+
+what is wrong                                  what can be rebuilt, and from what
+`.index` missing, damaged, or another's        the `.index`, from the `.kfs`
+footer or trailer damaged or cut off           the `.kfs`: the batches as they are, with the footer that the
+                                               `.index` has, or else one made of the batches, if the header says
+                                               that they are all there
+header damaged (version 2)                     the `.kfs`, with the header that the footer tells
+a batch damaged or missing                     nothing
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import attrs
+import trio
+
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats import segment, segment_v1
+from kafscale.formats.body import read_pieces
+from kafscale.formats.footer_reading import FOOTER_READ_BYTES, check_identity
+from kafscale.formats.segment import HEADER, Footer
+from kafscale.formats.segment_check import BodyCheck
+from kafscale.log.repair.findings import Finding, Kind
+from kafscale.log.repair.logged_batches import BatchMark
+from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import BatchHeader
+
+THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
+
+
+@attrs.define(eq=False, kw_only=True)
+class CheckedSegment:
+    """A segment, and what is wrong with it.
+
+    `footer` is the one that the batches agree with, wherever it was found, and `footer_bytes` what it was decoded from:
+    a later version may have put more into it than this one reads. `last_epoch` is the leader epoch of its last records,
+    -1 if it is not known. `marks` has its batches by offset, if they are to be held against a write-ahead log.
+    """
+
+    key: SegmentKey
+    size_bytes: int = 0
+    footer: Footer | None = None
+    footer_bytes: bytes = b""
+    base_offset: int = 0
+    last_offset: int | None = None
+    last_epoch: int = -1
+    batch_count: int = 0
+    record_count: int = 0
+    batches_end: int = 0
+    gone: bool = False
+    marks: dict[int, BatchMark] | None = None
+    findings: list[Finding] = attrs.field(factory=list)
+
+    def take_batch(self, header: BatchHeader, position: int) -> None:
+        """Remember it in `marks`, if that is wanted."""
+        if self.marks is not None:
+            self.marks[header.base_offset] = BatchMark(header.crc, header.leader_epoch)
+
+    def note(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        position: int | None = None,
+        can_repair: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Add a finding about the `.kfs`, or about `name`."""
+        name = name or self.key.key
+        message = message.removeprefix(f"{name}: ").removeprefix(f"{self.key.key}: ")
+        self.findings.append(Finding(name=name, kind=kind, message=message, position=position, can_repair=can_repair))
+
+    def has(self, *kinds: Kind) -> bool:
+        """Whether there is a finding of one of these kinds."""
+        return any(finding.kind in kinds for finding in self.findings)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class _Objects:
+    """What was read of a segment before its batches: the ends of the `.kfs`, and the `.index` if there is one."""
+
+    key: SegmentKey
+    head: Buffer
+    tail: Buffer
+    size_bytes: int
+    index: Buffer | None
+
+    @property
+    def index_key(self) -> str:
+        return self.key.of_kind("index").key
+
+
+async def check_segment(store: ObjectStore, key: SegmentKey, *, with_marks: bool = False) -> CheckedSegment:
+    """Read all of it. Raises StoreError; an object that has gone is `gone`."""
+    checked = CheckedSegment(key=key, base_offset=key.base_offset, marks={} if with_marks else None)
+    try:
+        objects = await _read_objects(store, key)
+        checked.size_bytes = objects.size_bytes
+        if objects.size_bytes < HEADER.size:
+            checked.note(Kind.FOOTER, f"{objects.size_bytes} bytes are too few for a segment")
+        elif key.version == segment_v1.VERSION:
+            await _check_version_1(store, objects, checked)
+        else:
+            await _check_version_2(store, objects, checked)
+    except NotFound:
+        checked.gone = True
+    return checked
+
+
+async def _read_objects(store: ObjectStore, key: SegmentKey) -> _Objects:
+    tail = await store.get_tail(key.key, FOOTER_READ_BYTES)
+    size = tail.object_size_bytes
+    if key.version != segment_v1.VERSION and size > len(tail.data):
+        try:
+            needed = segment.footer_bytes_needed(tail.data, key.key)
+        except DamagedObject:
+            needed = 0
+        if needed > len(tail.data):
+            tail = await store.get_tail(key.key, needed)
+    whole = len(tail.data) == size
+    head = tail.data if whole or not size else (await store.get_range(key.key, 0, HEADER.size)).data
+    try:
+        index = (await store.get(key.of_kind("index").key)).data
+    except NotFound:
+        index = None
+    return _Objects(key=key, head=head, tail=tail.data, size_bytes=size, index=index)
+
+
+# ---- version 2 ------------------------------------------------------------------------------------------------------
+
+
+async def _check_version_2(store: ObjectStore, objects: _Objects, checked: CheckedSegment) -> None:
+    try:
+        own = _own_footer(objects, checked)
+    except DamagedObject as exc:
+        checked.note(Kind.FOOTER, str(exc))
+        return
+    from_index = _index_footer(objects)
+    footer = own or from_index
+    check = await _check_batches(store, objects, checked, footer)
+    if check.damage and own is None and footer is not None:
+        footer = None  # the `.index` tells of other batches, so it may be that of another attempt
+        check = await _check_batches(store, objects, checked, None)
+    if own is None:
+        _judge_footer(objects, checked, footer, check)
+    else:
+        _note_batches(checked, check)
+        if not check.damage:
+            needed = segment.footer_bytes_needed(objects.tail, objects.key.key)
+            checked.footer, checked.footer_bytes = own, bytes(objects.tail[-needed:])
+        if bytes(objects.head[: HEADER.size]) != segment.encode_header(own):
+            checked.note(
+                Kind.HEADER,
+                "the header is not the one that goes with the footer",
+                position=0,
+                can_repair=not check.damage,
+            )
+    _take_facts(checked, own or footer, check)
+    _check_index(objects, checked)
+
+
+def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
+    """None if it is damaged, which is noted. Raises DamagedObject if it is whole, and that of another segment."""
+    try:
+        footer = segment.decode_footer(objects.tail, objects.key.key)
+        segment.check_index_order(footer, objects.key.key)
+        footer_bytes = segment.footer_bytes_needed(objects.tail, objects.key.key)
+        if footer.end_position + footer_bytes != objects.size_bytes:
+            raise DamagedObject(f"has {objects.size_bytes} bytes, its footer says {footer.end_position + footer_bytes}")
+    except DamagedObject as exc:
+        checked.note(Kind.FOOTER, str(exc))
+        return None
+    check_identity(footer, objects.key)
+    return footer
+
+
+def _index_footer(objects: _Objects) -> Footer | None:
+    if objects.index is None:
+        return None
+    try:
+        footer = segment.decode_footer(objects.index, objects.index_key)
+        if segment.footer_bytes_needed(objects.index, objects.index_key) != len(objects.index):
+            return None
+        segment.check_index_order(footer, objects.index_key)
+        check_identity(footer, objects.key)
+    except DamagedObject:
+        return None
+    return footer
+
+
+def _judge_footer(objects: _Objects, checked: CheckedSegment, footer: Footer | None, check: BodyCheck) -> None:
+    """The footer is damaged: say whether all of the batches are there all the same."""
+    finding = next(finding for finding in checked.findings if finding.kind is Kind.FOOTER)
+    finding.position = check.position
+    if footer is not None and objects.index is not None:
+        checked.footer, checked.footer_bytes = footer, bytes(objects.index)
+        finding.can_repair = True
+        return
+    _note_batches(checked, check)
+    told = _batch_count_of_header(objects)
+    finding.can_repair = not check.damage and check.batch_count == told
+    if not checked.has(Kind.BATCHES) and not finding.can_repair:
+        said = "the header is damaged too" if told is None else f"the header says {told}"
+        checked.note(Kind.BATCHES, f"{check.batch_count} whole batches are there; {said}", position=check.position)
+
+
+def _batch_count_to_expect(objects: _Objects) -> int | None:
+    return None if objects.key.version == segment_v1.VERSION else _batch_count_of_header(objects)
+
+
+def _batch_count_of_header(objects: _Objects) -> int | None:
+    """What the header of version 2 says; None if it is damaged."""
+    magic, version, _, base_offset, batch_count, _, _ = segment.HEADER.unpack_from(objects.head)
+    told = (magic, version, base_offset)
+    whole = told == (segment.HEADER_MAGIC, segment.VERSION, objects.key.base_offset) and batch_count > 0
+    return int(batch_count) if whole else None
+
+
+def _check_index(objects: _Objects, checked: CheckedSegment) -> None:
+    if objects.index is None:
+        checked.note(Kind.INDEX, "is missing", can_repair=_has_kfs(checked), name=objects.index_key)
+    elif checked.has(Kind.FOOTER):
+        if checked.footer is None and _has_kfs(checked):
+            checked.note(Kind.INDEX, "is not that of the .kfs", can_repair=True, name=objects.index_key)
+    else:
+        needed = segment.footer_bytes_needed(objects.tail, objects.key.key)
+        if bytes(objects.index) != bytes(objects.tail[-needed:]):
+            checked.note(Kind.INDEX, "is not the footer of the .kfs", can_repair=True, name=objects.index_key)
+
+
+def _has_kfs(checked: CheckedSegment) -> bool:
+    """Whether there is, or will be after a repair, a `.kfs` with a good footer to make an `.index` of."""
+    return all(finding.can_repair for finding in checked.findings if finding.kind is Kind.FOOTER)
+
+
+# ---- version 1 ------------------------------------------------------------------------------------------------------
+
+
+async def _check_version_1(store: ObjectStore, objects: _Objects, checked: CheckedSegment) -> None:
+    try:
+        ends = segment_v1.decode_ends(objects.key, objects.head, objects.tail, objects.size_bytes)
+        footer = segment_v1.footer_without_index(ends)
+    except DamagedObject as exc:
+        await _judge_ends(store, objects, checked, str(exc))
+        return
+    index_damage = None
+    try:
+        if objects.index is None:
+            index_damage = "is missing"
+        else:
+            footer = segment_v1.footer_from_index(ends, segment_v1.decode_index(objects.index, objects.index_key))
+    except DamagedObject as exc:
+        index_damage = str(exc)
+    if bytes(objects.head[: HEADER.size]) != segment_v1.encode_header(ends.header):
+        checked.note(Kind.HEADER, "the header has something where version 1 has nothing", position=0)
+    check = await _check_batches(store, objects, checked, footer)
+    if check.damage and index_damage is None:
+        plain = segment_v1.footer_without_index(ends)
+        again = await _check_batches(store, objects, checked, plain)
+        if not again.damage:
+            index_damage, check, footer = str(check.damage[0]), again, plain
+    _note_batches(checked, check)
+    checked.footer = footer if not check.damage else None
+    _take_facts(checked, footer, check)
+    if index_damage is not None:
+        checked.note(Kind.INDEX, index_damage, can_repair=not check.damage, name=objects.index_key)
+
+
+async def _judge_ends(store: ObjectStore, objects: _Objects, checked: CheckedSegment, damage: str) -> None:
+    """Header or trailer is damaged. A whole header tells whether all of the batches are there."""
+    check = await _check_batches(store, objects, checked, None)
+    try:
+        header = segment_v1.decode_header(objects.head, objects.key.key)
+        complete = (header.base_offset, header.record_count) == (objects.key.base_offset, check.record_count)
+    except DamagedObject:
+        complete = False
+    rest_bytes = objects.size_bytes - check.position
+    for found in check.damage:
+        if found.position != check.position or rest_bytes > segment_v1.TRAILER.size:
+            checked.note(Kind.BATCHES, found.message, position=found.position)
+    repairable = complete and not checked.has(Kind.BATCHES)
+    checked.note(Kind.FOOTER, damage, position=check.position, can_repair=repairable)
+    _take_facts(checked, None, check)
+    if objects.index is None:
+        checked.note(Kind.INDEX, "is missing", can_repair=repairable, name=objects.index_key)
+
+
+# ---- both -----------------------------------------------------------------------------------------------------------
+
+
+async def _check_batches(
+    store: ObjectStore, objects: _Objects, checked: CheckedSegment, footer: Footer | None
+) -> BodyCheck:
+    end = objects.size_bytes if footer is None else min(footer.end_position, objects.size_bytes)
+    check = BodyCheck(
+        footer=footer,
+        base_offset=objects.key.base_offset,
+        end=end,
+        merged=objects.key.generation > 0,
+        stop_after_count=None if footer is not None else _batch_count_to_expect(objects),
+        on_batch=checked.take_batch,
+    )
+    async with aclosing(read_pieces(store, objects.key.key, HEADER.size, end)) as pieces:
+        async for piece in pieces:
+            if len(piece) < THREAD_BYTES:
+                check.feed(piece)
+            else:
+                await trio.to_thread.run_sync(check.feed, piece)
+    check.finish()
+    return check
+
+
+def _note_batches(checked: CheckedSegment, check: BodyCheck) -> None:
+    for damage in check.damage:
+        checked.note(Kind.BATCHES, damage.message, position=damage.position)
+
+
+def _take_facts(checked: CheckedSegment, footer: Footer | None, check: BodyCheck) -> None:
+    checked.batch_count, checked.record_count = check.batch_count, check.record_count
+    checked.batches_end = check.position
+    if footer is not None:
+        checked.last_offset = footer.last_offset
+        checked.last_epoch = footer.epochs[-1].epoch if footer.epochs else -1
+    elif check.batch_count:
+        checked.last_offset = check.last_offset

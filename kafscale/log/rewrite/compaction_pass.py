@@ -1,0 +1,157 @@
+"""One way through batches: learn the latest offset of each key, or write down what is left. Sans-IO; runs in a thread.
+
+A compaction goes twice through what is dirty, first with a `KeyPass`, then with a `RewritePass` for each group of
+segments, from the beginning of the partition on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.errors import CorruptBatch
+from kafscale.log.rewrite.compaction_filter import CompactionFilter
+from kafscale.log.rewrite.compaction_map import OffsetMap
+from kafscale.log.rewrite.compaction_records import locate_records
+from kafscale.log.rewrite.compaction_transactions import AbortedTransaction, Outcomes
+from kafscale.wire.records import BatchHeader, compute_crc, parse_header
+
+
+@attrs.frozen
+class BatchSpan:
+    """What an index needs to know of a batch that is written."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+
+
+@attrs.define(eq=False)
+class BatchSpans(Sequence[BatchSpan]):
+    """Spans in columns, 32 bytes each: a segment may have a million batches."""
+
+    _columns: tuple[array[int], ...] = attrs.field(factory=lambda: tuple(array("q") for _ in range(4)), init=False)
+
+    def append(self, header: BatchHeader) -> None:
+        told = (header.base_offset, header.last_offset, header.max_timestamp_ms, header.size_bytes)
+        for column, value in zip(self._columns, told, strict=True):
+            column.append(value)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, index: int) -> BatchSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchSpan]: ...
+    def __getitem__(self, index: int | slice) -> BatchSpan | Sequence[BatchSpan]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return BatchSpan(*(column[index] for column in self._columns))
+
+    def __iter__(self) -> Iterator[BatchSpan]:
+        return map(BatchSpan, *self._columns)
+
+
+@attrs.define(eq=False)
+class OutcomePass:
+    """Finds how the transactions of a stretch ended, and where the first one begins that has not."""
+
+    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def take(self, batch: memoryview) -> None:
+        """The next batch. Raises CorruptBatch."""
+        self.outcomes.read(batch, parse_header(batch))
+
+
+@attrs.define(eq=False, kw_only=True)
+class KeyPass:
+    """Puts the keys of dirty records into the map, until it is full: `end_offset` is then less.
+
+    `aborted` is None as long as nobody has looked for transactions. If one is met then, the pass was for nothing:
+    `needs_outcomes`.
+    """
+
+    latest: OffsetMap
+    start_offset: int
+    end_offset: int
+    aborted: Sequence[AbortedTransaction] | None = None
+    needs_outcomes: bool = attrs.field(default=False, init=False)
+    _is_full: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more batches would change nothing."""
+        return self.needs_outcomes or self._is_full
+
+    def take(self, batch: memoryview) -> None:
+        """The next batch. Raises CorruptBatch."""
+        header = parse_header(batch)
+        if header.base_offset >= self.end_offset or header.is_control or not header.record_count:
+            return
+        if header.is_transactional:
+            if self.aborted is None:
+                self.needs_outcomes = True
+                return
+            if any(each.holds(header) for each in self.aborted):
+                return
+        places = locate_records(batch, header)
+        wanted = [
+            (key, offset)
+            for key, offset in zip(places.keys, places.offsets, strict=True)
+            if key is not None and offset >= self.start_offset
+        ]
+        full_at = self.latest.put_all(wanted)
+        if full_at is not None:
+            self.end_offset = full_at
+            self._is_full = True
+
+
+@attrs.define(eq=False)
+class RewritePass:
+    """Gathers what is left of the batches of one group of segments, in one buffer.
+
+    `last_offset` is that of the group, whose last batch stays in any case.
+    """
+
+    filter: CompactionFilter
+    last_offset: int
+    body: bytearray = attrs.field(factory=bytearray, init=False)
+    spans: BatchSpans = attrs.field(factory=BatchSpans, init=False)
+    record_count: int = attrs.field(default=0, init=False)
+    max_timestamp_ms: int = attrs.field(default=-1, init=False)
+    has_changed: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def take(self, batch: memoryview) -> None:
+        """The next batch. Raises CorruptBatch: what is damaged must not get a new checksum."""
+        header = parse_header(batch)
+        if compute_crc(batch) != header.crc:
+            raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} is wrong")
+        left = self.filter.compact(batch, header, ends_segment=header.last_offset == self.last_offset)
+        if left is not batch:
+            self.has_changed = True
+        if left is None:
+            return
+        if left is not batch:
+            header = parse_header(memoryview(left))
+        self.body += left
+        self.spans.append(header)
+        self.record_count += header.record_count
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
+
+    def crc(self) -> int:
+        """CRC-32C of all that is left."""
+        return crc32c(self.body)

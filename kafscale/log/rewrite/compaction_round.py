@@ -1,0 +1,252 @@
+"""One compaction of one partition: read what is dirty, write anew what is left, and let the manifest have it.
+
+    1  the keys of the dirty part go into the map, until it is full or the part ends
+    2  from the first segment on, group by group: what is left is gathered, put into the bucket as one segment of a new
+       generation, and replaces its sources in the manifest; these leave the bucket some time later
+
+What is promised, wherever it is interrupted:
+
+- Each group is exchanged as a whole. A fetch reads the sources or what was made of them, a restart too, since the new
+  segment covers exactly what its sources did, and the newer generation wins.
+- Groups are exchanged in order of offset. A tombstone goes no earlier than in the round after the one that met it
+  first, and that one has taken away everything older of its key. So nobody who has seen a key deleted sees it come
+  back.
+- Only the last group tells how far the partition is clean, so a round that was cut short is done again.
+- Every attempt has a generation of its own, above all that the bucket may hold: what an earlier one has left behind is
+  older than whatever was made since.
+
+Memory: the map, one piece of a segment, and what is left of one group, which is about a segment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+from crc32c import crc32c
+
+from kafscale.errors import DamagedObject, KafkaError
+from kafscale.formats.body import BatchSplitter, read_pieces
+from kafscale.formats.manifest import Segment
+from kafscale.formats.segment import HEADER, Footer, Identity, build_footer
+from kafscale.log.partition.partition import Partition
+from kafscale.log.read.footers import Footers
+from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules
+from kafscale.log.rewrite.compaction_map import OffsetMap, capacity_of
+from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
+from kafscale.log.rewrite.compaction_plan import CleanablePart, Stretch, groups, stretches
+from kafscale.log.rewrite.rewriting import Rewriter
+from kafscale.metrics import Counter
+from kafscale.store.base import Buffer
+from kafscale.wire.records import parse_header
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES = 64 << 10  # what is done without a pause in which others have the interpreter: 1 to 5 ms
+THREAD_BYTES = 16 << 10  # below this the work is not worth a thread hop
+
+T = TypeVar("T")
+
+
+class BatchPass(Protocol):
+    """Takes batch by batch, in a thread; `is_over` when the rest does not matter."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def take(self, batch: memoryview) -> None: ...
+
+
+@attrs.define(eq=False)
+class CompactionStatistics:
+    """Of all rounds since the start."""
+
+    read_bytes: Counter = attrs.field(factory=Counter)
+    written_bytes: Counter = attrs.field(factory=Counter)
+    removed_records: Counter = attrs.field(factory=Counter)
+
+
+@attrs.define(eq=False, kw_only=True)
+class CompactionRound:
+    """What one compaction has to do with. No attempt before has used `generation`, or a higher one."""
+
+    part: CleanablePart
+    rewriter: Rewriter
+    footers: Footers
+    map_bytes: int
+    target_bytes: int
+    generation: int
+    now_ms: int
+    statistics: CompactionStatistics
+
+    @property
+    def partition(self) -> Partition:
+        return self.part.partition
+
+    async def run(self) -> bool:
+        """Compact. False if it ended early: the partition was closed, or its segments changed, or there is no more to
+        clean before a transaction ends.
+
+        Raises DamagedObject, StoreError, Fenced.
+        """
+        segments = [each for each in self.partition.manifest.segments if each.base_offset < self.part.end_offset]
+        compaction = await self._learn_keys(segments)
+        end_offset = compaction.rules.end_offset
+        if end_offset <= self.part.first_dirty_offset:
+            return False
+        concerned = list(groups([each for each in segments if each.base_offset < end_offset], self.target_bytes))
+        for group in concerned:
+            first_dirty_offset = end_offset if group is concerned[-1] else self.part.first_dirty_offset
+            if not await self._rewrite(group, compaction, first_dirty_offset):
+                return False
+        self.statistics.removed_records.value += compaction.removed_records_count
+        return True
+
+    # ---- first time through -------------------------------------------------------------------------------------
+
+    async def _learn_keys(self, segments: Sequence[Segment]) -> CompactionFilter:
+        start_offset, end_offset = self.part.first_dirty_offset, self.part.end_offset
+        dirty = [each for each in segments if each.last_offset >= start_offset]
+        latest = OffsetMap(min(capacity_of(self.map_bytes), end_offset - start_offset))
+        keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset)
+        await self._read(dirty, start_offset, keys)
+        if keys.needs_outcomes:
+            ended = OutcomePass()
+            await self._read(dirty, start_offset, ended)
+            if (open_offset := ended.outcomes.first_open_offset) is not None:
+                end_offset = min(end_offset, open_offset)
+            aborted = ended.outcomes.aborted
+            keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset, aborted=aborted)
+            await self._read(dirty, start_offset, keys)
+        producers = self.partition.producers.producers.values()
+        rules = CompactionRules(
+            end_offset=keys.end_offset,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.partition.config.delete_retention_ms,
+            producers_last_offsets={each.batches[-1].last_offset for each in producers if each.batches},
+            aborted=keys.aborted or (),
+        )
+        return CompactionFilter(rules, latest)
+
+    # ---- second time through ------------------------------------------------------------------------------------
+
+    async def _rewrite(self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int) -> bool:
+        """Put what is left of a group into the bucket and the manifest; False if that has changed meanwhile."""
+        async with self.rewriter.turn:
+            return await self._rewrite_group(group, compaction, first_dirty_offset)
+
+    async def _rewrite_group(
+        self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int
+    ) -> bool:
+        if not self._is_read(group):
+            return False
+        sources = [await self.footers.get(each) for each in group]
+        left = RewritePass(compaction, max(each.last_offset for each in sources))
+        await self._read(group, group[0].base_offset, left)
+        tells_more = first_dirty_offset > self.part.first_dirty_offset
+        if len(group) == 1 and not left.has_changed and not tells_more:
+            return True
+        if not self._is_read(group):
+            return False
+        footer = await _off_the_loop(len(left.body), lambda: self._make_footer(group, sources, left))
+        footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
+        self.statistics.written_bytes.value += len(left.body)
+        return await self.rewriter.replace(self.partition, group, footer, [left.body])
+
+    def _is_read(self, group: Sequence[Segment]) -> bool:
+        """Or else the topic was deleted, or retention has taken some of it: the objects may be gone."""
+        return not self.partition.closed and all(self.partition.manifest.refers_to(each.key) for each in group)
+
+    def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
+        if not left.spans:
+            raise DamagedObject(f"{group[-1].kfs_key}: no batch ends at its last offset, {left.last_offset}")
+        identity = Identity(
+            topic_id=self.partition.topic_id,
+            partition=self.partition.index,
+            base_offset=group[0].base_offset,
+            generation=self.generation,
+            leader_epoch=self.partition.leader_epoch,
+            created_ms=max(each.identity.created_ms for each in sources),  # as Kafka: retention may go by it
+            batch_count=len(left.spans),
+            body_bytes=len(left.body),
+            max_timestamp_ms=left.max_timestamp_ms,
+            body_crc=left.crc(),
+        )
+        end = max(sources, key=lambda each: each.last_offset)
+        footer = build_footer(identity, left.spans, producers=end.producers, epochs=end.epochs)
+        last_offset = max(footer.last_offset, *(each.last_offset for each in group))
+        return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    async def _read(self, segments: Sequence[Segment], start_offset: int, batch_pass: BatchPass) -> None:
+        """All batches from the one that holds `start_offset`. Raises NotFound, DamagedObject, StoreError."""
+        for stretch in stretches(segments, start_offset):
+            if batch_pass.is_over or self.partition.closed:
+                return
+            if self.partition.manifest.refers_to(stretch.segment.key):  # retention takes the oldest
+                await self._read_stretch(stretch, batch_pass)
+
+    async def _read_stretch(self, stretch: Stretch, batch_pass: BatchPass) -> None:
+        key = stretch.segment.kfs_key
+        feed = _SegmentFeed(stretch, await self.footers.get(stretch.segment), batch_pass)
+        try:
+            async with aclosing(read_pieces(self.rewriter.store, key, feed.start, feed.end)) as pieces:
+                async for piece in pieces:
+                    self.statistics.read_bytes.value += len(piece)
+                    for part in _slices(piece):
+                        await _off_the_loop(len(part), lambda part=part: feed.take(part))  # type: ignore[misc]
+                    if batch_pass.is_over or self.partition.closed:
+                        return
+            feed.finish()
+        except KafkaError as exc:
+            raise DamagedObject(f"{key}: {exc}") from exc
+
+
+@attrs.define(eq=False)
+class _SegmentFeed:
+    """Cuts one segment into batches and passes on those of a stretch."""
+
+    stretch: Stretch
+    footer: Footer
+    batch_pass: BatchPass
+    start: int = attrs.field(init=False)
+    end: int = attrs.field(init=False)
+    _splitter: BatchSplitter = attrs.field(init=False)
+    _crc: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.start = self.footer.row_start(self.footer.row_of(self.stretch.start_offset))
+        self.end = self.footer.end_position
+        self._splitter = BatchSplitter(self.start, self.end)
+
+    def take(self, piece: Buffer) -> None:
+        """The next bytes. Raises KafkaError."""
+        self._crc = crc32c(piece, self._crc)
+        for batch in self._splitter.feed(piece):
+            header = parse_header(batch.data)
+            if header.last_offset >= self.stretch.start_offset and header.base_offset < self.stretch.stop_offset:
+                self.batch_pass.take(batch.data)
+
+    def finish(self) -> None:
+        """That was all of it. Raises KafkaError, DamagedObject."""
+        self._splitter.finish()
+        if self.start == HEADER.size and self._crc != self.footer.identity.body_crc:
+            raise DamagedObject(f"{self.stretch.segment.kfs_key}: the batches' CRC-32C is wrong")
+
+
+def _slices(piece: Buffer) -> Iterator[memoryview]:
+    view = memoryview(piece)
+    for start in range(0, len(view), SLICE_BYTES):
+        yield view[start : start + SLICE_BYTES]
+
+
+async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:
+    """Do the work in a thread, unless it is little; others run before and after it."""
+    if size_bytes < THREAD_BYTES:
+        return work()
+    return await trio.to_thread.run_sync(work)

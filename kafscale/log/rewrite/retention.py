@@ -1,0 +1,147 @@
+"""Retention: which segments a partition has no more use for, by age, by size and by DeleteRecords. Kafka's rules.
+
+    by age    the oldest segments whose latest timestamp is more than `retention.ms` ago; the first that is not ends it
+    by size   the oldest segments without which the partition still has `retention.bytes`
+    always    segments that lie below the log start, wherever that came from
+
+The first two need `delete` in `cleanup.policy`. Only what is in the bucket goes. Of that the last segment's objects
+stay, even below the log start, until another one follows: their footer has what a restart needs.
+
+For each partition: the new log start is made durable, then it holds for readers, then the segments below it leave the
+manifest, and some time later their objects the bucket (`kafscale.log.deletion`). The log start only grows; so a crash
+in between leaves a partition whose first objects are not read and are dropped by the next pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.concurrency.nurseries import for_each
+from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
+from kafscale.formats.footer_reading import read_footer_with_timestamps
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.log.deletion import Deleter
+from kafscale.log.partition.partition import Partition
+from kafscale.log.repair.quarantine import Examiner
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey
+
+logger = logging.getLogger(__name__)
+
+TASKS_COUNT = 8  # partitions looked at at once; commits of log starts that wait together share a sync
+
+NewestTimestamps = Mapping[SegmentKey, int]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False, kw_only=True)
+class Retention:
+    """Looks at every partition once in a while. `store` is the background view.
+
+    examiner: settles what is damaged.
+    set_log_start_offset: makes the log start of a topic id's partition durable; raises KafkaError if the topic is gone.
+    """
+
+    store: ObjectStore
+    deleter: Deleter
+    examiner: Examiner
+    partitions: Callable[[], Sequence[Partition]]
+    set_log_start_offset: Callable[[bytes, int, int], Awaitable[None]]
+    interval_seconds: float
+    now_ms: Callable[[], int] = _now_ms
+
+    async def run(self) -> None:
+        """Look at all partitions at every interval, until cancelled. Raises what `set_log_start_offset` does."""
+        while True:
+            await trio.sleep(self.interval_seconds)
+            await self.enforce()
+
+    async def enforce(self) -> None:
+        """Look at all partitions once."""
+        await for_each(self.partitions(), self._enforce_on, tasks_count=TASKS_COUNT)
+
+    async def _enforce_on(self, partition: Partition) -> None:
+        await trio.lowlevel.checkpoint()
+        if partition.closed:
+            return
+        try:
+            await self._move_log_start(partition)
+        except (NotFound, DamagedObject, StoreError) as exc:
+            logger.error("retention of %s waits for the next check: %s", partition, exc)
+        except KafkaError:
+            return  # the topic was deleted meanwhile
+        self.deleter.drop(partition.drop_deleted(), partition.config.file_delete_delay_ms)
+
+    async def _move_log_start(self, partition: Partition) -> None:
+        newest_ms = await self._newest_timestamps(partition)
+        log_start_offset = retained_from(partition, newest_ms, self.now_ms())
+        if log_start_offset > partition.log_start_offset:
+            await self.set_log_start_offset(partition.topic_id, partition.index, log_start_offset)
+            logger.info("%s: retention moved the log start to offset %d", partition, log_start_offset)
+            partition.delete_records(log_start_offset)
+
+    async def _newest_timestamps(self, partition: Partition) -> NewestTimestamps:
+        """Of the oldest segments, as far as they may be too old; for those that have none, when they were written."""
+        newest_ms: dict[SegmentKey, int] = {}
+        if not _retains_by_age(partition):
+            return newest_ms
+        for segment in live_segments(partition):
+            newest_ms[segment.key] = await self._newest_timestamp_ms(partition, segment)
+            if not _is_too_old(partition, newest_ms[segment.key], self.now_ms()):
+                break
+        return newest_ms
+
+    async def _newest_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
+        if 0 <= segment.max_timestamp_ms < MAX_TIMESTAMP_UNKNOWN:
+            return segment.max_timestamp_ms
+        try:
+            identity = (await read_footer_with_timestamps(self.store, segment.key)).identity
+        except DamagedObject as exc:
+            await self.examiner.settle(partition, segment, exc)
+            return self.now_ms()  # the next check will not find it any more, or whole
+        partition.manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=identity.max_timestamp_ms))
+        return identity.max_timestamp_ms if identity.max_timestamp_ms >= 0 else identity.created_ms
+
+
+def live_segments(partition: Partition) -> Sequence[Segment]:
+    """The segments that hold something at or above the log start."""
+    return [each for each in partition.manifest.segments if each.last_offset >= partition.log_start_offset]
+
+
+def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int) -> int:
+    """The log start that age and size ask for; the present one if they ask for nothing.
+
+    A segment that is not in `newest_ms` is young enough.
+    """
+    offset = partition.log_start_offset
+    segments = live_segments(partition)
+    if _retains_by_age(partition):
+        for segment in segments:
+            if not _is_too_old(partition, newest_ms.get(segment.key, now_ms), now_ms):
+                break
+            offset = segment.last_offset + 1
+    if partition.config.delete and partition.config.retention_bytes >= 0:
+        excess_bytes = sum(each.size_bytes for each in segments) + partition.tail.size_bytes
+        excess_bytes -= partition.config.retention_bytes
+        for segment in segments:
+            excess_bytes -= segment.size_bytes
+            if excess_bytes < 0:
+                break
+            offset = max(offset, segment.last_offset + 1)
+    return offset
+
+
+def _retains_by_age(partition: Partition) -> bool:
+    return partition.config.delete and partition.config.retention_ms >= 0
+
+
+def _is_too_old(partition: Partition, newest_ms: int, now_ms: int) -> bool:
+    return now_ms - newest_ms > partition.config.retention_ms

@@ -1,0 +1,11 @@
+"""What is acknowledged is in a write-ahead log, or in a segment: the three journals, one for each `--durability`.
+
+    journal                    the protocol that all of them follow, and by which partition, log and broker know them
+    local_wal, local_replay    the log on the local disk (`wal`); `disk` and `direct_io` are the disk itself
+    superseded                 what of it another broker has overtaken
+    s3_wal, s3_replay          the log in the bucket (`s3-wal`); metadata uses it under `segment`, too
+    flush_on_append            no log (`segment`)
+    data_directory             whose disk it is
+
+A partition appends to its journal and waits; the log replays it at a start. Knows entries, not partitions.
+"""

@@ -1,0 +1,250 @@
+"""The local disk as the WAL needs it: a directory of files that are written once, front to back.
+
+`Disk` is the seam: `RealDisk` does each operation in one thread hop, `kafscale.testing.disk.MemoryDisk` in memory, with
+faults. An operation either raises OSError, or is cancelled before it had any effect, or has fully happened and
+survives a power cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.log.wal.direct_io import DirectFile, DirectWriter
+from kafscale.store.base import Buffer
+
+IOV_MAX_COUNT = 1024  # Linux's limit on the buffers of one writev
+# What is synced leaves the page cache after this much: nothing but a replay reads it again, and the next writes find
+# its pages free. Batches of 960 KiB cost 2.9 ms of CPU with this and 3.9 without, in a VM, where new pages are dear.
+CACHED_MAX_BYTES = 1 << 20
+READERS_COUNT = 4  # threads for everything but the write path: batches read back, files made and deleted
+
+
+class Disk(Protocol):
+    """One directory of files. Every method may raise OSError."""
+
+    @property
+    def location(self) -> str:
+        """For messages."""
+        ...
+
+    async def list(self) -> Mapping[str, int]:
+        """The files and their sizes in bytes."""
+        ...
+
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        """Make a file of allocated zeros that begins with `header`. On OSError nothing is left of it.
+
+        Or make it of the file `reuse`, which has this size; then what is behind the header is what that file held. On
+        OSError, or if the machine dies, that file is still there, perhaps with the header.
+        """
+        ...
+
+    async def rename(self, name: str, new_name: str) -> None:
+        """Give the file another name, durably."""
+        ...
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        """Write the buffers one behind the other and make them durable. One call at a time."""
+        ...
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        """The bytes there; fewer at the end of the file."""
+        ...
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut the file, durably."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete the file, durably."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; nothing may be under way."""
+        ...
+
+
+@attrs.define(eq=False)
+class RealDisk:
+    """A directory of the file system, made if need be.
+
+    Writes go by `kafscale.log.wal.direct_io` where that is to be had. Otherwise write and sync share one thread hop,
+    under
+    a limiter of their own, so that no other blocking work of the process can be in their way. Measured on ext4: a write
+    and fdatasync of 1 KiB take 110 to 140 us, through the hop 220; a thread of our own with a queue would save 25 of
+    them; `RWF_DSYNC` gains nothing, nor does zeroing the file beforehand while the disk has nothing else to do. When it
+    has, a file that was written before halves the 99th percentile, as its syncs do not wait for the file system's
+    journal.
+    """
+
+    directory: Path
+    _descriptors: dict[str, int] = attrs.field(factory=dict, init=False)  # of the files written to, until deleted
+    _direct: DirectWriter | None = attrs.field(default=None, init=False)
+    _direct_files: dict[str, DirectFile] = attrs.field(factory=dict, init=False)
+    _has_written: bool = attrs.field(default=False, init=False)
+    _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _others: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(READERS_COUNT), init=False)
+
+    @property
+    def location(self) -> str:
+        return str(self.directory)
+
+    async def list(self) -> Mapping[str, int]:
+        return await trio.to_thread.run_sync(self._list, limiter=self._others)
+
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        if reuse is None:
+            await trio.to_thread.run_sync(self._create, name, size_bytes, header, limiter=self._others)
+        else:
+            await trio.to_thread.run_sync(self._reuse, reuse, name, header, limiter=self._others)
+
+    async def rename(self, name: str, new_name: str) -> None:
+        await trio.to_thread.run_sync(self._rename, name, new_name, limiter=self._others)
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        if not await self._write_directly(name, buffers, position):
+            await trio.to_thread.run_sync(self._write_and_sync, name, buffers, position, limiter=self._writer)
+
+    async def _write_directly(self, name: str, buffers: Sequence[Buffer], position: int) -> bool:
+        if not self._has_written:
+            self._has_written = True
+            self._direct = DirectWriter.open()
+        if self._direct is None or not self._direct.usable:
+            return False
+        file = self._direct_files.get(name)
+        if file is None:
+            file = self._direct.open_file(str(self.directory / name))
+            if file is None:
+                return False
+            self._direct_files[name] = file
+        return await self._direct.write(file, buffers, position)
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        return await trio.to_thread.run_sync(self._read, name, position, length_bytes, limiter=self._others)
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        await trio.to_thread.run_sync(self._truncate, name, size_bytes, limiter=self._others)
+
+    async def delete(self, name: str) -> None:
+        await trio.to_thread.run_sync(self._delete, name, limiter=self._others)
+
+    def close(self) -> None:
+        for name in {*self._descriptors, *self._direct_files}:
+            self._close(name)
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
+
+    def _list(self) -> Mapping[str, int]:
+        if not self.directory.exists():
+            self.directory.mkdir(parents=True)
+            _sync_directory(self.directory.parent)
+        sizes = {}
+        for path in self.directory.iterdir():
+            with suppress(FileNotFoundError):  # whoever looks on from another process meets deletions
+                sizes[path.name] = path.stat().st_size
+        return sizes
+
+    def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
+        path = self.directory / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            _write(descriptor, [header], 0)
+            os.fsync(descriptor)
+            _sync_directory(self.directory)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        self._descriptors[name] = descriptor
+
+    def _reuse(self, old_name: str, name: str, header: Buffer) -> None:
+        descriptor = os.open(self.directory / old_name, os.O_RDWR)
+        try:
+            _write(descriptor, [header], 0)
+            os.fdatasync(descriptor)  # before it has the name under which it is looked at
+            self._rename(old_name, name)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptors[name] = descriptor
+
+    def _rename(self, name: str, new_name: str) -> None:
+        self._close(name)
+        (self.directory / name).rename(self.directory / new_name)
+        _sync_directory(self.directory)
+
+    def _write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        descriptor = self._descriptors.get(name)
+        if descriptor is None:
+            descriptor = self._descriptors[name] = os.open(self.directory / name, os.O_RDWR)
+        end = _write(descriptor, buffers, position)
+        os.fdatasync(descriptor)
+        if position // CACHED_MAX_BYTES != end // CACHED_MAX_BYTES:
+            os.posix_fadvise(descriptor, 0, end, os.POSIX_FADV_DONTNEED)
+
+    def _read(self, name: str, position: int, length_bytes: int) -> bytes:
+        # Not through a descriptor that a deletion in another thread could close and the next open reuse.
+        with (self.directory / name).open("rb", buffering=0) as file:
+            parts = []
+            while length_bytes and (part := os.pread(file.fileno(), length_bytes, position)):
+                parts.append(part)
+                position += len(part)
+                length_bytes -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _truncate(self, name: str, size_bytes: int) -> None:
+        with (self.directory / name).open("rb+", buffering=0) as file:
+            file.truncate(size_bytes)
+            os.fsync(file.fileno())
+
+    def _delete(self, name: str) -> None:
+        self._close(name)
+        (self.directory / name).unlink()
+        _sync_directory(self.directory)
+
+    def _close(self, name: str) -> None:
+        descriptor = self._descriptors.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        file = self._direct_files.pop(name, None)
+        if file is not None:
+            file.close()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Returns the position behind the last buffer."""
+    for start in range(0, len(buffers), IOV_MAX_COUNT):
+        part = _unwritten(buffers[start : start + IOV_MAX_COUNT], 0)
+        while part:
+            written = os.pwritev(descriptor, part, position)
+            if not written:
+                raise OSError(errno.EIO, "a write had no effect")
+            position += written
+            part = _unwritten(part, written)
+    return position
+
+
+def _unwritten(buffers: Sequence[Buffer], written_bytes: int) -> list[Buffer]:
+    for index, buffer in enumerate(buffers):
+        if written_bytes < len(buffer):
+            return [memoryview(buffer)[written_bytes:], *buffers[index + 1 :]]
+        written_bytes -= len(buffer)
+    return []

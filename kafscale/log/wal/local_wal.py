@@ -1,0 +1,542 @@
+"""The write-ahead log of all partitions: group commit, rotation, replay.
+
+`append` is synchronous and its order is the order of the log. What has been appended while a sync was under way is
+written and synced together by the next one; all of it shares one `Round`. When a round is durable the partitions are
+told first, by `on_durable`, and then whoever waits for the round wakes.
+
+There is no queue of requests here: every entry's data is in the chunk pool or in a bounded frame, so these bound
+what can be waiting to be written.
+
+A failed write or sync is final: what is in the page cache then is unknown, so nothing is retried, every waiter gets
+StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so it shows
+only when the next one is made, and appends wait until deletions have made room.
+
+Files that nobody needs any more are used again: to overwrite what was written before is to write data alone, where new
+files need a transaction of the file system's journal with every sync, one to be made and one to be deleted, and others
+wait for these.
+
+Order of use: `replay`, then `run` and `prepare_files` as tasks. May not know requests, topics or the object store.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from kafscale.errors import StorageFailed
+from kafscale.formats.wal_entries import (
+    ENTRY_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    FileHeader,
+    WalEntry,
+    WalFile,
+    decode_run,
+    encode,
+    encode_file_header,
+    run_bytes,
+    run_start,
+)
+from kafscale.log.wal.direct_io import PAGE_BYTES
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay, ReplayProgress
+from kafscale.metrics import Histogram
+
+DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
+NO_SPACE_RETRY_SECONDS = 1.0
+NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
+NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+CROWDED_FRACTION = 0.75  # of `max_bytes`
+WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
+CROWDED_ENTRIES_COUNT = 250_000
+KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
+SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
+SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class Round:
+    """What one sync makes durable. `done` says that it is; `failed` is set instead when it never will be."""
+
+    done: bool = attrs.field(default=False, init=False)
+    failed: StorageFailed | None = attrs.field(default=None, init=False)
+    _entries: list[WalEntry] = attrs.field(factory=list, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+    _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def succeed(self) -> None:
+        """It is durable: wake who waits."""
+        self.done = True
+        self._finished.set()
+
+    def fail(self, failure: StorageFailed) -> None:
+        """It will never be durable: tell who waits."""
+        self.failed = failure
+        self._entries.clear()
+        self._finished.set()
+
+    async def wait(self) -> None:
+        """Wait until the round is durable.
+
+        Raises StorageFailed if it can't become so, TooSlowError if it may yet, after waiting for space on the disk.
+        """
+        await self._finished.wait()
+        if self.failed is not None:
+            raise StorageFailed(str(self.failed)) from self.failed
+        if not self.done:
+            raise trio.TooSlowError("the write-ahead log has no room")
+
+    def put_off(self) -> None:
+        """It will be durable, but nobody knows when: tell who waits."""
+        if self._entries:
+            self._finished.set()
+
+
+@attrs.frozen
+class WalStatistics:
+    """A look at the log. `queued_*` is what waits for a sync, `rotation_stall_count` how often a file was not ready."""
+
+    sync_count: int
+    entry_count: int
+    written_bytes: int
+    file_count: int
+    file_bytes: int
+    pending_count: int
+    queued_count: int
+    queued_bytes: int
+    rotation_stall_count: int
+    out_of_space: bool
+
+
+@attrs.define(eq=False, kw_only=True)
+class Wal:
+    """The log on one disk.
+
+    `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
+    It must not raise. `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
+    `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
+
+    Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
+    much memory they take, wherever their data is. So a file gets an eighth of these at most, however short they are.
+    """
+
+    disk: Disk
+    on_durable: Callable[[Sequence[WalEntry]], None]
+    segment_bytes: int = 64 << 20
+    max_bytes: int = 4 << 30
+    waiting_max_count: int = WAITING_MAX_COUNT
+    on_crowded: Callable[[], None] = lambda: None
+    sync_interval_seconds: float = 0.002
+    sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
+    _filling: Round = attrs.field(factory=Round, init=False)
+    _syncing: Round | None = attrs.field(default=None, init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
+    _closed: StorageFailed | None = attrs.field(default=None, init=False)
+    _next_sequence: int = attrs.field(default=1, init=False)
+    _durable_sequence: int = attrs.field(default=0, init=False)
+    _last_round_count: int = attrs.field(default=0, init=False)
+    _last_sync_time: float = attrs.field(default=-math.inf, init=False)
+    _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
+    _files: deque[WalFile] = attrs.field(factory=deque, init=False)  # oldest first; the last is being written
+    _next_file: WalFile | None = attrs.field(default=None, init=False)
+    _spares: list[str] = attrs.field(factory=list, init=False)  # files of `segment_bytes` to be used again
+    _next_number: int = attrs.field(default=1, init=False)
+    _file_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
+    _file_work: trio.Event = attrs.field(factory=trio.Event, init=False)  # a file was taken, or may be deleted
+    _entry_count: int = attrs.field(default=0, init=False)
+    _written_bytes: int = attrs.field(default=0, init=False)
+    _stall_count: int = attrs.field(default=0, init=False)
+    _out_of_space: bool = attrs.field(default=False, init=False)
+    _rotating_since: float | None = attrs.field(default=None, init=False)
+    _rotated: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    # What the partitions use.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is appended now has to wait until files have been deleted."""
+        return self._out_of_space and self._rotating_since is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more should be flushed than is: the log nears its limit, or has very many entries to remember."""
+        files_bytes = sum(file.size_bytes for file in self._files)
+        return (
+            self._out_of_space
+            or files_bytes >= self.max_bytes * CROWDED_FRACTION
+            or self._pending_count() >= CROWDED_ENTRIES_COUNT
+        )
+
+    async def wait_for_room(self) -> None:
+        """Wait while the log is full."""
+        while self.is_full:
+            await self._rotated.wait()
+
+    def append(self, entry: WalEntry) -> Round:
+        """Queue an entry behind all earlier ones; it is durable when the round is done.
+
+        Raises StorageFailed when the log has failed or is closed; the entry is not queued then.
+        """
+        if self._closed is not None:
+            raise StorageFailed(str(self._closed)) from self._closed
+        round = self._filling
+        entry.sequence = self._next_sequence
+        self._next_sequence += 1
+        round._entries.append(entry)
+        round._size_bytes += ENTRY_HEADER_BYTES + len(entry.data)
+        if len(round._entries) == self._wake_count:
+            self._work.set()
+        return round
+
+    def retain(self, file: WalFile) -> None:
+        """Keep a file that has entries pending, for a reader of one of them who will `release` it."""
+        assert file.pending_count > 0, f"{file.name}: retained after its last release"
+        file.pending_count += 1
+
+    def release(self, file: WalFile, count: int = 1) -> None:
+        """Say that `count` entries of the file are in the bucket, or are no longer wanted."""
+        file.pending_count -= count
+        assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
+        if self._can_delete():
+            self._wake_file_tasks()
+
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
+        """The data of entries that are not released yet, one behind the other, by one read of the file.
+
+        `places` are position and length of each, in ascending order; what lies between them is read too.
+
+        Raises DamagedObject if it is not what was written, StorageFailed if it can't be read.
+        """
+        try:
+            content = await self.disk.read(file.name, run_start(places), run_bytes(places))
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"read {file.name}", exc)) from exc
+        name = f"{self.disk.location}/{file.name}"
+        return decode_run(memoryview(content), places, name=name, salt=file.header.salt)
+
+    def statistics(self) -> WalStatistics:
+        rounds = [self._filling] if self._syncing is None else [self._syncing, self._filling]
+        return WalStatistics(
+            sync_count=sum(self.sync_seconds.counts),
+            entry_count=self._entry_count,
+            written_bytes=self._written_bytes,
+            file_count=len(self._files),
+            file_bytes=sum(file.size_bytes for file in self._files),
+            pending_count=self._pending_count(),
+            queued_count=sum(len(round._entries) for round in rounds),
+            queued_bytes=sum(round._size_bytes for round in rounds),
+            rotation_stall_count=self._stall_count,
+            out_of_space=self._out_of_space,
+        )
+
+    # What the broker runs.
+
+    async def replay(
+        self, handle: Callable[[WalEntry], bool], *, on_progress: Callable[[ReplayProgress], None] | None = None
+    ) -> None:
+        """Hand every entry on the disk to `handle`, in order; to be called once, before `run`.
+
+        `handle` says whether the entry is still needed: then it is pending in its file until it is released. The data
+        is a view that is valid during the call only. What has been handed over is durable.
+
+        Raises DamagedObject, naming the file and the position, when entries that had been acknowledged are missing;
+        StorageFailed when the disk can't be read.
+        """
+        replay = Replay(self.disk, handle, on_progress)
+        try:
+            await replay.run()
+        except OSError as exc:
+            raise StorageFailed(self._failure("replay it", exc)) from exc
+        self._files.extend(replay.files)
+        self._next_number = replay.next_number
+        self._next_sequence = replay.next_sequence
+        self._durable_sequence = replay.next_sequence - 1
+
+    async def keep_copy(self, file: WalFile) -> bool:
+        """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
+
+        Raises StorageFailed.
+        """
+        name = f"{KEPT_PREFIX}{file.name}"
+        try:
+            if name in await self.disk.list():
+                return False
+            content = await self.disk.read(file.name, 0, file.size_bytes)
+            await self.disk.create(name, len(content), content[:FILE_HEADER_BYTES])
+            await self.disk.write_and_sync(name, [content], 0)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"copy {file.name} to {name}", exc)) from exc
+        return True
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write and sync what is appended; reports started when the first file is ready.
+
+        When cancelled it writes what was accepted before, within a bound. Raises StorageFailed when the disk fails.
+        """
+        try:
+            await self._rotate(0)
+            task_status.started()
+            while True:
+                await self._work.wait()
+                await self._gather()
+                await self._sync()
+        except trio.Cancelled:
+            with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
+                while self._files and (self._syncing or self._filling._entries):
+                    await self._sync()
+            raise
+        except StorageFailed as exc:
+            self._closed = exc
+            raise
+        finally:
+            self._close()
+
+    async def prepare_files(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the next file ready and delete those that nobody needs, off the write path.
+
+        Raises StorageFailed when the disk fails.
+        """
+        task_status.started()
+        while True:
+            await self._prepare_next(self.segment_bytes)
+            async with self._file_lock:
+                await self._delete_released()
+            if self._next_file is not None and not self._can_delete():
+                await self._file_work.wait()
+
+    # The syncer.
+
+    async def _gather(self) -> None:
+        """Put the sync off for a moment after the last one, if that will save one.
+
+        A sync that is under way gathers by itself, so waiting pays only when syncs are slower than the interval, and
+        only for the peers of the last round, who have just been answered and are likely to come back.
+        """
+        if not 0 < self.sync_interval_seconds < self._mean_sync_seconds:
+            return
+        if len(self._filling._entries) >= self._last_round_count:
+            return
+        self._work = trio.Event()
+        self._wake_count = self._last_round_count
+        with trio.CancelScope(deadline=self._last_sync_time + self.sync_interval_seconds):
+            await self._work.wait()
+
+    async def _sync(self) -> None:
+        """Make one round durable. If it is cancelled in between, the next call takes up the same round."""
+        if self._syncing is None:
+            self._syncing, self._filling = self._filling, Round()
+            self._work = trio.Event()
+            self._wake_count = 1
+            self._last_round_count = len(self._syncing._entries)
+        round = self._syncing
+        while round._entries:
+            await self._write_group(round)
+        self._syncing = None
+        round.succeed()
+
+    async def _write_group(self, round: Round) -> None:
+        """Write and sync as many of the round's first entries as the file has room for."""
+        file = self._files[-1]
+        group = self._fitting(round, file)
+        if not group:
+            await self._rotate(ENTRY_HEADER_BYTES + len(round._entries[0].data))
+            return
+        buffers = encode(group, durable_sequence=self._durable_sequence, salt=file.header.salt)
+        position = file.end
+        if not file.header.started:
+            file.header = attrs.evolve(file.header, started=True, sequence=group[0].sequence)
+        if position == FILE_HEADER_BYTES:
+            buffers.insert(0, encode_file_header(file.header))
+            position = 0
+        buffers.append(_padding(position + sum(map(len, buffers)), file.size_bytes))
+        began = trio.current_time()
+        try:
+            await self.disk.write_and_sync(file.name, buffers, position)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"write {file.name}", exc)) from exc
+        self._last_sync_time = trio.current_time()
+        self._observe(self._last_sync_time - began)
+        self._commit(group, file)
+        del round._entries[: len(group)]
+        self.on_durable(group)
+
+    def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
+        room = file.size_bytes - file.end
+        fitting = round._entries[: max(0, self.waiting_max_count // 8 - file.entry_count)]
+        if round._size_bytes <= room:
+            return fitting
+        for index, entry in enumerate(fitting):
+            room -= ENTRY_HEADER_BYTES + len(entry.data)
+            if room < 0:
+                return fitting[:index]
+        return fitting
+
+    def _commit(self, group: Sequence[WalEntry], file: WalFile) -> None:
+        start = end = file.end
+        for entry in group:
+            entry.file = file
+            entry.position = end + ENTRY_HEADER_BYTES
+            end = entry.end
+        file.end = end
+        file.pending_count += len(group)
+        file.entry_count += len(group)
+        self._durable_sequence = group[-1].sequence
+        self._entry_count += len(group)
+        self._written_bytes += end - start
+
+    def _observe(self, seconds: float) -> None:
+        self.sync_seconds.observe(seconds)
+        self._mean_sync_seconds += SYNC_SECONDS_WEIGHT * (seconds - self._mean_sync_seconds)
+
+    def _close(self) -> None:
+        """Refuse further appends and fail whoever still waits."""
+        if self._closed is None:
+            self._closed = StorageFailed("the WAL is closed")
+        for round in (self._syncing, self._filling):
+            if round is not None and not round.done:
+                round.fail(self._closed)
+
+    # Files.
+
+    async def _rotate(self, entry_bytes: int) -> None:
+        """Go on in the next file; one that is too short for the entry gives way to one of the entry's own size."""
+        size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
+        if self._next_file is None or self._next_file.size_bytes < size_bytes:
+            self._stall_count += bool(self._files)
+            self._rotating_since = trio.current_time()
+            try:
+                await self._prepare_next(size_bytes)
+            finally:
+                self._rotating_since = None
+                self._rotated.set()
+                self._rotated = trio.Event()
+        assert self._next_file is not None
+        if self._files:
+            self._files[-1].sealed = True
+        self._files.append(self._next_file)
+        self._next_file = None
+        self._wake_file_tasks()
+        if self.is_crowded:
+            self.on_crowded()
+
+    async def _prepare_next(self, size_bytes: int) -> None:
+        """Have a next file of at least this size; waits while the disk is full."""
+        async with self._file_lock:
+            while self._next_file is None or self._next_file.size_bytes < size_bytes:
+                if self._next_file is not None:
+                    await self._discard(self._next_file)
+                    self._next_file = None
+                if self._over_limit(size_bytes):
+                    await self._wait_for_space(size_bytes)
+                    continue
+                try:
+                    self._next_file = await self._create(size_bytes)
+                except OSError as exc:
+                    if exc.errno not in NO_SPACE_ERRORS:
+                        raise StorageFailed(self._failure("make a file", exc)) from exc
+                    await self._wait_for_space(size_bytes)
+            self._out_of_space = False
+
+    def _over_limit(self, size_bytes: int) -> bool:
+        """Whether one more file is too much; not at a start, nor beside the one in use, as nothing would get free."""
+        if len(self._files) < 2 or self._files[-1].sealed:
+            return False
+        files_bytes = sum(file.size_bytes for file in self._files)
+        if size_bytes != self.segment_bytes:
+            files_bytes += len(self._spares) * self.segment_bytes
+        return self._has_too_many() or files_bytes + size_bytes > self.max_bytes
+
+    def _has_too_many(self) -> bool:
+        return self._pending_count() > self.waiting_max_count * 3 // 4  # this file and the next one come on top
+
+    def _pending_count(self) -> int:
+        return sum(file.pending_count for file in self._files)
+
+    async def _wait_for_space(self, size_bytes: int) -> None:
+        self._put_off_rounds()
+        if not self._out_of_space:
+            logger.warning(
+                "%s: produces wait until flushes have freed some",
+                f"{self._pending_count()} batches wait for a flush, as many as the memory is meant for"
+                if self._has_too_many()
+                else f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}",
+            )
+        self._out_of_space = True
+        self.on_crowded()
+        if not self._can_delete() and not self._spares:
+            with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
+                await self._file_work.wait()
+        await self._delete_released()
+        while self._spares:
+            await self._delete(self._spares.pop())
+
+    def _put_off_rounds(self) -> None:
+        if self._rotating_since is None or trio.current_time() - self._rotating_since < NO_SPACE_MAX_SECONDS:
+            return
+        for round in (self._syncing, self._filling):
+            if round is not None:
+                round.put_off()
+
+    async def _create(self, size_bytes: int) -> WalFile:
+        header = FileHeader(
+            number=self._next_number,
+            sequence=self._durable_sequence + 1,  # not the next one to be given out: those before it may yet be lost
+            salt=random.getrandbits(32),
+            created_ms=time.time_ns() // 1_000_000,
+        )
+        self._next_number += 1
+        file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
+        spare = self._spares[-1] if self._spares and size_bytes == self.segment_bytes else None
+        await self.disk.create(file.name, size_bytes, encode_file_header(header), reuse=spare)
+        if spare is not None:
+            self._spares.remove(spare)
+        return file
+
+    def _can_delete(self) -> bool:
+        return bool(self._files) and self._files[0].sealed and not self._files[0].pending_count
+
+    async def _delete_released(self) -> None:
+        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
+        while self._can_delete():
+            await self._discard(self._files[0])
+            self._files.popleft()
+
+    async def _discard(self, file: WalFile) -> None:
+        """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
+        if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self._out_of_space:
+            await self._delete(file.name)
+            return
+        spare = f"{SPARE_PREFIX}{file.name}"
+        try:
+            await self.disk.rename(file.name, spare)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"rename {file.name}", exc)) from exc
+        self._spares.append(spare)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self.disk.delete(name)
+        except OSError as exc:
+            raise StorageFailed(self._failure(f"delete {name}", exc)) from exc
+
+    def _wake_file_tasks(self) -> None:
+        self._file_work.set()
+        self._file_work = trio.Event()
+
+    def _failure(self, what: str, exc: OSError) -> str:
+        return f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
+
+
+def _padding(end: int, size_bytes: int) -> bytes:
+    """Zeros up to the end of the page, or of the file: a page that is written in part would be read first."""
+    return bytes(min(-end % PAGE_BYTES, max(0, size_bytes - end)))

@@ -1,0 +1,79 @@
+"""The broker's own coroutines on a bucket that blocks: they wait for nothing but the store, so none ever suspends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from kafscale.errors import AccessDenied
+from kafscale.spark.bucket.bucket import Bucket
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What the coroutine returns, which waits for nothing but a `BlockingStore`."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine} waits for something else than the store")
+
+
+@attrs.frozen(eq=False)
+class BlockingStore:
+    """The reading half of an `ObjectStore`, on a `Bucket`. Writing is refused."""
+
+    bucket: Bucket
+
+    async def get(self, key: str) -> ObjectPart:
+        """See `ObjectStore`."""
+        return self.bucket.get(key)
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """See `ObjectStore`."""
+        return self.bucket.get_range(key, start, length_bytes)
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """See `ObjectStore`."""
+        return self.bucket.get_tail(key, length_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore`; nothing that Spark reads asks for it."""
+        raise AccessDenied(f"head {key}: Spark's readers only read and list")
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """See `ObjectStore`."""
+        page: list[ObjectInfo] = []
+        for info in self.bucket.list(prefix, start_after):
+            page.append(info)
+            if len(page) == LIST_PAGE_MAX_COUNT:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        """Refused."""
+        raise AccessDenied(f"put {key}: Spark's readers do not write")
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        """Refused."""
+        return await self.put(key, parts)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        """Refused."""
+        return await self.put(key, parts)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Refused."""
+        raise AccessDenied(f"delete {keys[0]}: Spark's readers do not write")
+
+    async def aclose(self) -> None:
+        """See `ObjectStore`."""
+        self.bucket.close()

@@ -1,0 +1,97 @@
+"""The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
+
+A bucket in S3 is in `kafscale.spark.bucket.s3_bucket`, which is imported when one is opened: httpx takes longer to
+import than
+a small query to run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
+
+from kafscale.config import StoreUrl
+from kafscale.errors import ConfigError
+from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.store.file.directory import Directory
+from kafscale.store.s3.sigv4 import Credentials
+
+
+class Bucket(Protocol):
+    """Every method may raise AccessDenied and StoreUnavailable besides what it lists."""
+
+    def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """Bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
+        ...
+
+    def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """The last `length_bytes`, or all of a shorter object. Raises NotFound."""
+        ...
+
+    def get(self, key: str) -> ObjectPart:
+        """The whole object. Raises NotFound."""
+        ...
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose keys start with `prefix` and sort after `start_after`, in order of their bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close idle connections."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class BucketOptions:
+    """Where the bucket is, and how to get there; travels from the driver to the tasks.
+
+    Without `credentials`, each process looks where AWS SDKs do.
+    """
+
+    url: StoreUrl
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    ca_file: str | None = None
+    credentials: Credentials | None = attrs.field(default=None, repr=False)
+
+    def open(self) -> Bucket:
+        """Raises ConfigError for a store that a job can't read."""
+        if self.url.scheme == "file":
+            if not self.url.path.is_dir():
+                raise ConfigError(f"there is no bucket at {self.url}: give the --store of a broker, as file:PATH")
+            return DirectoryBucket(Directory(os.path.abspath(os.fsencode(self.url.path))))
+        if self.url.scheme == "s3":
+            from kafscale.spark.bucket.s3_bucket import open_s3_bucket
+
+            return open_s3_bucket(self)
+        raise ConfigError("a memory: store is inside of its broker's process, and no job can read it")
+
+
+@attrs.frozen(eq=False)
+class DirectoryBucket:
+    """A bucket that is a directory, mounted at the same place wherever a task runs."""
+
+    directory: Directory
+
+    def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        return self.directory.read_range(key, start, length_bytes)
+
+    def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        return self.directory.read_tail(key, length_bytes)
+
+    def get(self, key: str) -> ObjectPart:
+        """See `Bucket`."""
+        return self.directory.read(key)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `Bucket`."""
+        return self.directory.walk(prefix, start_after)
+
+    def close(self) -> None:
+        """Nothing is kept open."""

@@ -1,0 +1,229 @@
+"""What the bucket holds: topics, their partitions, and the segments of each, found by listing it.
+
+By the same rules as the broker: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a
+newer generation wins over what it covers (`kafscale.formats.manifest.resolve`). An `.index` is read first, since it
+is the
+footer and nothing else; where it is missing or damaged, the footer at the end of the `.kfs` is. What no segment tells
+of a topic is in the broker's checkpoint of its metadata (`kafscale.spark.bucket.metadata`), where there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import pairwise
+
+import attrs
+
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats.footer_reading import read_footer, read_footer_with_timestamps, read_index
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprint, resolve
+from kafscale.formats.segment import Footer
+from kafscale.formats.segment_v1 import VERSION as VERSION_1
+from kafscale.spark.bucket.blocking import BlockingStore, run
+from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.metadata import Metadata, MetadataReader
+from kafscale.store.base import ObjectInfo
+from kafscale.store.paths import NAMESPACE_DEFAULT, SegmentKey, namespace_prefix, parse_segment_key, topic_name_prefix
+
+READS_AT_ONCE_COUNT = 32
+BEHIND_EVERY_KEY = "\U0010ffff"
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class PartitionLog:
+    """The segments of a partition that are read, in order of offset. `damaged` ones are left out.
+
+    log_start_offset: what is below was deleted, though a segment may still have it.
+    topic_id: None for a partition of which the bucket tells nothing.
+    """
+
+    topic: str
+    partition: int
+    segments: Sequence[Segment]
+    damaged: Sequence[SegmentKey] = ()
+    log_start_offset: int = 0
+    topic_id: bytes | None = None
+
+    @property
+    def start_offset(self) -> int:
+        """Of the first record that is there."""
+        return max(self.segments[0].base_offset if self.segments else 0, self.log_start_offset)
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record that is there."""
+        return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
+
+
+@attrs.frozen
+class _Found:
+    """A `.kfs` in the listing, and the size of its `.index`: 0 if there is none."""
+
+    key: SegmentKey
+    kfs: ObjectInfo
+    index_size_bytes: int
+
+
+@attrs.define(eq=False)
+class Catalog:
+    """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects."""
+
+    bucket: Bucket
+    namespace: str = NAMESPACE_DEFAULT
+    _metadata: Metadata | None = attrs.field(default=None, init=False)
+    _metadata_reader: MetadataReader = attrs.field(init=False)
+    _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
+    _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._metadata_reader = MetadataReader(self.bucket, self.namespace)
+
+    @property
+    def metadata(self) -> Metadata:
+        """As it was when it was first asked for, or since `look_again`. Raises StoreError."""
+        if self._metadata is None:
+            self._metadata = self._metadata_reader.read()
+        return self._metadata
+
+    def look_again(self) -> None:
+        """Ask for the newest metadata the next time."""
+        self._metadata = None
+
+    def topics(self) -> Sequence[str]:
+        """Names of topics that there are, in order. One listing request per topic."""
+        deleted = {each.name for each in self.metadata.deletions.values()}
+        listed = [name for name in self._listed_topics() if name not in deleted or self._list(name)[1]]
+        return sorted({*listed, *self.metadata.topics})
+
+    def _listed_topics(self) -> Sequence[str]:
+        prefix = namespace_prefix(self.namespace)
+        names: list[str] = []
+        after = ""
+        while (info := next(iter(self.bucket.list(prefix, after)), None)) is not None:
+            name = info.key.removeprefix(prefix).partition("/")[0]
+            after = f"{prefix}{name}/{BEHIND_EVERY_KEY}"
+            names.append(name)
+        return names
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
+        """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError."""
+        topic_id, by_partition = self._list(topic)
+        opened: list[SegmentKey] = []
+        for found in by_partition.values():
+            last_base_offset = max(each.key.base_offset for each in found)
+            opened += [each.key for each in found if each.key.generation or each.key.base_offset == last_base_offset]
+        footers = self.footers(opened)
+        logs = {index: _assemble(topic, index, found, footers) for index, found in by_partition.items()}
+        known = self.metadata.topics.get(topic)
+        if known is not None and topic_id in (None, known.topic_id):
+            topic_id = known.topic_id
+            for index in range(known.partition_count):
+                log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
+                logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
+        return {index: attrs.evolve(logs[index], topic_id=topic_id) for index in sorted(logs)}
+
+    def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
+        """Those that are intact, and there, read in parallel. Raises StoreError.
+
+        with_timestamps: read a version 1 segment wholly, whose footer tells none.
+        """
+        wanted = [key for key in keys if not self._is_known(key, with_timestamps)]
+        if wanted:
+            with ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(wanted))) as threads:
+                self._read_footers(wanted, threads, with_timestamps)
+        return self._footers
+
+    def _is_known(self, key: SegmentKey, with_timestamps: bool) -> bool:
+        footer = self._footers.get(key)
+        if footer is None or not with_timestamps:
+            return footer is not None
+        return footer.identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
+
+    def _read_footers(self, keys: Sequence[SegmentKey], threads: Executor, with_timestamps: bool) -> None:
+        def read(key: SegmentKey) -> Footer | None:
+            try:
+                return self._read_footer(key, with_timestamps)
+            except (DamagedObject, NotFound) as exc:
+                logger.warning("a segment can't be read: %s", exc)
+                return None
+
+        for key, footer in zip(keys, threads.map(read, keys), strict=True):
+            if footer is not None:
+                self._footers[key] = footer
+
+    def _read_footer(self, key: SegmentKey, with_timestamps: bool) -> Footer:
+        """A flush that was killed can have left an `.index` of an attempt whose `.kfs` is not the one that is there.
+
+        Where the end of the `.kfs` is damaged, its `.index` says where batches are; each is checked when it is read.
+        """
+        store, found = BlockingStore(self.bucket), self._found[key]
+        if key.version == VERSION_1:
+            return run((read_footer_with_timestamps if with_timestamps else read_footer)(store, key))
+        footer = run(read_index(store, key)) if found.index_size_bytes else None
+        if footer is not None and footer.end_position + found.index_size_bytes == found.kfs.size_bytes:
+            return footer
+        try:
+            return run(read_footer(store, key))
+        except DamagedObject:
+            if footer is None or footer.end_position > found.kfs.size_bytes:
+                raise
+            return footer
+
+    def _list(self, topic: str) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
+        """By partition, of the incarnation of the topic that was written last, and its id; of none that was deleted."""
+        index_sizes: dict[str, int] = {}
+        by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
+        before = {key: found for key, found in self._found.items() if key.topic == topic}
+        for info in self.bucket.list(topic_name_prefix(topic, namespace=self.namespace)):
+            key = parse_segment_key(info.key)
+            if key is None:
+                continue
+            if key.kind == "index":  # comes before its .kfs
+                index_sizes[info.key] = info.size_bytes
+            else:
+                found = self._found[key] = _Found(key, info, index_sizes.pop(key.of_kind("index").key, 0))
+                by_id[key.topic_id][key.partition].append(found)
+        for key, known in before.items():
+            if self._found[key] is known:  # was not listed now
+                del self._found[key]
+            if self._found.get(key) != known:
+                self._footers.pop(key, None)
+        kept = [topic_id for topic_id in by_id if topic_id not in self.metadata.deletions]
+        if not kept:
+            return None, {}
+        newest = max(kept, key=lambda topic_id: _last_modified_ms(by_id[topic_id]))
+        return newest, by_id[newest]
+
+
+def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:
+    return max(each.kfs.modified_ms for found in partitions.values() for each in found)
+
+
+def _assemble(
+    topic: str, partition: int, found: Sequence[_Found], footers: Mapping[SegmentKey, Footer]
+) -> PartitionLog:
+    """What a flush wrote ends before the next base offset of any generation, so its footer need not be read now."""
+    base_offsets = sorted({each.key.base_offset for each in found})
+    ends = {base_offset: following - 1 for base_offset, following in pairwise(base_offsets)}
+    segments: list[Segment] = []
+    damaged: list[SegmentKey] = []
+    for each in found:
+        footer = footers.get(each.key)
+        if footer is None and (each.key.generation or each.key.base_offset not in ends):
+            damaged.append(each.key)
+            continue
+        segments.append(
+            Segment(
+                key=each.key,
+                last_offset=ends[each.key.base_offset] if footer is None else footer.last_offset,
+                size_bytes=each.kfs.size_bytes if footer is None else footer.identity.body_bytes,
+                max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN if footer is None else footer.identity.max_timestamp_ms,
+                fingerprint=fingerprint(each.kfs.size_bytes, each.kfs.etag),
+            )
+        )
+    return PartitionLog(topic=topic, partition=partition, segments=resolve(segments), damaged=damaged)

@@ -1,0 +1,385 @@
+"""Record batches into Arrow columns, without a Python object per record.
+
+Three passes over many batches at once:
+
+1. the batches (`kafscale.spark.bucket.batches`): CRC, attributes, and where the records are; compressed ones are
+decompressed
+   into one buffer behind each other;
+2. where each record begins. Only the length in front of it tells, so this has to go from record to record; it goes from
+   the first records of all batches to all second ones, and so on, one array operation for each step. Batches that are
+   left when few are left are walked one by one;
+3. the fields of some thousands of records at a time, each an array: as many as a processor's cache holds. Offsets and
+   timestamps come first, and of records that are not wanted nothing else is looked at.
+
+A column of bytes is made by one `take` from an Arrow array that alternates between values and the gaps between them:
+the offsets of both are known, and nothing is copied before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafscale.errors import CorruptBatch
+from kafscale.spark.bucket.batches import Batches, BatchHeaders, check
+from kafscale.spark.bucket.times import ALWAYS, Period
+from kafscale.spark.varints import (
+    Positions,
+    Raw,
+    pairs_of,
+    read_varint,
+    read_varints,
+    skip_sized,
+    skip_varints,
+)
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
+
+# fewer batches than this are walked one by one: a step of all costs as much as some ten records, one by one
+LANES_MIN_COUNT = 16
+RECORD_MIN_BYTES = 7
+CHUNK_ROWS = 8 << 10  # records whose fields are read together
+
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+COLUMN_TYPES: Mapping[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+"""The columns of Spark's Kafka source, in its order."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """Which records of a partition, and which columns of them. `end_offset` is exclusive."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    columns: Sequence[str] = tuple(COLUMN_TYPES)
+    committed_only: bool = False
+    period: Period = ALWAYS
+
+
+class UnknownOutcome(Exception):
+    """A record of a transaction was met where only committed ones are wanted."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(
+            f"offset {offset} was written in a transaction, and whether that was committed is not looked up; "
+            "set kafka.isolation.level to read_uncommitted to read such records"
+        )
+
+
+def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of whole batches that follow one another, without control batches. Raises CorruptBatch."""
+    headers = BatchHeaders.of(memoryview(data))
+    if headers.whole_bytes != len(data):
+        raise CorruptBatch(f"a batch is cut off after {len(data) - headers.whole_bytes} bytes")
+    yield from decode_batches(headers, wanted)
+
+
+def decode_batches(headers: BatchHeaders, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """As `decode`, of batches that are there as a whole.
+
+    Each step decompresses no more than about GROUP_BYTES, or one larger batch.
+    """
+    for batches in check(_wanted_of(headers, wanted)):
+        for records in _find_records(batches).chunks():
+            yield _decode_chunk(records, wanted)
+
+
+def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
+    """Raises UnknownOutcome."""
+    is_inside = (headers.base_offsets < wanted.end_offset) & (headers.next_offsets > wanted.start_offset)
+    kept = is_inside & (headers.attributes & CONTROL == 0) & (headers.rows["record_count"] != 0)
+    if not kept.all():
+        headers = headers.only(kept)
+    if wanted.committed_only:
+        for unknown in headers.base_offsets[headers.attributes & TRANSACTIONAL != 0][:1]:
+            raise UnknownOutcome(unknown)
+    return headers
+
+
+def _decode_chunk(records: _Records, wanted: Wanted) -> pa.RecordBatch:
+    fields = _parse_fields(records, wanted)
+    columns = {name: _COLUMNS[name](fields, wanted) for name in wanted.columns}
+    schema = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+
+# ---- records --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Records:
+    """Where each record begins, with its length, and where it ends, and what its batch says."""
+
+    data: memoryview
+    begins: Positions
+    ends: Positions
+    base_offsets: NDArray[np.int64]
+    next_offsets: NDArray[np.int64]  # behind its batch
+    base_timestamps_ms: NDArray[np.int64]
+    has_append_time: NDArray[np.bool_]  # then its timestamp is the base
+
+    def chunks(self) -> Iterator[_Records]:
+        """Some at a time."""
+        for start in range(0, len(self.begins), CHUNK_ROWS):
+            yield self.only(slice(start, start + CHUNK_ROWS))
+
+    def only(self, kept: Any) -> _Records:
+        """Some of them, by a slice or a mask."""
+        return _Records(
+            data=self.data,
+            begins=self.begins[kept],
+            ends=self.ends[kept],
+            base_offsets=self.base_offsets[kept],
+            next_offsets=self.next_offsets[kept],
+            base_timestamps_ms=self.base_timestamps_ms[kept],
+            has_append_time=self.has_append_time[kept],
+        )
+
+
+def _find_records(batches: Batches) -> _Records:
+    counts, sizes = batches.counts, batches.ends - batches.starts
+    if np.any(counts < 0) or np.any(counts > sizes // RECORD_MIN_BYTES):
+        raise CorruptBatch("a batch has more records than bytes")
+    try:
+        begins, ends = _walk(batches, counts)
+    except IndexError as exc:
+        raise CorruptBatch("a record begins behind its batch") from exc
+    last = np.cumsum(counts) - 1
+    if np.any(ends[last] != batches.ends) or np.any(begins >= ends):
+        raise CorruptBatch("the records of a batch are not as long as the batch says")
+    headers, has_append_time = batches.headers.rows, batches.has_append_time
+    base_timestamps_ms = np.where(has_append_time, headers["max_timestamp_ms"], headers["base_timestamp_ms"])
+    return _Records(
+        data=batches.records,
+        begins=begins,
+        ends=ends,
+        base_offsets=np.repeat(batches.headers.base_offsets, counts),
+        next_offsets=np.repeat(batches.headers.next_offsets, counts),
+        base_timestamps_ms=np.repeat(base_timestamps_ms, counts),
+        has_append_time=np.repeat(has_append_time, counts),
+    )
+
+
+def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Positions]:
+    """Where each record begins, and where its length says that it ends; nothing is checked. Raises IndexError."""
+    pairs, raw = pairs_of(batches.records), np.frombuffer(batches.records, np.uint8)
+    most_first = np.argsort(-counts, kind="stable")
+    left = counts[most_first]
+    positions = batches.starts[most_first]
+    targets = (np.cumsum(counts) - counts)[most_first]  # of the next record of each batch
+    found: list[tuple[Positions, Positions, Positions]] = []  # of each step: where to, begins, ends
+    while (lanes_count := int(np.searchsorted(-left, 0, side="left"))) >= LANES_MIN_COUNT:
+        for _ in range(int(left[lanes_count - 1])):
+            begins, to = positions[:lanes_count], targets[:lanes_count]
+            positions = skip_sized(pairs, raw, begins)
+            targets = to + 1
+            found.append((to, begins, positions))
+        left = left[:lanes_count] - left[lanes_count - 1]
+    for lane in range(lanes_count):
+        end = batches.ends[most_first[lane]]
+        begins = _walk_one(bytes(batches.records[positions[lane] : end]), int(left[lane])) + positions[lane]
+        found.append((targets[lane] + np.arange(left[lane]), begins[:-1], begins[1:]))
+    all_begins = np.empty(int(counts.sum()), np.int64)
+    all_ends = np.empty_like(all_begins)
+    if found:
+        to, begins, ends = (np.concatenate(each) for each in zip(*found, strict=True))
+        all_begins[to], all_ends[to] = begins, ends
+    return all_begins, all_ends
+
+
+def _walk_one(records: bytes, count: int) -> Positions:
+    """Where each of the first records of a batch begins, and the next one. Written out: it runs for each record."""
+    begins = [0]
+    position = 0
+    for _ in range(count):
+        low = records[position]
+        if low < 0x80:
+            length, position = low, position + 1
+        elif (high := records[position + 1]) < 0x80:
+            length, position = low & 0x7F | high << 7, position + 2
+        else:
+            length, position = read_varint(records, position)
+            length <<= 1
+        if length & 1 or length < 0:
+            raise CorruptBatch("a record has a length below 0")
+        position += length >> 1
+        begins.append(position)
+    if position > len(records):
+        raise CorruptBatch("a record ends behind its batch")
+    return np.array(begins, np.int64)
+
+
+# ---- fields ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Slices:
+    """A run of bytes per record, or none: `ends` is before `starts` there."""
+
+    starts: Positions
+    ends: Positions
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Headers:
+    """Headers of all records in order: how many each has, and where their keys and values are."""
+
+    counts: NDArray[np.int64]
+    keys: _Slices
+    values: _Slices
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Fields:
+    """All records as arrays. `data` is what the positions are of."""
+
+    data: memoryview
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    has_append_time: NDArray[np.bool_]
+    keys: _Slices
+    values: _Slices
+    headers: _Headers | None
+
+
+def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
+    """Of the records that are wanted."""
+    raw = np.frombuffer(records.data, np.uint8)
+    positions = skip_varints(raw, records.begins)
+    timestamp_deltas, positions = read_varints(raw, positions + 1)  # behind the attributes, which are never set
+    timestamp_deltas[records.has_append_time] = 0
+    timestamps_ms = timestamp_deltas + records.base_timestamps_ms
+    offset_deltas, positions = read_varints(raw, positions)
+    offsets = offset_deltas + records.base_offsets
+    _check((offset_deltas >= 0) & (offsets < records.next_offsets))
+    kept = (offsets >= wanted.start_offset) & (offsets < wanted.end_offset)
+    if wanted.period.is_bounded:
+        kept &= (timestamps_ms >= wanted.period.first_ms) & (timestamps_ms <= wanted.period.last_ms)
+    if not kept.all():
+        records, offsets, timestamps_ms = records.only(kept), offsets[kept], timestamps_ms[kept]
+        positions = positions[kept]
+    keys, positions = _read_slices(raw, positions)
+    values, positions = _read_slices(raw, positions)
+    headers = None
+    if "headers" in wanted.columns:
+        headers, positions = _read_headers(raw, positions, records.ends)
+        _check(positions == records.ends)
+    _check(positions <= records.ends)
+    return _Fields(
+        data=records.data,
+        offsets=offsets,
+        timestamps_ms=timestamps_ms,
+        has_append_time=records.has_append_time,
+        keys=keys,
+        values=values,
+        headers=headers,
+    )
+
+
+def _read_slices(raw: Raw, positions: Positions) -> tuple[_Slices, Positions]:
+    """A length, -1 for null, and as many bytes."""
+    lengths, starts = read_varints(raw, positions)
+    _check((lengths >= -1) & (lengths <= len(raw)))
+    return _Slices(starts=starts, ends=starts + lengths), starts + np.maximum(lengths, 0)
+
+
+def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_Headers, Positions]:
+    """The first headers of all records that have one, then all second ones, and so on."""
+    counts, positions = read_varints(raw, positions)
+    _check((counts >= 0) & (counts <= np.maximum(ends - positions, 0)))
+    firsts = np.cumsum(counts) - counts
+    total = int(counts.sum())
+    keys = _Slices(starts=np.empty(total, np.int64), ends=np.empty(total, np.int64))
+    values = _Slices(starts=np.empty(total, np.int64), ends=np.empty(total, np.int64))
+    having = np.flatnonzero(counts)
+    number = 0
+    while len(having):
+        targets = firsts[having] + number
+        for slices in (keys, values):
+            read, positions[having] = _read_slices(raw, positions[having])
+            slices.starts[targets], slices.ends[targets] = read.starts, read.ends
+        number += 1
+        having = having[counts[having] > number]
+    _check(keys.ends >= keys.starts)
+    return _Headers(counts=counts, keys=keys, values=values), positions
+
+
+def _check(holds: NDArray[np.bool_]) -> None:
+    if not holds.all():
+        raise CorruptBatch("the fields of a record are not as long as the record says")
+
+
+# ---- columns --------------------------------------------------------------------------------------------------------
+
+
+def _bytes_column(data: memoryview, slices: _Slices) -> pa.Array:
+    """Values and the gaps between them alternate; the `take` copies the values, and makes null of what is none."""
+    count = len(slices.starts)
+    if not count:
+        return pa.array([], pa.binary())
+    is_null = slices.ends < slices.starts
+    bounds = np.empty(2 * count + 1, np.int32 if len(data) <= np.iinfo(np.int32).max else np.int64)
+    bounds[0:-1:2] = slices.starts
+    bounds[1::2] = np.maximum(slices.ends, slices.starts)
+    bounds[-1] = bounds[-2]
+    wide = bounds.dtype == np.int64
+    pieces = pa.Array.from_buffers(
+        pa.large_binary() if wide else pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    wanted = pa.array(np.arange(0, 2 * count, 2), mask=is_null if is_null.any() else None)
+    taken = pieces.take(wanted)
+    return taken.cast(pa.binary()) if wide else taken
+
+
+def _headers_column(fields: _Fields) -> pa.Array:
+    assert fields.headers is not None
+    headers = fields.headers
+    bounds = np.zeros(len(headers.counts) + 1, np.int32)
+    np.cumsum(headers.counts, out=bounds[1:])
+    names = _text(_bytes_column(fields.data, headers.keys))
+    values = _bytes_column(fields.data, headers.values)
+    entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
+    is_null = headers.counts == 0  # as Spark's Kafka source has it
+    return pa.ListArray.from_arrays(
+        pa.array(bounds, pa.int32()), entries, type=HEADERS_TYPE, mask=pa.array(is_null) if is_null.any() else None
+    )
+
+
+def _text(encoded: pa.Array) -> pa.Array:
+    """Java's readers replace what is not UTF-8, too."""
+    try:
+        return encoded.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode("utf-8", "replace") for each in encoded.to_pylist()], pa.string())
+
+
+_COLUMNS: Mapping[str, Any] = {
+    "key": lambda fields, _: _bytes_column(fields.data, fields.keys),
+    "value": lambda fields, _: _bytes_column(fields.data, fields.values),
+    "topic": lambda fields, wanted: pa.repeat(pa.scalar(wanted.topic), len(fields.offsets)),
+    "partition": lambda fields, wanted: pa.array(np.full(len(fields.offsets), wanted.partition, np.int32)),
+    "offset": lambda fields, _: pa.array(fields.offsets),
+    "timestamp": lambda fields, _: pa.array(fields.timestamps_ms * 1000).cast(COLUMN_TYPES["timestamp"]),
+    "timestampType": lambda fields, _: pa.array(fields.has_append_time.astype(np.int32)),
+    "headers": lambda fields, _: _headers_column(fields),
+}
+
+
+def columns_of(names: Collection[str]) -> Sequence[str]:
+    """These of the columns there are, in the order of the Kafka source."""
+    return [name for name in COLUMN_TYPES if name in names]

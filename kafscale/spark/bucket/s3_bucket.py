@@ -1,0 +1,205 @@
+"""A bucket in S3 as Spark's driver and tasks read it.
+
+What is asked for and how replies are read is the broker's (`kafscale.store.s3.requests`, `s3_replies`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+import httpx
+
+from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreUnavailable
+from kafscale.spark.bucket.bucket import BucketOptions
+from kafscale.spark.http import BlockingTransport
+from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.store.s3.credentials import (
+    HttpAnswer,
+    HttpCall,
+    Provider,
+    StaticProvider,
+    configured_region,
+    default_providers,
+    refresh_at_seconds,
+    search,
+)
+from kafscale.store.s3.replies import ErrorBody, Listing, S3Reply, read_listing, read_part
+from kafscale.store.s3.requests import BucketAddress, S3Request, S3Requests
+from kafscale.store.s3.signing import RequestSigner
+from kafscale.store.s3.sigv4 import Credentials
+
+REGION_DEFAULT = "us-east-1"
+TIMEOUT_SECONDS = 30.0  # without progress
+RETRY_SECONDS = 60.0  # after which an operation that only fails is reported; the broker's is as long
+FIRST_DELAY_SECONDS = 0.05
+LONGEST_DELAY_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def open_s3_bucket(options: BucketOptions) -> S3Bucket:
+    """Connects to nothing yet. Raises ConfigError."""
+    try:
+        region = options.region or configured_region(os.environ, Path.home()) or REGION_DEFAULT
+    except AccessDenied as exc:
+        raise ConfigError(f"{exc}; mend the file, or give the option s3Region and credentials") from exc
+    address = BucketAddress.of(
+        options.url.bucket,
+        region,
+        endpoint=options.endpoint,
+        path_style=options.path_style,
+        prefix=options.url.prefix,
+    )
+    context = None if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file)
+    transport = BlockingTransport(timeout_seconds=TIMEOUT_SECONDS, ssl_context=context)
+    found: Sequence[Provider] = (
+        default_providers(os.environ, Path.home())
+        if options.credentials is None
+        else [StaticProvider(options.credentials)]
+    )
+    return S3Bucket(
+        requests=S3Requests(address),
+        transport=transport,
+        signer=RequestSigner(region=region),
+        credentials=_CredentialSource(providers=found),
+    )
+
+
+@attrs.define(eq=False, kw_only=True)
+class S3Bucket:
+    """A bucket in S3. Failures that may pass are retried with jittered backoff."""
+
+    requests: S3Requests
+    transport: httpx.BaseTransport
+    signer: RequestSigner
+    credentials: _CredentialSource
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        request = self.requests.get_range(key, start, length_bytes)
+        return self._retried(lambda: read_part(request, self._perform(request)))
+
+    def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        request = self.requests.get_tail(key, length_bytes)
+        return self._retried(lambda: read_part(request, self._perform(request)))
+
+    def get(self, key: str) -> ObjectPart:
+        """See `Bucket`."""
+        request = self.requests.get(key)
+        return self._retried(lambda: read_part(request, self._perform(request)))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `Bucket`."""
+        token: str | None = None
+        while True:
+            request = self.requests.list_page(prefix, start_after=start_after, continuation_token=token)
+            page = self._retried(partial(self._list_page, request))
+            yield from page.rows
+            token = page.continuation_token
+            if token is None:
+                return
+
+    def close(self) -> None:
+        """See `Bucket`."""
+        self.transport.close()
+
+    def _list_page(self, request: S3Request) -> Listing:
+        return read_listing(request, self._perform(request), self.requests.address.prefix)
+
+    def _retried(self, attempt: Callable[[], T]) -> T:
+        deadline = self.clock() + RETRY_SECONDS
+        delay_seconds = FIRST_DELAY_SECONDS
+        while True:
+            try:
+                return attempt()
+            except (SlowDown, StoreUnavailable):
+                pause_seconds = random.uniform(0, delay_seconds)
+                if self.clock() + pause_seconds > deadline:
+                    raise
+            self.sleep(pause_seconds)
+            delay_seconds = min(2 * delay_seconds, LONGEST_DELAY_SECONDS)
+
+    def _perform(self, request: S3Request) -> S3Reply:
+        host = urlsplit(self.requests.address.origin).netloc
+        http_request = httpx.Request(request.method, request.url, headers={"host": host, **request.headers})
+        credentials = self.credentials.get()
+        signed_at_seconds = self.signer.sign(http_request, credentials)
+        response = self._send(request, http_request)
+        if response.status_code in (400, 403):
+            if self.signer.learns_clock(response, signed_at_seconds):
+                self.signer.sign(http_request, credentials)
+                response = self._send(request, http_request)
+            elif credentials.session_token is not None and ErrorBody.of(response.content).is_expired:
+                self.credentials.discard(credentials)
+                self.signer.sign(http_request, self.credentials.get())
+                response = self._send(request, http_request)
+        return S3Reply(response.status_code, dict(response.headers.items()), response.content)
+
+    def _send(self, request: S3Request, http_request: httpx.Request) -> httpx.Response:
+        try:
+            return self.transport.handle_request(http_request)
+        except httpx.TransportError as exc:
+            raise StoreUnavailable(
+                f"{request.operation} {request.subject}: {self.requests.address.origin} can't be reached ({exc}); "
+                "check the endpoint, the region, and the network"
+            ) from exc
+
+
+@attrs.define(eq=False, kw_only=True)
+class _CredentialSource:
+    """Looks credentials up once, and again before they expire."""
+
+    providers: Sequence[Provider]
+    clock: Callable[[], float] = time.time
+    _held: Credentials | None = attrs.field(default=None, init=False)
+    _refresh_at_seconds: float = attrs.field(default=0.0, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    def get(self) -> Credentials:
+        """Raises AccessDenied, saying what was tried, and StoreUnavailable."""
+        with self._lock:
+            if self._held is None or self.clock() >= self._refresh_at_seconds:
+                self._held = self._look_up()
+                self._refresh_at_seconds = refresh_at_seconds(self._held, self.clock())
+            return self._held
+
+    def discard(self, credentials: Credentials) -> None:
+        """Forget what the store has refused as expired, unless others are held already."""
+        with self._lock:
+            if self._held == credentials:
+                self._held = None
+
+    def _look_up(self) -> Credentials:
+        lookup = search(self.providers)
+        try:
+            call = next(lookup)
+            while True:
+                call = lookup.send(_call(call))
+        except StopIteration as stop:
+            found: Credentials = stop.value
+            return found
+
+
+def _call(call: HttpCall) -> HttpAnswer | None:
+    transport = BlockingTransport(timeout_seconds=call.timeout_seconds)
+    request = httpx.Request(call.method, call.url, headers=dict(call.headers), content=call.body)
+    try:
+        response = transport.handle_request(request)
+    except httpx.TransportError:
+        return None
+    finally:
+        transport.close()
+    return HttpAnswer(status=response.status_code, body=response.content)

@@ -1,0 +1,195 @@
+"""From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
+
+A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
+every offset is read once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+
+import attrs
+
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.formats.segment import Footer
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.times import ALWAYS, Period
+from kafscale.store.paths import SegmentKey
+
+SPLIT_BYTES = (
+    64 << 20
+)  # as Spark's own files: spark.sql.files.maxPartitionBytes is 128 MiB, of which half is one segment
+
+TASK_BYTES = 16 << 20  # read in some tenths of a second; to start a task in a Python worker takes some hundredths
+
+
+@attrs.frozen
+class Range:
+    """Whole batches of one segment: bytes `start` to `end`, which hold offsets `start_offset` to `end_offset`."""
+
+    key: SegmentKey
+    start: int
+    end: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@attrs.frozen(kw_only=True)
+class Split:
+    """What one task reads: the records of these offsets (the end is exclusive) and times, which are in these ranges."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    ranges: Sequence[Range]
+    period: Period = ALWAYS
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.ranges)
+
+
+@attrs.frozen(kw_only=True)
+class Extent:
+    """Offsets of a partition that are wanted, the end exclusive, and times."""
+
+    log: PartitionLog
+    start_offset: int
+    end_offset: int
+    period: Period = ALWAYS
+
+
+def plan(
+    catalog: Catalog, extents: Iterable[Extent], *, min_splits: int = 0, max_records: int | None = None
+) -> Sequence[Split]:
+    """Splits of all extents. At least `min_splits` if there are as many batches; at most `max_records` offsets each."""
+    wanted = [extent for extent in extents if extent.start_offset < extent.end_offset]
+    footers = catalog.footers(segment.key for extent in wanted for segment in _within(extent))
+    pieces = [list(_pieces(extent, footers)) for extent in wanted]
+    total_bytes = sum(piece.size_bytes for found in pieces for piece in found)
+    split_bytes = SPLIT_BYTES if min_splits <= 1 else min(SPLIT_BYTES, math.ceil(total_bytes / min_splits))
+    return [
+        split
+        for extent, found in zip(wanted, pieces, strict=True)
+        if found
+        for split in _group(extent, found, split_bytes, max_records)
+    ]
+
+
+def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
+    """Tasks: neighbours that are small are read by one, and those of a query have about the same size."""
+    total_bytes = sum(split.size_bytes for split in splits)
+    task_bytes = math.ceil(total_bytes / max(1, math.ceil(total_bytes / TASK_BYTES)))
+    tasks: list[list[Split]] = []
+    taken_bytes = 0
+    for split in splits:
+        if not tasks or taken_bytes + split.size_bytes / 2 > task_bytes:
+            tasks.append([])
+            taken_bytes = 0
+        tasks[-1].append(split)
+        taken_bytes += split.size_bytes
+    return tasks
+
+
+def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
+    """Where a read of about `max_bytes` from the extent's start on ends; some batches at least."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    taken_bytes = 0
+    for piece in _pieces(extent, footers):
+        if taken_bytes and taken_bytes + piece.size_bytes > max_bytes:
+            return piece.start_offset
+        taken_bytes += piece.size_bytes
+    return extent.end_offset
+
+
+def size_bytes(catalog: Catalog, extent: Extent) -> int:
+    """Of all that the extent has, as it is stored."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    return sum(piece.size_bytes for piece in _pieces(extent, footers))
+
+
+def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
+    """Offsets of the extent that no intact segment has. Those that compaction has taken are no holes."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    found: list[range] = []
+    next_offset = extent.start_offset
+    for segment in _within(extent):
+        footer = footers.get(segment.key)
+        if footer is None:
+            continue
+        if segment.base_offset > next_offset:
+            found.append(range(next_offset, segment.base_offset))
+        next_offset = max(next_offset, footer.last_offset + 1)
+    if next_offset < extent.end_offset:
+        found.append(range(next_offset, extent.end_offset))
+    return found
+
+
+def _within(extent: Extent) -> Iterator[Segment]:
+    for segment in extent.log.segments:
+        if segment.last_offset >= extent.start_offset and segment.base_offset < extent.end_offset:
+            yield segment
+
+
+def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
+    """A range for each row of the indexes: as small as ranges get.
+
+    Of two segments that overlap, the one with the larger base offset has what both have, as for the broker's readers.
+    """
+    segments = list(_within(extent))
+    for segment, following in zip_longest(segments, segments[1:]):
+        footer = footers.get(segment.key)
+        if footer is None:
+            continue
+        end_offset = extent.end_offset if following is None else min(extent.end_offset, following.base_offset)
+        for row in range(footer.row_of(extent.start_offset), bisect_left(footer.index.base_offsets, end_offset)):
+            start_offset, next_offset = footer.row_offset(row), footer.row_offset(row + 1)
+            if next_offset > extent.start_offset and _is_late(footer, row, extent.period):
+                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
+
+
+def _is_late(footer: Footer, row: int, period: Period) -> bool:
+    """Whether a row can have a record that is as late. Whether it has one that is as early, no index tells."""
+    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
+        return True
+    return footer.index.max_timestamps_ms[row] >= period.first_ms
+
+
+def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_records: int | None) -> Iterator[Split]:
+    """Neighbouring pieces become one split, and within it one range, until that is large enough."""
+    cuts = [0]
+    taken_bytes, start_offset = 0, extent.start_offset
+    for index, piece in enumerate(pieces):
+        too_many = max_records is not None and piece.start_offset - start_offset >= max_records
+        if index > cuts[-1] and (taken_bytes + piece.size_bytes > split_bytes or too_many):
+            cuts.append(index)
+            taken_bytes, start_offset = 0, piece.start_offset
+        taken_bytes += piece.size_bytes
+    for first, behind in zip(cuts, [*cuts[1:], len(pieces)], strict=True):
+        yield Split(
+            topic=extent.log.topic,
+            partition=extent.log.partition,
+            start_offset=extent.start_offset if not first else pieces[first].start_offset,
+            end_offset=extent.end_offset if behind == len(pieces) else pieces[behind].start_offset,
+            ranges=_joined(pieces[first:behind]),
+            period=extent.period,
+        )
+
+
+def _joined(pieces: Sequence[Range]) -> Sequence[Range]:
+    joined: list[Range] = []
+    first = 0
+    for index, (piece, following) in enumerate(zip_longest(pieces, pieces[1:])):
+        if following is None or following.key != piece.key or following.start != piece.end:
+            begin = pieces[first]
+            joined.append(Range(begin.key, begin.start, piece.end, begin.start_offset, piece.end_offset))
+            first = index + 1
+    return joined

@@ -1,0 +1,101 @@
+"""What conditions on `partition`, `offset` and `timestamp` tell of what need not be read.
+
+Conditions come as pyspark's filters, of which only names and attributes are used here. Spark applies all of them again
+to what is read, so that bounds may be wider than the conditions, and never narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import attrs
+
+from kafscale.spark.bucket.splits import Extent
+from kafscale.spark.bucket.times import ALWAYS, Period
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+Limit = TypeVar("Limit")
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """None is no bound. `end_offset` is exclusive."""
+
+    partitions: Set[int] | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    period: Period = ALWAYS
+
+    @classmethod
+    def of(cls, filters: Iterable[Any]) -> Bounds:
+        """Of conditions that must all hold."""
+        bounds = cls()
+        for each in filters:
+            bounds = bounds._with(type(each).__name__, each)
+        return bounds
+
+    def either(self, other: Bounds) -> Bounds:
+        """Wide enough for what satisfies one of the two."""
+        return Bounds(
+            partitions=_both(frozenset.union, _frozen(self.partitions), _frozen(other.partitions)),
+            start_offset=_both(min, self.start_offset, other.start_offset),
+            end_offset=_both(max, self.end_offset, other.end_offset),
+            period=self.period.with_others(other.period),
+        )
+
+    def narrow(self, extent: Extent) -> Extent | None:
+        """What may satisfy the conditions; None if nothing does."""
+        if self.partitions is not None and extent.log.partition not in self.partitions:
+            return None
+        start_offset, end_offset = extent.start_offset, extent.end_offset
+        if self.start_offset is not None:
+            start_offset = max(start_offset, self.start_offset)
+        if self.end_offset is not None:
+            end_offset = min(end_offset, self.end_offset)
+        if start_offset >= end_offset:
+            return None
+        return attrs.evolve(extent, start_offset=start_offset, end_offset=end_offset, period=self.period)
+
+    def _with(self, kind: str, condition: Any) -> Bounds:
+        name = ".".join(getattr(condition, "attribute", ()))  # a Not has none
+        value: Any = getattr(condition, "value", None)
+        if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
+            return self._with_timestamp(kind, (value - EPOCH) // MILLISECOND)
+        if name == "partition" and kind in ("EqualTo", "EqualNullSafe", "In"):
+            values = {each for each in (value if kind == "In" else (value,)) if each is not None}
+            return attrs.evolve(self, partitions=values if self.partitions is None else values & self.partitions)
+        if name == "offset" and isinstance(value, int):
+            return self._with_offset(kind, value)
+        return self
+
+    def _with_timestamp(self, kind: str, timestamp_ms: int) -> Bounds:
+        """`timestamp_ms` is rounded down. A record's time has no microseconds."""
+        period = self.period
+        if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
+            period = period.without_others(Period(first_ms=timestamp_ms))
+        if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
+            period = period.without_others(Period(last_ms=timestamp_ms))
+        return attrs.evolve(self, period=period)
+
+    def _with_offset(self, kind: str, offset: int) -> Bounds:
+        bounds = self
+        if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
+            start = offset + (kind == "GreaterThan")
+            bounds = attrs.evolve(bounds, start_offset=max(start, bounds.start_offset or 0))
+        if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
+            end = offset + (kind != "LessThan")
+            bounds = attrs.evolve(bounds, end_offset=end if bounds.end_offset is None else min(end, bounds.end_offset))
+        return bounds
+
+
+def _both(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
+    """What is not bound on one side is not bound."""
+    return None if one is None or other is None else choose(one, other)
+
+
+def _frozen(values: Set[int] | None) -> frozenset[int] | None:
+    return None if values is None else frozenset(values)

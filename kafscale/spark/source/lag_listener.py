@@ -1,0 +1,98 @@
+"""`LagListener`: tells after each batch of a stream how far it is behind what the bucket holds. Imports pyspark.
+
+    lag = LagListener(store="s3://my-bucket/kafka")
+    spark.streams.addListener(lag)
+    ...
+    lag.lags["orders"].records_behind
+
+Spark does not tell a listener what a source in Python knows of its lag, so the listener looks into the bucket itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from kafscale.errors import StoreError
+from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.lag import QueryLag, measure
+from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.spark.source.offsets import from_json
+from kafscale.spark.source.options import Given, bucket_options
+from kafscale.store.paths import NAMESPACE_DEFAULT
+
+SOURCE = "PythonMicroBatchStream"  # Spark tells no more of a source in Python than the class that drives it
+
+logger = logging.getLogger(__name__)
+
+
+class LagListener(StreamingQueryListener):
+    """Of all streams of a session that read one bucket; topics that it does not have are passed over.
+
+    on_lag: called with each new one, by Spark's listener thread, so it should not take long.
+    options: `store`, `namespace`, `s3Endpoint` and so on, as the source has them.
+    Raises ConfigError.
+    """
+
+    def __init__(self, on_lag: Callable[[QueryLag], None] | None = None, **options: str) -> None:
+        given = Given(options)
+        self.on_lag = on_lag
+        self._catalog = Catalog(bucket_options(given).open(), given.text("namespace") or NAMESPACE_DEFAULT)
+        self._lags: Mapping[str, QueryLag] = {}
+
+    @property
+    def lags(self) -> Mapping[str, QueryLag]:
+        """The newest of each query that runs, by its name, or its id if it has none. May be asked by any thread."""
+        return self._lags
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing was read yet."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A batch has ended, or for some seconds there was none. What can't be looked up is logged."""
+        progress = event.progress
+        offsets: dict[TopicPartition, int] = {}
+        for source in progress.sources:
+            if SOURCE in source.description:
+                offsets |= _offsets(source.endOffset)
+        if not offsets:
+            return
+        try:
+            partitions = measure(self._catalog, offsets)
+        except StoreError as exc:
+            logger.warning("how far query %s is behind is not known: %s", progress.name or progress.id, exc)
+            return
+        self._tell(
+            QueryLag(
+                query_id=str(progress.id),
+                query_name=progress.name,
+                batch_id=progress.batchId,
+                partitions=partitions,
+            )
+        )
+
+    def onQueryIdle(self, event: Any) -> None:
+        """All was read when the query looked last."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Forget it."""
+        self._lags = {name: lag for name, lag in self._lags.items() if lag.query_id != str(event.id)}
+
+    def _tell(self, lag: QueryLag) -> None:
+        name = lag.query_name or lag.query_id
+        self._lags = {**self._lags, name: lag}
+        logger.info("query %s is %d records (%d bytes) behind", name, lag.records_behind, lag.bytes_behind)
+        if self.on_lag is not None:
+            self.on_lag(lag)
+
+
+def _offsets(text: str | None) -> Mapping[TopicPartition, int]:
+    """Of a source in Python, which may be another one than ours."""
+    try:
+        return from_json(json.loads(text or "{}"))
+    except (ValueError, AttributeError):
+        return {}

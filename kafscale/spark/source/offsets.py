@@ -1,0 +1,208 @@
+"""Where a query begins and ends: the option texts of Spark's Kafka source, and the offsets that they mean.
+
+    earliest | latest | {"topic":{"0":23,"1":-2}}        -2 is earliest, -1 is latest
+    startingTimestamp = 1000                             one for all partitions
+    startingOffsetsByTimestamp = {"topic":{"0":1000}}    one for each
+
+A timestamp (milliseconds since the epoch) means the first record that is as late: by order of offset, not of time, as
+Kafka's consumers find it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Container, Mapping, Sequence
+
+import attrs
+
+from kafscale.errors import ConfigError
+from kafscale.formats.segment import Footer
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.reading import SplitReader
+from kafscale.spark.bucket.splits import Extent, plan
+from kafscale.spark.bucket.subscription import Logs, TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+
+
+class PartitionNotNamed(ConfigError):
+    """Offsets by partition leave one out: by mistake, or since it came after they were put together."""
+
+
+@attrs.frozen(kw_only=True)
+class OffsetLimit:
+    """One end of what is read: offsets by partition (EARLIEST and LATEST are two), or timestamps, or one for all.
+
+    latest_if_none: what a timestamp means behind which there is no record; else that is an error.
+    """
+
+    option: str
+    everywhere: int | None = None
+    by_partition: Mapping[TopicPartition, int] | None = None
+    are_timestamps: bool = False
+    latest_if_none: bool = True
+
+    def has(self, value: int) -> bool:
+        """Whether EARLIEST or LATEST is said of any partition."""
+        if self.are_timestamps:
+            return False
+        return self.everywhere == value or value in (self.by_partition or {}).values()
+
+    @property
+    def names(self) -> Collection[TopicPartition]:
+        """The partitions that it names."""
+        return (self.by_partition or {}).keys()
+
+    def of(self, partition: TopicPartition) -> int:
+        """What is said of a partition. Raises PartitionNotNamed if nothing is."""
+        if self.everywhere is not None:
+            return self.everywhere
+        assert self.by_partition is not None
+        if partition in self.by_partition:
+            return self.by_partition[partition]
+        topic, index = partition
+        raise PartitionNotNamed(
+            f"{self.option} says nothing of partition {index} of topic '{topic}': "
+            "name all partitions of the topics that are read, with -2 for earliest and -1 for latest"
+        )
+
+    def is_moving(self, partition: TopicPartition) -> bool:
+        """Whether it means another offset when more has been written: then what it meant at first can't be told."""
+        return self.are_timestamps or self.of(partition) == LATEST
+
+    def check_names(self, partitions: Container[TopicPartition]) -> None:
+        """Raises ConfigError for a partition that is not read, which is a mistake in the option."""
+        for topic, index in self.names:
+            if (topic, index) not in partitions:
+                raise ConfigError(
+                    f"{self.option} names partition {index} of topic '{topic}', which is not read: leave it out"
+                )
+
+
+def parse_offsets(option: str, text: str) -> OffsetLimit:
+    """`earliest`, `latest` or JSON. Raises ConfigError."""
+    if text.strip().lower() in ("earliest", "latest"):
+        return OffsetLimit(option=option, everywhere=EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    return OffsetLimit(option=option, by_partition=parse_partition_values(option, text, minimum=EARLIEST))
+
+
+def parse_timestamp(option: str, text: str, *, latest_if_none: bool) -> OffsetLimit:
+    """Milliseconds since the epoch. Raises ConfigError."""
+    if not text.strip().isdecimal():
+        raise ConfigError(f"{option} is a number of milliseconds since the epoch, not '{text}'")
+    return OffsetLimit(option=option, everywhere=int(text), are_timestamps=True, latest_if_none=latest_if_none)
+
+
+def parse_timestamps(option: str, text: str, *, latest_if_none: bool) -> OffsetLimit:
+    """JSON of milliseconds by partition. Raises ConfigError."""
+    return OffsetLimit(
+        option=option,
+        by_partition=parse_partition_values(option, text, minimum=0),
+        are_timestamps=True,
+        latest_if_none=latest_if_none,
+    )
+
+
+def parse_partition_values(option: str, text: str, *, minimum: int) -> Mapping[TopicPartition, int]:
+    """`{"topic":{"0":1}}`. Raises ConfigError."""
+    try:
+        topics = json.loads(text)
+        values = {
+            (topic, int(index)): value for topic, partitions in topics.items() for index, value in partitions.items()
+        }
+    except (ValueError, AttributeError) as exc:
+        raise _malformed(option, text) from exc
+    if any(isinstance(value, bool) or not isinstance(value, int) or value < minimum for value in values.values()):
+        raise _malformed(option, text)
+    return values
+
+
+def parse_assignment(option: str, text: str) -> Sequence[TopicPartition]:
+    """`{"topic":[0,1]}`. Raises ConfigError."""
+    try:
+        topics = json.loads(text)
+        found = [(topic, int(index)) for topic, indexes in topics.items() for index in indexes]
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise ConfigError(f'{option} is JSON like {{"topic":[0,1]}}, not {text!r}') from exc
+    if not found:
+        raise ConfigError(f"{option} names no partition")
+    return found
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark's Kafka source writes them, in one order for the same offsets: Spark compares the text."""
+    topics: dict[str, dict[str, int]] = {}
+    for topic, index in sorted(offsets):
+        topics.setdefault(topic, {})[str(index)] = offsets[topic, index]
+    return topics
+
+
+def from_json(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Back from `to_json`."""
+    return {(topic, int(index)): offset for topic, offsets in topics.items() for index, offset in offsets.items()}
+
+
+def _malformed(option: str, text: str) -> ConfigError:
+    return ConfigError(f'{option} is JSON like {{"topic":{{"0":23,"1":5}}}}, not {text!r}')
+
+
+@attrs.frozen(eq=False)
+class OffsetFinder:
+    """Finds the offsets that a limit means, in what the bucket holds now."""
+
+    catalog: Catalog
+    fail_on_data_loss: bool = True
+
+    def find(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
+        """For each partition. Raises ConfigError, StoreError."""
+        limit.check_names(logs)
+        return {partition: self._find_one(limit, partition, log) for partition, log in logs.items()}
+
+    def _find_one(self, limit: OffsetLimit, partition: TopicPartition, log: PartitionLog) -> int:
+        value = limit.of(partition)
+        if not limit.are_timestamps:
+            return {EARLIEST: log.start_offset, LATEST: log.end_offset}.get(value, value)
+        found = self._first_as_late(log, value)
+        if found is not None:
+            return found
+        if limit.latest_if_none:
+            return log.end_offset
+        topic, index = partition
+        raise ConfigError(
+            f"{limit.option}: no record of partition {index} of topic '{topic}' is as late as {value}; "
+            "set startingOffsetsByTimestampStrategy to latest to begin at its end"
+        )
+
+    def _first_as_late(self, log: PartitionLog, timestamp_ms: int) -> int | None:
+        """By the indexes alone down to a row, of which the records are read then."""
+        footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
+        for segment in log.segments:
+            if segment.last_offset < log.start_offset:
+                continue
+            footer = footers.get(segment.key)
+            if footer is None:
+                return max(segment.base_offset, log.start_offset)  # damaged: who reads from here is told of it
+            if footer.identity.max_timestamp_ms >= timestamp_ms:
+                found = self._first_in(log, footer, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
+        reader = SplitReader(
+            bucket=self.catalog.bucket,
+            namespace=self.catalog.namespace,
+            columns=["offset", "timestamp"],
+            fail_on_data_loss=self.fail_on_data_loss,
+        )
+        rows = footer.index.max_timestamps_ms
+        for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
+            start_offset = max(footer.row_offset(row), log.start_offset)
+            extent = Extent(log=log, start_offset=start_offset, end_offset=footer.row_offset(row + 1))
+            for split in plan(self.catalog, [extent]):
+                for records in reader.read(split):
+                    late = records["timestamp"].cast("int64").to_numpy() >= timestamp_ms * 1000
+                    if late.any():
+                        return int(records["offset"][int(late.argmax())].as_py())
+        return None

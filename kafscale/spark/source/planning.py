@@ -1,0 +1,170 @@
+"""From options to splits, on the driver: which offsets are read, what of them is there, and what is lost.
+
+Nothing that was asked for is left out silently: it is an error, or is reported under failOnDataLoss=false.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.reading import SplitReader, report_loss
+from kafscale.spark.bucket.splits import Extent, Split, holes, plan, together
+from kafscale.spark.bucket.subscription import Logs, TopicPartition
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.offsets import LATEST, OffsetFinder
+from kafscale.spark.source.options import BatchOptions, ReadOptions
+
+Offsets = Mapping[TopicPartition, int]
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Planner:
+    """Plans reads of one bucket."""
+
+    options: ReadOptions
+    catalog: Catalog
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Planner:
+        """Raises ConfigError."""
+        return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace))
+
+    def close(self) -> None:
+        """Close what is open to the bucket."""
+        self.catalog.bucket.close()
+
+    @property
+    def finder(self) -> OffsetFinder:
+        """Finds what limits mean."""
+        return OffsetFinder(self.catalog, self.options.fail_on_data_loss)
+
+    def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
+        """What is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
+        try:
+            return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
+        except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
+            url = self.options.bucket.url
+            raise StoreError(
+                f"{url} can't be listed: {exc}. Check the options store, s3Endpoint and s3Region, and the credentials"
+            ) from exc
+
+    def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
+        """All that a batch query reads. Raises ConfigError, DataLoss, StoreError."""
+        logs = self.logs({*options.starting.names, *options.ending.names})
+        starts, ends = self.finder.find(options.starting, logs), self.finder.find(options.ending, logs)
+        for (topic, index), start in starts.items():
+            if start > ends[topic, index]:
+                raise ConfigError(
+                    f"partition {index} of topic '{topic}' would begin at {start} ({options.starting.option}) and end "
+                    f"at {ends[topic, index]} ({options.ending.option}); records that were just produced come into the "
+                    "bucket by `kafscale flush`"
+                )
+        if options.ending.has(LATEST):
+            self.report_damaged(logs.values())
+        found = self.splits(logs, starts, ends, bounds=bounds)
+        _check_size(found, options.max_scan_bytes)
+        return found
+
+    def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
+        """What has these offsets. Raises DataLoss, StoreError."""
+        if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
+            logs = {**logs, **{name: log for name, log in self.logs(logs, must_exist=False).items() if name in logs}}
+        extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
+        if bounds is not None:
+            extents = [each for each in map(bounds.narrow, extents) if each is not None]
+        for extent in extents:
+            for hole in holes(self.catalog, extent):
+                self._lose(extent.log, hole.start, hole.stop, "no intact segment has them")
+        found = plan(
+            self.catalog,
+            extents,
+            min_splits=self.options.min_partitions or 0,
+            max_records=self.options.max_records_per_partition,
+        )
+        _log_plan(logs.values(), found)
+        return found
+
+    def tasks(self, splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
+        """What is read by one task each; a split each where the options say how many, or how large, they are."""
+        if self.options.min_partitions or self.options.max_records_per_partition:
+            return [[split] for split in splits]
+        return together(splits)
+
+    def reader(self, columns: Sequence[str]) -> SplitReader:
+        """What a task reads its splits with."""
+        return SplitReader(
+            bucket=self.catalog.bucket,
+            namespace=self.catalog.namespace,
+            columns=columns,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            committed_only=self.options.committed_only,
+        )
+
+    def report(self, message: str) -> None:
+        """Raises DataLoss, or logs it, as failOnDataLoss says."""
+        report_loss(message, fail=self.options.fail_on_data_loss)
+
+    def gone(self, topic: str) -> str:
+        """Why a partition of a topic is not there any more, as a sentence's end."""
+        deletion = self.catalog.metadata.deletion_of(topic)
+        return "has gone" if deletion is None else f"has gone: {deletion}"
+
+    def report_damaged(self, logs: Collection[PartitionLog]) -> None:
+        """Damaged segments behind the end of what can be read, which no offset that is asked for would come upon."""
+        for log in logs:
+            for key in log.damaged:
+                if key.base_offset >= log.end_offset:
+                    self.report(f"{key.key} is damaged, so partition {log.partition} of {log.topic} ends before it")
+
+    def _has_holes(self, logs: Logs, starts: Offsets, ends: Offsets) -> bool:
+        return any(
+            holes(self.catalog, Extent(log=log, start_offset=first, end_offset=behind))
+            for partition, log in logs.items()
+            if (first := max(starts[partition], log.start_offset)) < (behind := min(ends[partition], log.end_offset))
+        )
+
+    def _extent(self, log: PartitionLog, start_offset: int, end_offset: int) -> Extent:
+        first, behind = start_offset, end_offset
+        if start_offset < end_offset:
+            first = min(max(start_offset, log.start_offset), end_offset)
+            behind = max(min(end_offset, log.end_offset), first)
+            if start_offset < first:
+                self._lose(log, start_offset, first, f"the log begins at {log.start_offset} now")
+            if behind < end_offset:
+                self._lose(log, behind, end_offset, f"what is in the bucket ends at {log.end_offset}; was it flushed?")
+        return Extent(log=log, start_offset=first, end_offset=behind)
+
+    def _lose(self, log: PartitionLog, start_offset: int, end_offset: int, why: str) -> None:
+        self.report(f"offsets {start_offset} to {end_offset - 1} of partition {log.partition} of {log.topic}: {why}")
+
+
+def _check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
+    """Raises ConfigError."""
+    scan_bytes = sum(split.size_bytes for split in splits)
+    if max_scan_bytes is not None and scan_bytes > max_scan_bytes:
+        topics = ", ".join(sorted({split.topic for split in splits}))
+        raise ConfigError(
+            f"the query would read {scan_bytes:,} bytes of {topics}, and maxScanBytes is {max_scan_bytes:,}: bound it "
+            "by conditions on timestamp, offset or partition, or raise the limit"
+        )
+
+
+def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
+    segments = [segment for log in logs for segment in log.segments]
+    read = {each.key for split in splits for each in split.ranges}
+    logger.info(
+        "%d splits, which read %d of %d bytes, of %d of %d segments, in %d partitions",
+        len(splits),
+        sum(split.size_bytes for split in splits),
+        sum(segment.size_bytes for segment in segments),
+        len(read),
+        len(segments),
+        len({(split.topic, split.partition) for split in splits}),
+    )

@@ -1,0 +1,227 @@
+"""How far a stream may go next: what is new, and what the limits of the rate leave of it.
+
+On Spark 4.1 a source is asked for the latest offset without being told where the stream is, so it remembers what it
+said last. After a restart Spark asks for the partitions of the last batch before it asks for anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.bucket.splits import Extent, Split, end_within, size_bytes
+from kafscale.spark.bucket.subscription import Logs, TopicPartition
+from kafscale.spark.source.options import StreamOptions
+from kafscale.spark.source.planning import Offsets, Planner
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(kw_only=True, eq=False)
+class Progress:
+    """Of one run of a stream, in the driver. `clock` is in seconds."""
+
+    planner: Planner
+    options: StreamOptions
+    clock: Callable[[], float] = time.monotonic
+    newest: Offsets = attrs.field(factory=dict, init=False)  # as the bucket had it at the last look
+    _initial: Offsets | None = attrs.field(default=None, init=False)
+    _position: Offsets | None = attrs.field(default=None, init=False)
+    _last: Offsets | None = attrs.field(default=None, init=False)
+    _last_batch_seconds: float = attrs.field(default=-math.inf, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
+    _topic_ids: dict[TopicPartition, bytes] = attrs.field(factory=dict, init=False)
+    _created_again: set[TopicPartition] = attrs.field(factory=set, init=False)
+
+    def initial(self) -> Offsets:
+        """Where a stream begins that has no checkpoint; always the same. Raises ConfigError, StoreError."""
+        if self._initial is None:
+            self._begin(self.planner.logs(self.options.starting.names))
+        assert self._initial is not None
+        return self._initial
+
+    def stop_at_present(self) -> None:
+        """Go no further than to what is there now. Raises ConfigError, StoreError."""
+        self._last = {partition: log.end_offset for partition, log in self.planner.logs().items()}
+
+    def latest(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
+        """Where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits let it.
+
+        Raises ConfigError, DataLoss, StoreError.
+        """
+        if start is not None:
+            self._position = start
+        if self._position is None:
+            logs = self.planner.logs(self.options.starting.names)
+            self._position = self._begin(logs)
+        else:
+            logs = self.planner.logs(self._position.keys(), must_exist=False)
+        self.planner.report_damaged(logs.values())
+        new_starts = self._starts_of_new_topics(logs, self._position)
+        self._position = {**self._position, **new_starts}
+        self._report_vanished({name: log for name, log in logs.items() if name not in new_starts}, self._position)
+        available = self._available(logs, self._position)
+        self.newest = {partition: each.end for partition, each in available.items()}
+        if is_limited and self._waits_for_more(available):
+            return self._position
+        ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}
+        self._position = {partition: ends[partition] for partition in available}
+        return self._position
+
+    def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
+        """What a batch reads. Partitions that begin with it begin at their earliest offset, as with the Kafka source.
+
+        Raises DataLoss, StoreError.
+        """
+        self._position = end
+        if start == end:
+            return []
+        logs = self.planner.logs(end.keys(), must_exist=False)
+        if start != self._initial:  # which, where the first batch is repeated, has partitions that are newer than it
+            for topic, index in start.keys() - end.keys():
+                self.planner.report(f"partition {index} of topic '{topic}' {self.planner.gone(topic)}")
+        logs = {partition: log for partition, log in logs.items() if partition in end}
+        starts = {partition: self._start(partition, start, end, logs) for partition in logs}
+        return self.planner.splits(logs, starts, end)
+
+    def _begin(self, logs: Logs) -> Offsets:
+        if self._initial is None:
+            self._initial = self.planner.finder.find(self.options.starting, logs)
+            logger.info("the stream begins at %s", self._initial)
+        return self._initial
+
+    def _start(self, partition: TopicPartition, start: Offsets, end: Offsets, logs: Logs) -> int:
+        topic, index = partition
+        if partition not in start:
+            earliest = min(logs[partition].start_offset, end[partition])
+            if earliest:
+                self.planner.report(f"partition {index} of topic '{topic}' is new, and begins at {earliest}, not at 0")
+            return earliest
+        if partition in self._created_again:
+            self._created_again.discard(partition)  # and was reported
+            return min(logs[partition].start_offset, end[partition])
+        if start[partition] <= end[partition]:
+            return start[partition]
+        if start == self._initial and self.options.starting.is_moving(partition):
+            return end[partition]  # the first batch is repeated; when it was planned the stream began before its end
+        went_back = f"partition {index} of topic '{topic}' went back from offset {start[partition]} to {end[partition]}"
+        deletion = self.planner.catalog.metadata.deletion_of(topic)
+        if deletion is None:
+            self.planner.report(went_back)
+            return end[partition]
+        self.planner.report(f"{went_back}: {deletion}, and created again")
+        return min(logs[partition].start_offset, end[partition])
+
+    def _starts_of_new_topics(self, logs: Logs, position: Offsets) -> Offsets:
+        """Of partitions whose topic was deleted and created again since it was seen last, or, after a restart, since
+        the position was behind all that there is now. Raises DataLoss.
+        """
+        found: dict[TopicPartition, int] = {}
+        for partition, log in logs.items():
+            if log.topic_id is None:
+                continue
+            topic, index = partition
+            deletion = self.planner.catalog.metadata.deletion_of(topic)
+            is_behind = deletion is not None and position.get(partition, 0) > log.end_offset
+            if self._topic_ids.setdefault(partition, log.topic_id) != log.topic_id or is_behind:
+                self.planner.report(
+                    f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew"
+                )
+                self._topic_ids[partition] = log.topic_id
+                self._created_again.add(partition)
+                found[partition] = log.start_offset
+        return found
+
+    def _report_vanished(self, logs: Logs, position: Offsets) -> None:
+        """Offsets that were there at the last look and were not read yet, at the end of a log. Raises DataLoss."""
+        for (topic, index), log in logs.items():
+            end_offset = max(log.end_offset, position.get((topic, index), log.start_offset))
+            seen = self.newest.get((topic, index), 0)
+            if end_offset < seen:
+                self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
+
+    def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
+        """What lies behind the position. Where the log ends before it, retention has taken all that was there."""
+        return {
+            partition: _Available(
+                log=log,
+                start=position.get(partition, log.start_offset),
+                end=max(self._end(partition, log), position.get(partition, log.start_offset)),
+            )
+            for partition, log in logs.items()
+            if self._last is None or partition in self._last or partition in position
+        }
+
+    def _end(self, partition: TopicPartition, log: PartitionLog) -> int:
+        return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
+
+    def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
+        """Whether there is less than minOffsetsPerTrigger, and the last batch was not too long ago."""
+        if self.options.min_offsets is None or self._last is not None:
+            return False
+        now = self.clock()
+        is_early = (now - self._last_batch_seconds) * 1000 < self.options.max_delay_ms
+        if is_early and sum(each.count for each in available.values()) < self.options.min_offsets:
+            return True
+        self._last_batch_seconds = now
+        return False
+
+    def _limited(self, available: Mapping[TopicPartition, _Available]) -> Offsets:
+        """Shares by size, as KafkaMicroBatchStream.rateLimit has them: the small ones get one at least."""
+        ends = {partition: each.end for partition, each in available.items()}
+        total = sum(each.count for each in available.values())
+        if self.options.max_offsets is not None and total > self.options.max_offsets:
+            for partition, each in available.items():
+                share = self.options.max_offsets * (each.count / total)
+                taken = math.ceil(share) if share < 1 else math.floor(share)
+                ends[partition] = min(each.end, each.start + taken)
+        if self.options.max_bytes is not None:
+            ends = self._limited_by_bytes(available, ends, self.options.max_bytes)
+        self._warn_of_available_now(any(ends[partition] < each.end for partition, each in available.items()))
+        return ends
+
+    def _limited_by_bytes(
+        self, available: Mapping[TopicPartition, _Available], ends: Offsets, max_bytes: int
+    ) -> dict[TopicPartition, int]:
+        catalog = self.planner.catalog
+        extents = {
+            partition: Extent(log=each.log, start_offset=each.start, end_offset=ends[partition])
+            for partition, each in available.items()
+            if each.start < ends[partition]
+        }
+        sizes = {partition: size_bytes(catalog, extent) for partition, extent in extents.items()}
+        total_bytes = sum(sizes.values())
+        limited = dict(ends)
+        if total_bytes > max_bytes:
+            for partition, extent in extents.items():
+                share_bytes = max_bytes * sizes[partition] // total_bytes
+                limited[partition] = end_within(catalog, extent, share_bytes)
+        return limited
+
+    def _warn_of_available_now(self, is_cut: bool) -> None:
+        """Once a run, as no reader is told by which trigger it runs."""
+        if is_cut and self.options.warns_of_available_now and not self._has_warned and self._last is None:
+            self._has_warned = True
+            logger.warning(
+                "%s leaves records for later batches; under Trigger.AvailableNow there is only one on this Spark, so "
+                "run the query again on its checkpoint until nothing is left",
+                " and ".join(self.options.limits),
+            )
+
+
+@attrs.frozen(kw_only=True)
+class _Available:
+    """What a partition has from where the stream is."""
+
+    log: PartitionLog
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start

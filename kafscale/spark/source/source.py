@@ -1,0 +1,309 @@
+"""`format("kafscale")` for Spark: the columns of its Kafka source, from the bucket.
+
+Planning is in `planning` and `progress`, reading in `reading`; here is what pyspark calls. This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kafscale.errors import ConfigError
+from kafscale.spark.bucket.splits import Split
+from kafscale.spark.bucket.subscription import Subscription
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.offsets import from_json, to_json
+from kafscale.spark.source.options import FORMAT, BatchOptions, Given, ReadOptions, StreamOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.uses import Uses
+from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.workers import ease_next_call
+
+Offsets = dict[str, dict[str, int]]
+
+LARGEST_COUNT = (1 << 63) - 1
+HEADERS = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+)
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+
+
+class KafScaleDataSource(DataSource):
+    """Made by Spark for each `load()` and `save()`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises ConfigError for an option that there is not."""
+        super().__init__(dict(options))
+        self.given = Given(options)
+        self.load_id = uuid4().hex  # goes with the source to the processes that it is called in
+        ease_next_call()
+        self.decoding: Decoding | None = None  # looked up once: it goes with the source from `schema` to `reader`
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Of the Kafka source, behind it headers and decoded values if they are asked for.
+
+        Raises ConfigError, RegistryError, UnknownSchema.
+        """
+        options = self._read_options()
+        fields = [*SCHEMA.fields, HEADERS] if options.include_headers else SCHEMA.fields
+        return StructType([*fields, *self._decoded(options)])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch query. Raises ConfigError, RegistryError, UnknownSchema."""
+        options, limits = self._read_options(), BatchOptions.of(self.given)
+        columns = self._columns(schema, options)
+        decoding = self._decoding_of(columns)
+        if not self.given.flag("pushFilters", False):
+            return BatchReader(options=options, limits=limits, columns=columns, decoding=decoding)
+        directory = self.given.text("pushedFiltersDirectory")
+        uses = None if directory is None else Uses(Path(directory, self.load_id))
+        return FilteringReader(options=options, limits=limits, columns=columns, decoding=decoding, uses=uses)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a streaming query. Raises ConfigError, RegistryError, UnknownSchema."""
+        options, limits = self._read_options(), StreamOptions.of(self.given)
+        columns = self._columns(schema, options)
+        return StreamReader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch query. Raises ConfigError."""
+        from kafscale.spark.source.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
+
+        return TopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a streaming query. Raises ConfigError."""
+        from kafscale.spark.source.writer import StreamTopicWriter, WriteOptions
+
+        return StreamTopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+
+    def _read_options(self) -> ReadOptions:
+        options = ReadOptions.of(self.given)
+        self.given.warn_of_ignored()
+        return options
+
+    def _decoded(self, options: ReadOptions) -> Sequence[StructField]:
+        """The column of decoded values, if there is one."""
+        values = ValueOptions.parse(self.given.values)
+        if values is None:
+            return []
+        from kafscale.spark.values.registry_column import spark_type
+
+        if self.decoding is None:
+            self.decoding = Decoding.of(values, _topic_of_subject(values, options.subscription))
+        return [StructField(DECODED, spark_type(self.decoding.type))]
+
+    def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
+        """Those of a user's schema. No registry is asked if decoded values are not among them."""
+        if DECODED not in schema.fieldNames():
+            return columns_of(schema)
+        decoded = self._decoded(options)
+        if not decoded:
+            raise ConfigError(f"a schema has the column {DECODED} only with the option valueFormat: give it")
+        return columns_of(schema, decoded)
+
+    def _decoding_of(self, columns: Sequence[str]) -> Decoding | None:
+        return self.decoding if DECODED in columns else None
+
+
+def _topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
+    """Whose subject the reader schema is of, if none is given. Raises ConfigError unless that is one topic."""
+    if values.subject is not None or values.schema is not None:
+        return None
+    topics = sorted({*subscription.topics, *(topic for topic, _ in subscription.assigned)})
+    if len(topics) != 1:
+        found = "a pattern" if subscription.pattern is not None else ", ".join(topics)
+        raise ConfigError(
+            f"valueFormat reads all values into one schema, and {found} may have many: say which by valueSubject or "
+            "valueSchema, or load each topic by itself"
+        )
+    return topics[0]
+
+
+def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Sequence[str]:
+    """The names of a user's schema, in its order. Raises ConfigError for one that does not fit."""
+    types = {field.name: field.dataType for field in [*SCHEMA.fields, HEADERS, *decoded]}
+    for field in schema.fields:
+        if types.get(field.name) != field.dataType:
+            columns = ", ".join(f"{name} {type_.simpleString()}" for name, type_ in types.items())
+            raise ConfigError(
+                f"there is no column {field.name} {field.dataType.simpleString()}; a schema takes some of: {columns}"
+            )
+    return [field.name for field in schema.fields]
+
+
+class SplitPartition(InputPartition):
+    """Splits on their way to a task."""
+
+    def __init__(self, splits: Sequence[Split]) -> None:
+        super().__init__(splits)
+        self.splits = splits
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class _SplitReading:
+    """What a task does. Travels to it, without what the driver has open."""
+
+    options: ReadOptions
+    columns: Sequence[str]
+    decoding: Decoding | None = None
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The records of a task. Raises DataLoss, StoreError, RegistryError."""
+        if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
+            return
+        ease_next_call()
+        with closing(Planner.of(self.options)) as planner:
+            reader = planner.reader(self._stored_columns)
+            for records in chain.from_iterable(map(reader.read, partition.splits)):
+                if self.decoding is None:
+                    yield records
+                else:
+                    yield from self.decoding.select(records, self.columns)
+
+    @property
+    def _stored_columns(self) -> Sequence[str]:
+        if self.decoding is None:
+            return self.columns
+        return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value", "headers"]))
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class BatchReader(_SplitReading, DataSourceReader):
+    """Plans a batch query, and reads it."""
+
+    limits: BatchOptions
+    bounds: Bounds = attrs.field(factory=Bounds, init=False)
+
+    def partitions(self) -> list[SplitPartition]:
+        """Raises ConfigError, DataLoss, StoreError."""
+        with closing(Planner.of(self.options)) as planner:
+            tasks = planner.tasks(planner.batch(self.limits, self.bounds))
+        ease_next_call()
+        return [SplitPartition(splits) for splits in tasks]
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class FilteringReader(BatchReader):
+    """Leaves out what conditions exclude; with `uses`, what the conditions of all scans of the `load()` exclude.
+
+    A class of its own, as Spark keeps one set of conditions per `load()` (another query on the DataFrame would be read
+    by the same), and refuses a reader that has `pushFilters` unless a setting allows it.
+    """
+
+    uses: Uses | None = None
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Spark applies all of them again: what is left out is left out by whole batches."""
+        bounds = Bounds.of(filters)
+        self.bounds = bounds if self.uses is None else self.uses.note(bounds)
+        return filters
+
+
+def _available_now() -> Any:
+    """A mark of Spark 4.2: it asks such a reader again under Trigger.AvailableNow, so that limits hold there too."""
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:
+        return object
+    return SupportsTriggerAvailableNow
+
+
+_AvailableNow: Any = _available_now()
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
+    """Plans the batches of a stream, and reads them."""
+
+    limits: StreamOptions
+    _progress: Progress | None = attrs.field(default=None, init=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs."""
+        return {**self.__dict__, "_progress": None}
+
+    @property
+    def progress(self) -> Progress:
+        """Opened by the first call. Raises ConfigError."""
+        if self._progress is None:
+            self._progress = Progress(planner=Planner.of(self.options), options=self.limits)
+        return self._progress
+
+    def stop(self) -> None:
+        """Spark has done with it."""
+        if self._progress is not None:
+            self._progress.planner.close()
+
+    def initialOffset(self) -> Offsets:
+        """Raises ConfigError, StoreError."""
+        return to_json(self.progress.initial())
+
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:
+        """Raises ConfigError, DataLoss, StoreError.
+
+        Spark 4.1 gives no arguments. Later ones say where the stream is, and whether the trigger wants all there is.
+        """
+        position = None if start is None else from_json(start)
+        return to_json(self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable"))
+
+    def reportLatestOffset(self) -> Offsets | None:
+        """Of Spark 4.2 and later, which shows it in the progress of the query."""
+        return to_json(self.progress.newest) or None
+
+    def getDefaultReadLimit(self) -> Any:
+        """Of Spark 4.2 and later, which gives it back to `latestOffset`; it stands for all limits of the options."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        return ReadMaxRows(self.limits.max_offsets or LARGEST_COUNT) if self.limits.limits else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Of Spark 4.2 and later: what comes from now on is for another run. Raises ConfigError, StoreError."""
+        self.progress.stop_at_present()
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[SplitPartition]:
+        """Raises DataLoss, StoreError."""
+        splits = self.progress.splits(from_json(start), from_json(end))
+        return [SplitPartition(each) for each in self.progress.planner.tasks(splits)]

@@ -1,0 +1,159 @@
+"""`df.write.format("kafscale")`: rows become records by way of a broker, with the columns of Spark's Kafka sink.
+
+    value     string or binary, required; null is a tombstone
+    key       string or binary
+    headers   array<struct<key string, value binary>>
+    topic     string, required unless the option `topic` is set, which goes before it
+    partition int; without it the key decides, as for Java's producers
+
+A task ends when all of its records were acknowledged, and fails with the first that was not. It is at least once: a
+task that Spark repeats writes again. Other columns are ignored. This module imports pyspark, and confluent-kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from kafscale.errors import ConfigError, KafkaError
+from kafscale.spark.source.options import Given
+
+PREFIX = "kafka."
+ANY_PARTITION = -1
+POLL_SECONDS = 1.0  # while the queue is full
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+_DEFAULTS = {"enable.idempotence": "true", "partitioner": "murmur2_random"}  # Java's, by librdkafka's name
+_OF_READING = ("kafka.isolation.level",)
+_REFUSED = ("kafka.key.serializer", "kafka.value.serializer")
+
+
+@attrs.frozen(kw_only=True)
+class WriteOptions:
+    """What tasks need to produce. `producer` is a configuration of librdkafka."""
+
+    producer: Mapping[str, str] = attrs.field(repr=False)
+    topic: str | None = None
+
+    @classmethod
+    def of(cls, given: Given, schema: StructType, *, overwrite: bool) -> WriteOptions:
+        """Raises ConfigError."""
+        if overwrite:
+            raise ConfigError('a topic can\'t be overwritten: use mode("append")')
+        if not given.text("kafka.bootstrap.servers"):
+            raise ConfigError("the option kafka.bootstrap.servers is required for writing: HOST:PORT of a broker")
+        for name in _REFUSED:
+            if given.text(name) is not None:
+                raise ConfigError(f"the option {name} is not supported: cast the column to string or binary instead")
+        topic = given.text("topic")
+        _check_columns(schema, needs_topic=topic is None)
+        chosen = {
+            name.removeprefix(PREFIX): value
+            for name, value in given.values.items()
+            if name.startswith(PREFIX) and name not in _OF_READING
+        }
+        return cls(producer={**_DEFAULTS, **chosen}, topic=None if topic is None else topic.strip())
+
+    def open(self) -> Producer:
+        """Raises ConfigError."""
+        try:
+            return Producer(dict(self.producer))
+        except KafkaException as exc:
+            raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
+
+
+def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise ConfigError("the column 'value' is required: name one so, by SELECT … AS value")
+    if needs_topic and "topic" not in types:
+        raise ConfigError("no topic: set the option topic, or have a column 'topic'")
+    for name, allowed in COLUMNS.items():
+        if name in types and types[name].simpleString() not in allowed:
+            raise ConfigError(f"the column '{name}' is {types[name].simpleString()}; it must be {' or '.join(allowed)}")
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class _TopicWriting:
+    """What both writers do."""
+
+    options: WriteOptions
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
+        deliveries = _Deliveries(producer=self.options.open())
+        for rows in iterator:
+            for row in _rows(rows, self.options.topic):
+                deliveries.send(row)
+        deliveries.finish()
+        return WriterCommitMessage()
+
+
+class TopicWriter(_TopicWriting, DataSourceArrowWriter):
+    """Of a batch query."""
+
+
+class StreamTopicWriter(_TopicWriting, DataSourceStreamArrowWriter):
+    """Of a streaming query."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Deliveries:
+    """Records on their way, and the first that was not delivered."""
+
+    producer: Producer
+    failure: ClientError | None = None
+
+    def send(self, row: Mapping[str, Any]) -> None:
+        """Raises KafkaError if one before it failed."""
+        while True:
+            self._raise_failure()
+            try:
+                self.producer.produce(**row, on_delivery=self._delivered)
+            except BufferError:
+                self.producer.poll(POLL_SECONDS)
+            except KafkaException as exc:
+                self.failure = exc.args[0]
+            else:
+                self.producer.poll(0)
+                return
+
+    def finish(self) -> None:
+        """Wait for all; librdkafka gives each up after `message.timeout.ms`. Raises KafkaError."""
+        self.producer.flush()
+        self._raise_failure()
+
+    def _delivered(self, error: ClientError | None, message: Message) -> None:
+        self.failure = self.failure or error
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(self.failure.code(), f"a record was not delivered: {self.failure.str()}")
+
+
+def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[dict[str, Any]]:
+    """As `produce` takes them. Raises ConfigError for a row without topic."""
+    empty = [None] * batch.num_rows
+    columns = {name: batch[name].to_pylist() if name in batch.schema.names else empty for name in COLUMNS}
+    for key, value, headers, row_topic, partition in zip(*(columns[name] for name in COLUMNS), strict=True):
+        if topic is None and row_topic is None:
+            raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
+        yield {
+            "topic": topic or row_topic,
+            "key": key,
+            "value": value,
+            "partition": ANY_PARTITION if partition is None else partition,
+            "headers": [(each["key"], each["value"]) for each in headers or ()],
+        }

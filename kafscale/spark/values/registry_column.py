@@ -1,0 +1,85 @@
+"""`from_registry`: a column of framed values as a column of structs, and what is done with those that are bad.
+
+    from kafscale.spark import from_registry, split_values
+
+    decoded = frame.withColumn("decoded", from_registry("value", "http://localhost:8081", subject="orders-value"))
+    orders, dead_letters = split_values(decoded, "decoded")
+
+The work is done by an Arrow UDF, in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql.functions import col, count, lit
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from kafscale.spark.values.decoding import Decoding
+from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.values.registry import RegistryOptions
+
+
+class Reading(TypedDict, total=False):
+    """As `ValueOptions` has them; subject or schema is needed."""
+
+    format: str
+    subject: str
+    version: int | str
+    schema: str
+    message: str
+    validate: bool
+
+
+def from_registry(column: Column | str, registry: RegistryOptions | str, **reading: Unpack[Reading]) -> Column:
+    """The values of a column, each decoded by its own writer schema, as struct<value, error>.
+
+    registry: its URL (several by commas), or `RegistryOptions` where it asks for credentials.
+    value: in the reader schema's columns; null where there is an error, or there was no value (a tombstone).
+    error: what is wrong with a bad value, else null. A registry that does not answer fails the task instead.
+    Raises ConfigError, UnknownSchema, RegistryError: the reader schema is looked up here.
+    """
+    if isinstance(registry, str):
+        registry = RegistryOptions(urls=RegistryOptions.parse_urls(registry))
+    decoding = Decoding.of(ValueOptions(registry=registry, **reading))
+
+    def decode(values: pa.Array) -> pa.Array:
+        return decoding.decode(values)
+
+    make_udf: Any = arrow_udf  # which kind it tells by the annotations above, though its own want it told
+    result: Column = make_udf(decode, spark_type(decoding.type))(column)
+    return result
+
+
+def spark_type(type_: pa.DataType) -> DataType:
+    """Spark's type of an Arrow type; timestamps without a zone are TIMESTAMP_NTZ."""
+    return from_arrow_type(type_, prefer_timestamp_ntz=True)
+
+
+def split_values(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
+    """The rows whose value was decoded, the column being the value itself, and the rows whose value is bad.
+
+    column: what from_registry has made. The bad ones keep it as the error's text; with the columns of the source
+    (the value's bytes, topic, partition, offset) they are what a dead-letter table needs. Each of the two frames
+    decodes when it is used: `cache()` or `persist()` the frame before if both are.
+    """
+    good = frame.where(col(f"{column}.error").isNull()).withColumn(column, col(f"{column}.value"))
+    bad = frame.where(col(f"{column}.error").isNotNull()).withColumn(column, col(f"{column}.error"))
+    return good, bad
+
+
+def count_values(frame: DataFrame, column: str, observation: Observation | str) -> DataFrame:
+    """The same rows, counted on their way as `value_count` and `dead_letter_count`.
+
+    observation: an Observation, which has both after the first action; for a stream a name, under which a
+    StreamingQueryListener finds them in each progress.
+    """
+    return frame.observe(
+        observation,
+        count(lit(1)).alias("value_count"),
+        count(col(f"{column}.error")).alias("dead_letter_count"),
+    )

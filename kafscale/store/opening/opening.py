@@ -1,0 +1,149 @@
+"""From the settings to a store that is ready to use, with its wrappers in their order, once for each class of work.
+
+    MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
+
+Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
+own. Hedging and parts are for S3 only, and only what produces wait for is hedged. The views of the classes share the
+limiter, the metrics, and the log of outages.
+
+The S3 client is a sixth of what a broker imports, so it is imported where a bucket is in S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.config import Settings
+from kafscale.errors import StartupError
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.file.open_files import FileSource
+from kafscale.store.file.store import FileStore
+from kafscale.store.memory import MemoryStore
+from kafscale.store.opening.probe import check_usable, startup_errors
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.uploads import MultipartUploads
+from kafscale.store.wrappers.hedging import HedgingStore
+from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
+from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
+from kafscale.store.wrappers.multipart import MultipartStore
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
+
+STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
+CLOSE_SECONDS = 2.0  # the bound on closing connections at the end of a command
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class OpenStore:
+    """The store to use, as each class of work sees it, and the limiter that the classes share."""
+
+    views: StoreViews
+    limiter: StoreLimiter
+
+    async def aclose(self) -> None:
+        """Close connections and files, whichever view they served."""
+        await self.views.background.aclose()
+
+
+async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
+    """Connect, create the bucket if that is asked for, and check that the store does what it must.
+
+    Raises StartupError with one line that says what is wrong and what to do.
+    """
+    store_metrics = StoreMetrics.register(metrics)
+    with startup_errors():
+        raw = await open_raw_store(settings)
+    deadline_seconds = min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds)
+    patience = RetryPolicy(deadline_seconds=deadline_seconds)
+    starting = RetryingStore(MeteredStore(raw, store_metrics), patience, Random(), store_metrics)
+    try:
+        if settings.store.scheme == "s3":
+            from kafscale.store.opening.s3 import prepare_s3
+
+            await prepare_s3(raw, starting, settings, metrics)
+        await check_usable(starting)
+    except BaseException:
+        await raw.aclose()
+        raise
+    return wrap_store(raw, settings, store_metrics)
+
+
+def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> OpenStore:
+    """Put the wrappers around a store, as the settings want them."""
+    limiter = StoreLimiter(settings.s3_concurrency, metrics)
+    metered = MeteredStore(raw, metrics)
+    policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
+    retrying = RetryingStore(metered, policy, Random(), metrics)
+
+    hedged: ObjectStore = metered
+    uploads = raw if isinstance(raw, MultipartUploads) else None  # S3 is
+    if uploads and settings.s3_hedge_percentile:  # a local disk would only get slower by it
+        hedged = HedgingStore(metered, limiter, metrics, settings.s3_hedge_percentile)
+
+    def view_of(work_class: WorkClass, store: ObjectStore) -> ObjectStore:
+        view = attrs.evolve(retrying, store=LimitedStore(store, limiter, work_class))
+        if not uploads or not settings.s3_multipart_bytes:
+            return view
+        return MultipartStore(
+            store=view,
+            uploads=uploads,
+            limiter=limiter,
+            work_class=work_class,
+            metrics=metrics,
+            threshold_bytes=settings.s3_multipart_bytes,
+        )
+
+    views = StoreViews(
+        acknowledge=view_of(WorkClass.ACKNOWLEDGE, hedged),
+        fetch=view_of(WorkClass.FETCH, metered),
+        background=view_of(WorkClass.BACKGROUND, metered),
+        prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
+        files=FileSource(raw.directory, metrics) if isinstance(raw, FileStore) else None,
+    )
+    return OpenStore(views=views, limiter=limiter)
+
+
+@asynccontextmanager
+async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
+    """The store for a command that looks at what a broker has written: limited and retried, and nothing is made.
+
+    Raises StartupError if it is not there or can't be listed.
+    """
+    url = settings.store
+    if url.scheme == "memory":
+        raise StartupError("--store memory: holds nothing outside of the broker's own process")
+    if url.scheme == "file" and not await trio.Path(url.path).is_dir():
+        raise StartupError(f"there is no bucket at {url}: give the --store or --data-dir of a broker")
+    metrics = StoreMetrics.register(Metrics())
+    with startup_errors():
+        raw = await open_raw_store(settings)
+    try:
+        limited = LimitedStore(MeteredStore(raw, metrics), StoreLimiter(settings.s3_concurrency, metrics))
+        deadline_seconds = settings.limits.store_retry_deadline_seconds
+        patience = RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, deadline_seconds))
+        with startup_errors():
+            async with aclosing(RetryingStore(limited, patience, Random(), metrics).list("")) as pages:
+                async for _ in pages:
+                    break
+        yield RetryingStore(limited, RetryPolicy(deadline_seconds=deadline_seconds), Random(), metrics)
+    finally:
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await raw.aclose()
+
+
+async def open_raw_store(settings: Settings) -> ObjectStore:
+    """The store alone, without limiter, retries or any check: to look at what is there. Raises StoreError."""
+    url = settings.store
+    if url.scheme == "memory":
+        return MemoryStore(max_bytes=url.max_bytes)
+    if url.scheme == "file":
+        return await FileStore.open(url.path)
+    from kafscale.store.opening.s3 import open_s3
+
+    return open_s3(settings)

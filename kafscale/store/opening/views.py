@@ -1,0 +1,29 @@
+"""One store as each class of work sees it: the interface between who opens the store and who uses it."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.store.base import ObjectStore
+from kafscale.store.file.open_files import FileSource
+from kafscale.store.wrappers.limited import PrefetchStore
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StoreViews:
+    """The same objects, seen by what a produce waits for, by what a consumer waits for, and by what nobody waits for.
+
+    Take the view of the class that the work belongs to once, and use it as any other `ObjectStore`. See `WorkClass`.
+    `files` are the objects as files, if they are any; what is sent from there waits for nothing.
+    """
+
+    acknowledge: ObjectStore
+    fetch: ObjectStore
+    background: ObjectStore
+    prefetch: PrefetchStore
+    files: FileSource | None = None
+
+    @classmethod
+    def alike(cls, store: ObjectStore) -> StoreViews:
+        """Of a store that knows no classes, as tests and simulations have."""
+        return cls(acknowledge=store, fetch=store, background=store, prefetch=PrefetchStore(store))

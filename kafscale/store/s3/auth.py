@@ -1,0 +1,142 @@
+"""Signing as an `httpx.Auth`, with credentials that are refreshed before they expire.
+
+Signing itself is `kafscale.store.s3.signing`'s, the places to look for credentials are
+`kafscale.store.s3.credentials`'s;
+here is what has to wait and to remember.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import attrs
+import httpx
+import trio
+
+from kafscale.errors import StoreError
+from kafscale.store.s3.credentials import HttpAnswer, HttpCall, Provider, refresh_at_seconds, search
+from kafscale.store.s3.replies import ErrorBody
+from kafscale.store.s3.signing import RequestSigner
+from kafscale.store.s3.sigv4 import Credentials
+
+log = logging.getLogger(__name__)
+
+# A refresh that failed while the old credentials are good is tried again this much later.
+REFRESH_RETRY_SECONDS = 30
+
+
+@attrs.define(eq=False)
+class _Refresh:
+    """A refresh under way: one task does it, the others wait for it and share its outcome."""
+
+    is_done: trio.Event = attrs.field(factory=trio.Event)
+    error: StoreError | None = None
+
+
+@attrs.define(eq=False)
+class CredentialSource:
+    """Holds credentials, looks them up when there are none, and again before they expire.
+
+    `transport` makes the HTTP calls that providers need. `clock` is in seconds since the epoch.
+    """
+
+    providers: Sequence[Provider]
+    transport: httpx.AsyncBaseTransport
+    clock: Callable[[], float] = time.time
+    _held: Credentials | None = None
+    _refresh_at_seconds: float = 0.0
+    _refresh: _Refresh | None = None
+
+    async def get(self) -> Credentials:
+        """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
+        while True:
+            held = self._held
+            if held is not None and self.clock() < self._refresh_at_seconds:
+                return held
+            if self._refresh is None:
+                return await self._look_up_again()
+            if held is not None and self._is_good(held):
+                return held
+            refresh = self._refresh
+            await refresh.is_done.wait()
+            if refresh.error is not None:
+                raise type(refresh.error)(*refresh.error.args) from refresh.error
+
+    def discard(self, credentials: Credentials) -> None:
+        """Forget these credentials, which the store has refused as expired, unless others are held already."""
+        if self._held == credentials:
+            self._held = None
+
+    async def _look_up_again(self) -> Credentials:
+        refresh = self._refresh = _Refresh()
+        try:
+            found = self._held = await self._look_up()
+            self._refresh_at_seconds = refresh_at_seconds(found, self.clock())
+            return found
+        except StoreError as exc:
+            held = self._held
+            if held is None or not self._is_good(held):
+                refresh.error = exc
+                raise
+            log.warning("S3 credentials could not be refreshed, and expire at %s: %s", held.expires_at_seconds, exc)
+            self._refresh_at_seconds = self.clock() + REFRESH_RETRY_SECONDS
+            return held
+        finally:
+            self._refresh = None
+            refresh.is_done.set()
+
+    async def _look_up(self) -> Credentials:
+        lookup = search(self.providers)
+        try:
+            call = next(lookup)
+            while True:
+                call = lookup.send(await self._call(call))
+        except StopIteration as stop:
+            found: Credentials = stop.value
+            return found
+
+    async def _call(self, call: HttpCall) -> HttpAnswer | None:
+        phases = ("connect", "read", "write", "pool")
+        timeouts = dict.fromkeys(phases, call.timeout_seconds)
+        request = httpx.Request(
+            call.method, call.url, headers=dict(call.headers), content=call.body, extensions={"timeout": timeouts}
+        )
+        try:
+            response = await self.transport.handle_async_request(request)
+            body = await response.aread()
+        except httpx.TransportError:
+            return None
+        return HttpAnswer(status=response.status_code, body=body)
+
+    def _is_good(self, credentials: Credentials) -> bool:
+        return credentials.expires_at_seconds is None or self.clock() < credentials.expires_at_seconds
+
+
+@attrs.define(eq=False)
+class SigV4Auth(httpx.Auth):
+    """Signs requests; once more where the clocks or the credentials' age were the reason for a refusal."""
+
+    source: CredentialSource
+    region: str
+    clock: Callable[[], float] = time.time
+    _signer: RequestSigner = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._signer = RequestSigner(region=self.region, clock=self.clock)
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        """httpx's protocol: yields the signed request, and is sent the response."""
+        credentials = await self.source.get()
+        signed_at_seconds = self._signer.sign(request, credentials)
+        response = yield request
+        if response.status_code not in (400, 403):
+            return
+        if self._signer.learns_clock(response, signed_at_seconds):
+            self._signer.sign(request, credentials)
+            response = yield request
+        elif credentials.session_token is not None and ErrorBody.of(await response.aread()).is_expired:
+            self.source.discard(credentials)
+            self._signer.sign(request, await self.source.get())
+            response = yield request

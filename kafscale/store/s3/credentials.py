@@ -1,0 +1,373 @@
+"""Where credentials for S3 come from, sans-IO: environment, profile, web identity, container, instance.
+
+A provider's `lookup` is a generator: it yields the HTTP calls that it needs made, is sent their answers, and returns
+credentials, so that the broker (`kafscale.store.s3.auth`) and readers that block can both drive it. Small local files
+are read in place. Imports neither trio nor httpx. Source: "Credential providers" in the AWS SDKs reference guide; names
+of variables, files and profile keys are those of every AWS SDK.
+"""
+
+from __future__ import annotations
+
+import configparser
+import datetime
+import ipaddress
+import json
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree
+
+import attrs
+
+from kafscale.errors import AccessDenied, StoreUnavailable
+from kafscale.store.s3.sigv4 import Credentials
+
+CONTAINER_ORIGIN = "http://169.254.170.2"
+# Those that may be given a container's token without TLS: Amazon ECS and EKS.
+CONTAINER_HOSTS = frozenset({"169.254.170.2", "169.254.170.23", "fd00:ec2::23"})
+INSTANCE_ORIGIN = "http://169.254.169.254"
+INSTANCE_TOKEN_SECONDS = 21_600  # the longest that the service gives, and what the SDKs ask for
+
+# Before expiry: as the AWS SDKs do, early enough for a service that is down for some minutes.
+REFRESH_AHEAD_SECONDS = 600
+
+# Outside AWS nobody answers at the addresses above, and start-up waits for that.
+LOCAL_TIMEOUT_SECONDS = 1.0
+STS_TIMEOUT_SECONDS = 10.0
+
+
+@attrs.frozen(kw_only=True)
+class HttpCall:
+    """An HTTP request that a lookup wants made."""
+
+    method: str = "GET"
+    url: str
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    timeout_seconds: float = LOCAL_TIMEOUT_SECONDS
+
+
+@attrs.frozen(kw_only=True)
+class HttpAnswer:
+    """The answer to a call."""
+
+    status: int
+    body: bytes
+
+
+# A lookup is sent None where a call got no answer.
+Lookup = Generator[HttpCall, HttpAnswer | None, Credentials]
+
+
+class NotConfigured(Exception):
+    """This provider has nothing to offer here, and why; the next one is asked."""
+
+
+class Provider(Protocol):
+    """One place to look. `name` is for messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    def lookup(self) -> Lookup:
+        """Find credentials. Raises NotConfigured, AccessDenied, StoreUnavailable (configured, but of no use now)."""
+        ...
+
+
+def refresh_at_seconds(found: Credentials, now_seconds: float) -> float:
+    """When to look for newer ones; infinite for those that do not expire."""
+    if found.expires_at_seconds is None:
+        return float("inf")
+    # Short-lived ones are refreshed at half of their life, rather than with every request.
+    ahead_seconds = min(REFRESH_AHEAD_SECONDS, max(0, found.expires_at_seconds - now_seconds) / 2)
+    return found.expires_at_seconds - ahead_seconds
+
+
+def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:
+    """The places where AWS SDKs look, in their order."""
+    return [
+        EnvironmentProvider(environ),
+        WebIdentityProvider(environ),
+        ProfileProvider(environ, home),
+        ContainerProvider(environ),
+        InstanceProvider(environ),
+    ]
+
+
+def search(providers: Sequence[Provider]) -> Lookup:
+    """The credentials of the first provider that is configured. Raises AccessDenied, saying what was tried."""
+    reasons = []
+    for provider in providers:
+        try:
+            return (yield from provider.lookup())
+        except NotConfigured as exc:
+            reasons.append(f"{provider.name} ({exc})")
+    raise AccessDenied(f"no S3 credentials found; tried {', '.join(reasons)}")
+
+
+@attrs.frozen
+class StaticProvider:
+    """Credentials that were given."""
+
+    credentials: Credentials
+    name: str = "settings"
+
+    def lookup(self) -> Lookup:
+        """Those."""
+        yield from ()
+        return self.credentials
+
+
+@attrs.frozen
+class EnvironmentProvider:
+    """AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    name: str = "environment"
+
+    def lookup(self) -> Lookup:
+        """Read the variables."""
+        yield from ()
+        access_key_id = self.environ.get("AWS_ACCESS_KEY_ID", "")
+        secret_access_key = self.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        if not access_key_id:
+            raise NotConfigured("AWS_ACCESS_KEY_ID is not set")
+        if not secret_access_key:
+            raise AccessDenied("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
+        return Credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=self.environ.get("AWS_SESSION_TOKEN") or None,
+        )
+
+
+@attrs.frozen
+class ProfileProvider:
+    """A profile with keys, or with a role and a web identity token, in ~/.aws/credentials or ~/.aws/config."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    home: Path
+    name: str = "profile file"
+
+    def lookup(self) -> Lookup:
+        """Read the profile that AWS_PROFILE names, or `default`."""
+        profile = profile_name(self.environ)
+        settings = read_profile(self.environ, self.home)
+        if settings is None:
+            if "AWS_PROFILE" in self.environ:
+                raise AccessDenied(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
+            raise NotConfigured(f"no profile {profile!r} in ~/.aws")
+        if "aws_access_key_id" in settings and "aws_secret_access_key" in settings:
+            return Credentials(
+                access_key_id=settings["aws_access_key_id"],
+                secret_access_key=settings["aws_secret_access_key"],
+                session_token=settings.get("aws_session_token"),
+            )
+        if "role_arn" in settings and "web_identity_token_file" in settings:
+            return (yield from WebIdentityProvider(_web_identity_environment(settings)).lookup())
+        for key in ("role_arn", "sso_session", "sso_start_url", "credential_process"):
+            if key in settings:
+                raise AccessDenied(
+                    f"profile {profile!r} uses {key}, which KafScale can't; export its credentials into the environment"
+                )
+        raise NotConfigured(f"profile {profile!r} has no keys")
+
+
+@attrs.frozen
+class WebIdentityProvider:
+    """A role assumed by the token in a file, as Kubernetes gives to pods (AssumeRoleWithWebIdentity)."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    name: str = "web identity"
+
+    def lookup(self) -> Lookup:
+        """Trade the token for credentials at STS."""
+        role_arn = self.environ.get("AWS_ROLE_ARN", "")
+        token_file = self.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE", "")
+        if not role_arn or not token_file:
+            raise NotConfigured("AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE are not set")
+        form = {
+            "Action": "AssumeRoleWithWebIdentity",
+            "Version": "2011-06-15",
+            "RoleArn": role_arn,
+            "RoleSessionName": self.environ.get("AWS_ROLE_SESSION_NAME") or "kafscale",
+            "WebIdentityToken": _read_secret_file(token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        }
+        answer = yield HttpCall(
+            method="POST",
+            url=self._endpoint(),
+            headers={"content-type": "application/x-www-form-urlencoded"},
+            body=urlencode(form).encode(),
+            timeout_seconds=STS_TIMEOUT_SECONDS,
+        )
+        return _credentials_of_sts(_require(answer, f"STS refused {role_arn}"))
+
+    def _endpoint(self) -> str:
+        override = self.environ.get("AWS_ENDPOINT_URL_STS")
+        if override:
+            return override
+        region = self.environ.get("AWS_REGION") or self.environ.get("AWS_DEFAULT_REGION")
+        return f"https://sts.{region}.amazonaws.com/" if region else "https://sts.amazonaws.com/"
+
+
+@attrs.frozen
+class ContainerProvider:
+    """The agent that gives a container its role: Amazon ECS, EKS pod identities and alike."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    name: str = "container"
+
+    def lookup(self) -> Lookup:
+        """Ask the agent."""
+        relative = self.environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
+        url = (
+            f"{CONTAINER_ORIGIN}{relative}" if relative else self.environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+        )
+        if not url:
+            raise NotConfigured("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set")
+        if not _may_be_told_a_token(url):
+            raise AccessDenied(f"AWS_CONTAINER_CREDENTIALS_FULL_URI must be https or the agent's own address: {url}")
+        answer = yield HttpCall(url=url, headers=self._headers())
+        return _credentials_of_json(_require(answer, f"the container's agent at {url} refused"))
+
+    def _headers(self) -> dict[str, str]:
+        token = self.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
+        token_file = self.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
+        if token_file:
+            token = _read_secret_file(token_file, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+        return {"authorization": token} if token else {}
+
+
+@attrs.frozen
+class InstanceProvider:
+    """The role of an EC2 instance, by version 2 of its metadata service."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    name: str = "instance metadata"
+
+    def lookup(self) -> Lookup:
+        """Get a session token, then the role's name, then its credentials."""
+        if self.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+            raise NotConfigured("AWS_EC2_METADATA_DISABLED is true")
+        origin = self.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", INSTANCE_ORIGIN).rstrip("/")
+        answer = yield HttpCall(
+            method="PUT",
+            url=f"{origin}/latest/api/token",
+            headers={"x-aws-ec2-metadata-token-ttl-seconds": str(INSTANCE_TOKEN_SECONDS)},
+        )
+        if answer is None or answer.status != 200:
+            raise NotConfigured(f"no service at {origin}")
+        headers = {"x-aws-ec2-metadata-token": answer.body.decode()}
+        url = f"{origin}/latest/meta-data/iam/security-credentials/"
+        answer = yield HttpCall(url=url, headers=headers)
+        if answer is not None and answer.status == 404:
+            raise NotConfigured("the instance has no role")
+        role = _require(answer, "the instance's metadata service refused").decode().strip()
+        answer = yield HttpCall(url=url + role, headers=headers)
+        return _credentials_of_json(_require(answer, "the instance's metadata service refused"))
+
+
+def profile_name(environ: Mapping[str, str]) -> str:
+    """The profile to use."""
+    return environ.get("AWS_PROFILE") or "default"
+
+
+def read_profile(environ: Mapping[str, str], home: Path) -> dict[str, str] | None:
+    """The profile's settings from both files, those of the credentials file first; None if it is in neither."""
+    profile = profile_name(environ)
+    section = profile if profile == "default" else f"profile {profile}"
+    config = _read_ini(environ.get("AWS_CONFIG_FILE") or str(home / ".aws" / "config"))
+    secrets = _read_ini(environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / ".aws" / "credentials"))
+    if section not in config and profile not in secrets:
+        return None
+    found: dict[str, str] = {}
+    for parser, name in ((config, section), (secrets, profile)):
+        if name in parser:
+            found.update(parser[name])
+    return found
+
+
+def configured_region(environ: Mapping[str, str], home: Path) -> str | None:
+    """The region that environment or profile names."""
+    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return named or (read_profile(environ, home) or {}).get("region")
+
+
+def _web_identity_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "AWS_ROLE_ARN": settings["role_arn"],
+        "AWS_WEB_IDENTITY_TOKEN_FILE": settings["web_identity_token_file"],
+        "AWS_ROLE_SESSION_NAME": settings.get("role_session_name", ""),
+        "AWS_REGION": settings.get("region", ""),
+    }
+
+
+def _read_ini(path: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError) as exc:
+        raise AccessDenied(f"can't read {path}: {exc}") from exc
+    return parser
+
+
+def _read_secret_file(path: str, variable: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as exc:
+        raise AccessDenied(f"can't read the file that {variable} names: {exc}") from exc
+
+
+def _may_be_told_a_token(url: str) -> bool:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https" or host in CONTAINER_HOSTS or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _require(answer: HttpAnswer | None, refusal: str) -> bytes:
+    if answer is None:
+        raise StoreUnavailable(f"{refusal}: no answer")
+    if answer.status >= 500:
+        raise StoreUnavailable(f"{refusal}: status {answer.status}")
+    if answer.status != 200:
+        raise AccessDenied(f"{refusal}: status {answer.status}: {answer.body[:300].decode(errors='replace')}")
+    return answer.body
+
+
+def _credentials_of_json(body: bytes) -> Credentials:
+    try:
+        fields: dict[str, Any] = json.loads(body)
+        return Credentials(
+            access_key_id=fields["AccessKeyId"],
+            secret_access_key=fields["SecretAccessKey"],
+            session_token=fields.get("Token"),
+            expires_at_seconds=_seconds(fields["Expiration"]) if fields.get("Expiration") else None,
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise AccessDenied(f"not credentials: {type(exc).__name__} {exc}") from exc
+
+
+def _credentials_of_sts(body: bytes) -> Credentials:
+    try:
+        root = ElementTree.fromstring(body)
+        fields = {
+            element.tag.rpartition("}")[2]: element.text or "" for element in root.iterfind(".//{*}Credentials/*")
+        }
+        return Credentials(
+            access_key_id=fields["AccessKeyId"],
+            secret_access_key=fields["SecretAccessKey"],
+            session_token=fields["SessionToken"],
+            expires_at_seconds=_seconds(fields["Expiration"]),
+        )
+    except (KeyError, ValueError, ElementTree.ParseError) as exc:
+        raise AccessDenied(f"STS sent no credentials: {type(exc).__name__} {exc}") from exc
+
+
+def _seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()

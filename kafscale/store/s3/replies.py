@@ -1,0 +1,260 @@
+"""Reading S3's replies, sans-IO: objects, listings and deletions, and errors as exceptions of `kafscale.errors`.
+
+Shared with readers that block: imports neither trio nor httpx. Requests are built by `kafscale.store.s3.requests`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import attrs
+
+from kafscale.errors import (
+    AccessDenied,
+    Conflict,
+    NotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    SlowDown,
+    StoreError,
+    StoreUnavailable,
+    WrongRegion,
+)
+from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
+from kafscale.store.s3.requests import S3Request
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")  # of an empty object, MinIO sends "0--1/0"
+
+_ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
+    "NoSuchKey": NotFound,
+    "NoSuchBucket": NotFound,
+    "NoSuchUpload": NotFound,
+    "PreconditionFailed": PreconditionFailed,
+    "ConditionalRequestConflict": Conflict,
+    "OperationAborted": Conflict,
+    "InvalidRange": RangeNotSatisfiable,
+    "SlowDown": SlowDown,
+    "AccessDenied": AccessDenied,
+    "ExpiredToken": AccessDenied,
+    "InvalidToken": AccessDenied,
+    "TokenRefreshRequired": AccessDenied,
+    "RequestTimeTooSkewed": AccessDenied,
+    # What follows is 400, but nobody's fault: the body was slow, cut off or damaged on its way, and was not stored.
+    "RequestTimeout": StoreUnavailable,
+    "IncompleteBody": StoreUnavailable,
+    "BadDigest": StoreUnavailable,
+    "XAmzContentSHA256Mismatch": StoreUnavailable,
+    "XAmzContentChecksumMismatch": StoreUnavailable,
+}
+_ERROR_BY_STATUS: Mapping[int, type[StoreError]] = {
+    401: AccessDenied,
+    403: AccessDenied,
+    404: NotFound,
+    408: StoreUnavailable,
+    409: Conflict,
+    412: PreconditionFailed,
+    416: RangeNotSatisfiable,
+    429: SlowDown,
+    501: StoreError,  # trying again would not help: the store can't do it
+    503: SlowDown,
+}
+_WRONG_REGION_CODES = frozenset(
+    {"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException"}
+)
+
+
+@attrs.frozen
+class S3Reply:
+    """A complete reply. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Buffer = b""
+
+
+@attrs.frozen(kw_only=True)
+class Listing:
+    """A page of a listing; `continuation_token` is None on the last."""
+
+    rows: Sequence[ObjectInfo]
+    continuation_token: str | None
+
+
+EXPIRED_CODES = frozenset({"ExpiredToken", "TokenRefreshRequired"})
+
+
+@attrs.frozen(kw_only=True)
+class ErrorBody:
+    """What S3 says of an error. All empty where the reply had no body (HEAD) or a foreign one (a proxy's)."""
+
+    code: str = ""
+    message: str = ""
+    region: str = ""
+    endpoint: str = ""
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the credentials were too old."""
+        return self.code in EXPIRED_CODES
+
+    @classmethod
+    def of(cls, body: Buffer) -> ErrorBody:
+        """Read the XML of an error, if that is what the body is."""
+        try:
+            root = ElementTree.fromstring(bytes(body))
+        except ElementTree.ParseError:
+            return cls()
+        fields = {element.tag.rpartition("}")[2]: element.text or "" for element in root.iter()}
+        return cls(
+            code=fields.get("Code", ""),
+            message=fields.get("Message", ""),
+            region=fields.get("Region", ""),
+            endpoint=fields.get("Endpoint", ""),
+        )
+
+
+def check(request: S3Request, reply: S3Reply) -> None:
+    """Raise the `StoreError` that the reply stands for, if it is not a success."""
+    if 200 <= reply.status < 300:
+        return
+    raise _error(request, reply, ErrorBody.of(reply.body))
+
+
+def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
+    """The object, or the range of it, that a GET brought: all that was asked for, or StoreUnavailable."""
+    check(request, reply)
+    etag = reply.headers.get("etag", "")
+    if reply.status != 206:
+        return ObjectPart(_cut(request, reply.body), len(reply.body), etag)
+    match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
+    if match is None:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: 206 without a Content-Range")
+    start, last, size_bytes = map(int, match.groups())
+    wanted = _wanted(request, size_bytes)
+    if (start, max(last + 1, start), len(reply.body)) != (wanted.start, wanted.stop, len(wanted)):
+        raise StoreUnavailable(
+            f"{request.operation} {request.subject}: {len(reply.body)} bytes from {start} on instead of {len(wanted)} "
+            f"from {wanted.start} on"
+        )
+    return ObjectPart(reply.body, size_bytes, etag)
+
+
+def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
+    """The row for `key` that a HEAD brought."""
+    check(request, reply)
+    modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
+    return ObjectInfo(
+        key=key,
+        size_bytes=int(reply.headers["content-length"]),
+        etag=reply.headers.get("etag", ""),
+        modified_ms=round(modified.timestamp() * 1000),
+    )
+
+
+def read_etag(request: S3Request, reply: S3Reply) -> str:
+    """The ETag of what a PUT wrote."""
+    missing = reply.status == 404 and ErrorBody.of(reply.body).code != "NoSuchBucket"
+    if missing and request.operation == "put_if_match":
+        # S3 says NoSuchKey where there is nothing to match.
+        raise PreconditionFailed(f"{request.operation} {request.subject}: there is no such object")
+    check(request, reply)
+    return reply.headers.get("etag", "")
+
+
+def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
+    """A page of rows; `prefix` is the bucket's, and is cut off from the keys."""
+    check(request, reply)
+    root = _xml(request, reply)
+    # Some stores leave the namespace out; "{*}" would find both, in twice the time.
+    namespace = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+    is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
+    rows = [
+        ObjectInfo(
+            key=_key(element.findtext(f"{namespace}Key", ""), is_encoded).removeprefix(prefix),
+            size_bytes=int(element.findtext(f"{namespace}Size", "0")),
+            etag=element.findtext(f"{namespace}ETag", ""),
+            modified_ms=_iso_ms(element.findtext(f"{namespace}LastModified", "")),
+        )
+        for element in root.iterfind(f"{namespace}Contents")
+    ]
+    is_truncated = root.findtext(f"{namespace}IsTruncated") == "true"
+    token = root.findtext(f"{namespace}NextContinuationToken") if is_truncated else None
+    return Listing(rows=rows, continuation_token=token)
+
+
+def check_deletion(request: S3Request, reply: S3Reply) -> None:
+    """Raise if an object was not deleted. That there was none is fine."""
+    if reply.status == 404 and ErrorBody.of(reply.body).code == "NoSuchKey":
+        return
+    check(request, reply)
+    if request.method != "POST":
+        return
+    for refused in _xml(request, reply).iterfind("{*}Error"):
+        code, key, message = (refused.findtext(f"{{*}}{name}", "") for name in ("Code", "Key", "Message"))
+        if code != "NoSuchKey":
+            error = _ERROR_BY_CODE.get(code, StoreUnavailable)
+            raise error(f"{request.operation} {request.subject}/{key}: {code}: {message}")
+
+
+def check_created(request: S3Request, reply: S3Reply) -> None:
+    """Raise if the bucket was not created, unless it exists already (whether it is ours shows when it is used)."""
+    if reply.status != 409 or ErrorBody.of(reply.body).code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+        check(request, reply)
+
+
+def _wanted(request: S3Request, size_bytes: int) -> range:
+    """Which bytes of an object of this size the request asks for."""
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if match is None:
+        return range(size_bytes)
+    first, last = match.groups()
+    if not first:
+        return range(max(0, size_bytes - int(last)), size_bytes)
+    return range(int(first), max(int(first), min(int(last) + 1, size_bytes)))
+
+
+def _cut(request: S3Request, body: Buffer) -> Buffer:
+    """The range of a whole object: a server may ignore Range (RFC 9110), as some do for empty objects."""
+    wanted = _wanted(request, len(body))
+    if wanted.start > 0 and wanted.start >= len(body):
+        raise RangeNotSatisfiable(f"{request.operation} {request.subject}: it has {len(body)} bytes only")
+    return body if len(wanted) == len(body) else memoryview(body)[wanted.start : wanted.stop]
+
+
+def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
+    what = f"{request.operation} {request.subject}: {reply.status} {body.code}".rstrip()
+    if body.message:
+        what = f"{what}: {body.message}"
+    if reply.status in (301, 307) or body.code in _WRONG_REGION_CODES:
+        region = reply.headers.get("x-amz-bucket-region") or body.region
+        if region:
+            return WrongRegion(f"{what} (the bucket is in region {region})", region)
+        if body.code != "AuthorizationHeaderMalformed":
+            return WrongRegion(f"{what} (the bucket is at {body.endpoint or 'another endpoint'})")
+    error = _ERROR_BY_CODE.get(body.code) or _ERROR_BY_STATUS.get(reply.status)
+    if error is None:
+        error = StoreUnavailable if reply.status >= 500 else StoreError
+    return error(what)
+
+
+def _xml(request: S3Request, reply: S3Reply) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(bytes(reply.body))
+    except ElementTree.ParseError as exc:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not XML: {exc}") from exc
+
+
+def _key(text: str, is_encoded: bool) -> str:
+    # `encoding-type=url` is that of forms: a plus sign is a space, and a plus is %2B.
+    return unquote(text.replace("+", " ")) if is_encoded else text
+
+
+def _iso_ms(text: str) -> int:
+    # Whole seconds, as a HEAD of the same object tells it: some stores are finer here.
+    return int(datetime.datetime.fromisoformat(text).timestamp()) * 1000

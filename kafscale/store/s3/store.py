@@ -1,0 +1,279 @@
+"""The object store in an S3 bucket, at AWS or any other that speaks S3 (MinIO, Ceph, R2).
+
+Only the waiting is here: requests and replies are made and read by `s3_requests` and `s3_replies`, signed by `s3_auth`,
+carried by `transport`. httpx's types are used without its client, whose cookies, redirects and log lines nobody needs
+here, and which cost as much CPU as the rest of a small request.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import attrs
+import httpx
+import trio
+
+from kafscale.errors import AccessDenied, RangeNotSatisfiable, StartupError, StoreUnavailable
+from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
+from kafscale.store.s3.auth import CredentialSource, SigV4Auth
+from kafscale.store.s3.credentials import StaticProvider, configured_region, default_providers
+from kafscale.store.s3.http_connection import BufferStream
+from kafscale.store.s3.multipart import (
+    MultipartRequests,
+    check_abortion,
+    read_completion,
+    read_upload,
+)
+from kafscale.store.s3.replies import (
+    S3Reply,
+    check_created,
+    check_deletion,
+    read_etag,
+    read_info,
+    read_listing,
+    read_part,
+)
+from kafscale.store.s3.requests import BucketAddress, Digest, S3Request, S3Requests
+from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.transport import TransportStatistics, TrioTransport
+from kafscale.store.uploads import Upload, UploadedPart
+
+REGION_DEFAULT = "us-east-1"
+
+# Above these, checksums are computed in a thread, which costs 0.1 ms: SHA-256 does 2 GB/s, CRC-32C 20 GB/s.
+HASH_INLINE_BYTES = 256 * 1024
+CRC_INLINE_BYTES = 4 * 1024 * 1024
+HASH_THREAD_COUNT = 2
+
+
+@attrs.frozen(kw_only=True)
+class S3Settings:
+    """Which bucket, and how to get there.
+
+    `endpoint` is scheme://host:port of a store other than AWS. `region` is found in the environment or the profile if
+    it is None. `path_style` is None for "where it is needed". `sign_payload` "auto" leaves it to TLS to protect bodies.
+    Timeouts are in seconds without progress.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    ca_file: str | None = None
+    max_connections: float = math.inf
+    sign_payload: Literal["auto", "always", "never"] = "auto"
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 30.0
+    write_timeout_seconds: float = 30.0
+
+    def timeouts(self) -> dict[str, float | None]:
+        """As httpx wants them. Who waits for a connection waits behind others' progress, and without a limit."""
+        return {
+            "connect": self.connect_timeout_seconds,
+            "read": self.read_timeout_seconds,
+            "write": self.write_timeout_seconds,
+            "pool": None,
+        }
+
+
+class S3Store:
+    """An `ObjectStore` whose objects are in a bucket, below a prefix."""
+
+    def __init__(
+        self,
+        settings: S3Settings,
+        *,
+        credentials: Credentials | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Connects to nothing yet. Credentials that are not given are looked for where AWS SDKs do.
+
+        Raises ConfigError for an endpoint that is none, and StartupError for a CA or profile file that is of no use.
+        """
+        region = settings.region or _find_region()
+        self.address = BucketAddress.of(
+            settings.bucket,
+            region,
+            endpoint=settings.endpoint,
+            path_style=settings.path_style,
+            prefix=settings.prefix,
+        )
+        self._requests = S3Requests(self.address)
+        self._multipart = MultipartRequests(self._requests)
+        self._host = urlsplit(self.address.origin).netloc
+        self._extensions = {"timeout": settings.timeouts(), "whole_body": True}
+        self._transport = transport or TrioTransport(
+            max_connections=settings.max_connections, ssl_context=_ssl_context(settings.ca_file)
+        )
+        self._credential_transport = TrioTransport()
+        providers = default_providers(os.environ, Path.home()) if credentials is None else [StaticProvider(credentials)]
+        self._auth = SigV4Auth(CredentialSource(providers, self._credential_transport), region)
+        self._signs_payload = settings.sign_payload == "always" or (
+            settings.sign_payload == "auto" and not self.address.is_secure
+        )
+        self._hash_limiter = trio.CapacityLimiter(HASH_THREAD_COUNT)
+
+    async def get(self, key: str) -> ObjectPart:
+        """See `ObjectStore`."""
+        request = self._requests.get(key)
+        return read_part(request, await self._perform(request))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """See `ObjectStore`."""
+        request = self._requests.get_range(key, start, length_bytes)
+        return read_part(request, await self._perform(request))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """See `ObjectStore`."""
+        request = self._requests.get_tail(key, length_bytes)
+        reply = await self._perform(request)
+        try:
+            return read_part(request, reply)
+        except RangeNotSatisfiable:
+            # S3 finds no last bytes in an empty object.
+            info = await self.head(key)
+            if info.size_bytes:
+                raise
+            return ObjectPart(b"", 0, info.etag)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore`."""
+        request = self._requests.head(key)
+        return read_info(key, request, await self._perform(request))
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        """See `ObjectStore`."""
+        request = self._requests.put(key, parts, await self._digest(parts))
+        return read_etag(request, await self._perform(request))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        """See `ObjectStore`."""
+        request = self._requests.put_if_absent(key, parts, await self._digest(parts))
+        return read_etag(request, await self._perform(request))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        """See `ObjectStore`."""
+        request = self._requests.put_if_match(key, parts, await self._digest(parts), etag=etag)
+        return read_etag(request, await self._perform(request))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """See `ObjectStore`."""
+        continuation_token = None
+        while True:
+            request = self._requests.list_page(prefix, start_after=start_after, continuation_token=continuation_token)
+            listing = read_listing(request, await self._perform(request), self.address.prefix)
+            if listing.rows:
+                yield listing.rows
+            continuation_token = listing.continuation_token
+            if continuation_token is None:
+                return
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See `ObjectStore`."""
+        for request in self._requests.delete(keys):
+            check_deletion(request, await self._perform(request))
+
+    async def begin_upload(self, key: str) -> Upload:
+        """See `MultipartUploads`."""
+        request = self._multipart.begin(key)
+        return read_upload(key, request, await self._perform(request))
+
+    async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
+        """See `MultipartUploads`."""
+        digest = await self._digest(parts)
+        request = self._multipart.put_part(upload, number, parts, digest)
+        etag = read_etag(request, await self._perform(request))
+        return UploadedPart(number=number, etag=etag, crc32c=digest.crc32c)
+
+    async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
+        """See `MultipartUploads`."""
+        request = self._multipart.complete(upload, uploaded, if_absent=if_absent)
+        return read_completion(request, await self._perform(request))
+
+    async def abort_upload(self, upload: Upload) -> None:
+        """See `MultipartUploads`."""
+        request = self._multipart.abort(upload)
+        check_abortion(request, await self._perform(request))
+
+    async def create_bucket(self) -> None:
+        """Create the bucket, unless it exists."""
+        request = self._requests.create_bucket()
+        check_created(request, await self._perform(request))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+        await self._credential_transport.aclose()
+
+    def statistics(self) -> TransportStatistics | None:
+        """What the connection pool counts; None for a transport that was given and counts nothing."""
+        return self._transport.statistics() if isinstance(self._transport, TrioTransport) else None
+
+    async def _perform(self, request: S3Request) -> S3Reply:
+        http_request = httpx.Request(
+            request.method,
+            request.url,
+            headers={"host": self._host, **request.headers},
+            stream=BufferStream(request.parts),
+            extensions={**self._extensions, "idempotent": request.idempotent},
+        )
+        try:
+            async with aclosing(self._auth.async_auth_flow(http_request)) as flow:
+                return await self._converse(flow)
+        except httpx.TransportError as exc:
+            reason = str(exc) or type(exc).__name__
+            raise StoreUnavailable(f"{request.operation} {request.subject}: {reason}") from exc
+
+    async def _converse(self, flow: AsyncGenerator[httpx.Request, httpx.Response]) -> S3Reply:
+        """Send what the auth flow asks for, until it is content with the response."""
+        http_request = await anext(flow)
+        while True:
+            response = await self._transport.handle_async_request(http_request)
+            try:
+                try:
+                    http_request = await flow.asend(response)
+                except StopAsyncIteration:
+                    body = await _read_body(response)
+                    return S3Reply(response.status_code, dict(response.headers.items()), body)
+            finally:
+                await response.aclose()
+
+    async def _digest(self, parts: Sequence[Buffer]) -> Digest:
+        inline_bytes = HASH_INLINE_BYTES if self._signs_payload else CRC_INLINE_BYTES
+        if sum(map(len, parts)) <= inline_bytes:
+            return Digest.of(parts, sign_payload=self._signs_payload)
+        return await trio.to_thread.run_sync(
+            lambda: Digest.of(parts, sign_payload=self._signs_payload), limiter=self._hash_limiter
+        )
+
+
+async def _read_body(response: httpx.Response) -> Buffer:
+    if response.is_stream_consumed:
+        return response.content
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    pieces = [piece async for piece in response.stream]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _find_region() -> str:
+    try:
+        return configured_region(os.environ, Path.home()) or REGION_DEFAULT
+    except AccessDenied as exc:
+        raise StartupError(f"{exc}; mend the file, or pass --s3-region and set AWS_ACCESS_KEY_ID") from exc
+
+
+def _ssl_context(ca_file: str | None) -> ssl.SSLContext | None:
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:
+        raise StartupError(f"the CA file {ca_file} is of no use: {exc}") from exc

@@ -1,0 +1,1 @@
+"""Stores around a store, one job each. `opening` puts them in their order."""

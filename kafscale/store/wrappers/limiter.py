@@ -1,0 +1,238 @@
+"""The broker-wide limit on operations at the object store, and who comes first.
+
+`StoreLimiter` holds the only count of tokens: one `trio.CapacityLimiter`, shared by everything that talks to the store.
+That one is FIFO, so nobody waits in it: the classes of work queue in front of it, and a token that is free goes at once
+to the class that `_next_line` chooses.
+
+- The most important class that waits is served first: what a produce waits for, then fetches, then background work.
+- No class starves: one that waits, and may have a token, sees at most `patience_count` of them go to others, plus one
+  for each more important class whose turn came at the same time. Then it is served, whoever else waits.
+- Background work, and prefetch too, never holds more than its share of what is allowed (but always at least one).
+- Prefetch and hedges don't wait: `try_acquire` gives them a token that nobody else may use now, or none.
+- SlowDown lowers what is allowed below the limit (`kafscale.store.wrappers.allowance`).
+
+Nothing may hold a token while it waits for another one, so that a limit of 1 works too. State changes are synchronous;
+a wait that is cancelled leaves its line.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+import attrs
+import trio
+
+from kafscale.errors import SlowDown, StoreError, StoreUnavailable
+from kafscale.metrics import Sample
+from kafscale.store.wrappers.allowance import Allowance
+from kafscale.store.wrappers.metered import StoreMetrics
+
+
+class WorkClass(enum.Enum):
+    """Classes of work at the store, most important first."""
+
+    ACKNOWLEDGE = "acknowledge"  # flushes: a produce, or the memory and disk that produces need, wait for them
+    FETCH = "fetch"  # a consumer waits, or a broker that starts
+    BACKGROUND = "background"  # merge, retention, checkpoint, repair
+    PREFETCH = "prefetch"  # nobody waits for it, so it does not wait either
+
+
+@attrs.frozen(kw_only=True)
+class ClassPolicy:
+    """`share` of what is allowed at once, at most; `patience_count` of tokens that may go to others meanwhile."""
+
+    share: float = 1.0
+    patience_count: int = 0
+
+
+POLICIES: Mapping[WorkClass, ClassPolicy] = {
+    # The first has no patience of its own to lose: only a less important class whose turn it is comes before it.
+    WorkClass.ACKNOWLEDGE: ClassPolicy(patience_count=2),
+    WorkClass.FETCH: ClassPolicy(patience_count=4),  # so at least a fifth of all tokens, while fetches wait
+    WorkClass.BACKGROUND: ClassPolicy(share=0.25, patience_count=16),
+    WorkClass.PREFETCH: ClassPolicy(share=0.25),
+}
+
+
+@attrs.define(eq=False)
+class Token:
+    """A place at the store, for one operation; given back when the `with` block ends.
+
+    It is its own borrower, so a task may have several operations under way. How the block ends tells the limiter what
+    the store answered.
+    """
+
+    work_class: WorkClass
+    _limiter: StoreLimiter
+    cuts_before_count: int = attrs.field(default=0, init=False)  # of the allowance, when the token was granted
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._limiter.give_back(self, error)
+
+
+@attrs.frozen(kw_only=True)
+class LimiterStatistics:
+    """Operations at the store and operations that wait, by class; what is allowed now; and the limit.
+
+    The last two are `math.inf` without one.
+    """
+
+    in_use: Mapping[WorkClass, int]
+    waiting: Mapping[WorkClass, int]
+    allowed_count: float
+    limit: float
+
+    @property
+    def in_use_count(self) -> int:
+        return sum(self.in_use.values())
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(self.waiting.values())
+
+
+@attrs.define(eq=False)
+class _Line:
+    """The operations of one class: how many are at the store, and those that wait, in order of arrival."""
+
+    policy: ClassPolicy
+    in_use_count: int = 0
+    waiting: dict[Token, trio.lowlevel.Task] = attrs.field(factory=dict)
+    passed_over_count: int = 0  # tokens that others got since the first in line could have had one
+
+    def may_take(self, allowed_count: float) -> bool:
+        return self.in_use_count + 1 <= max(1.0, self.policy.share * allowed_count)
+
+    def is_its_turn(self) -> bool:
+        return self.passed_over_count >= self.policy.patience_count
+
+    def take_first(self) -> trio.lowlevel.Task:
+        self.passed_over_count = 0
+        return self.waiting.pop(next(iter(self.waiting)))
+
+    def leave(self, token: Token) -> None:
+        """A wait is cancelled; who is behind it keeps the turn that the line has earned."""
+        del self.waiting[token]
+        if not self.waiting:
+            self.passed_over_count = 0
+
+
+@attrs.define(eq=False)
+class StoreLimiter:
+    """How many operations may be at the store at once; `concurrency` 0 means as many as like.
+
+    is_adaptive: whether SlowDown lowers what is allowed.
+    """
+
+    concurrency: int
+    _metrics: StoreMetrics
+    is_adaptive: bool = True
+    allowance: Allowance = attrs.field(init=False)
+    _capacity: trio.CapacityLimiter = attrs.field(init=False)
+    _lines: dict[WorkClass, _Line] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.allowance = Allowance(self.concurrency or math.inf, self.is_adaptive)
+        self._capacity = trio.CapacityLimiter(self.concurrency or math.inf)
+        self._lines = {work_class: _Line(POLICIES[work_class]) for work_class in WorkClass}
+        _register(self, self._metrics)
+
+    async def acquire(self, work_class: WorkClass) -> Token:
+        """Wait for a place, behind those of this class that wait already. A cancelled wait leaves the line."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        started = trio.current_time()
+        # Who waits may not have what is free: else it would have been given to them.
+        token = self.try_acquire(work_class) or await self._wait(work_class)
+        self._metrics.wait_seconds.of(work_class.value).observe(trio.current_time() - started)
+        return token
+
+    def try_acquire(self, work_class: WorkClass) -> Token | None:
+        """A place that is free and that nobody who waits may have; None if there is none, or the share is used up."""
+        line = self._lines[work_class]
+        if self._capacity.available_tokens < 1 or not line.may_take(self.allowance.count):
+            return None
+        token = Token(work_class, self)
+        self._grant(line, token)
+        return token
+
+    def give_back(self, token: Token, error: BaseException | None) -> None:
+        """An operation is over. What it ended with, if that is the store's word, moves what is allowed."""
+        in_use_count = self._capacity.borrowed_tokens
+        self._capacity.release_on_behalf_of(token)
+        self._lines[token.work_class].in_use_count -= 1
+        if isinstance(error, SlowDown):
+            self.allowance.slowed_down(cuts_before_count=token.cuts_before_count, in_use_count=in_use_count)
+        elif error is None or (isinstance(error, StoreError) and not isinstance(error, StoreUnavailable)):
+            self.allowance.answered()
+        self._capacity.total_tokens = self.allowance.count
+        self._serve()
+
+    def statistics(self) -> LimiterStatistics:
+        return LimiterStatistics(
+            in_use={work_class: line.in_use_count for work_class, line in self._lines.items()},
+            waiting={work_class: len(line.waiting) for work_class, line in self._lines.items()},
+            allowed_count=self.allowance.count,
+            limit=self.allowance.limit,
+        )
+
+    async def _wait(self, work_class: WorkClass) -> Token:
+        line, token = self._lines[work_class], Token(work_class, self)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            # At the very moment of the cancel, so that nobody grants a token to who will not take it.
+            line.leave(token)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        line.waiting[token] = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+        return token
+
+    def _serve(self) -> None:
+        """Give what is free to those who wait, until nothing is or nobody may have it."""
+        while self._capacity.available_tokens >= 1 and (line := self._next_line()) is not None:
+            for other in self._lines.values():
+                if other is not line and other.waiting and other.may_take(self.allowance.count):
+                    other.passed_over_count += 1
+            self._grant(line, next(iter(line.waiting)))
+            trio.lowlevel.reschedule(line.take_first())
+
+    def _next_line(self) -> _Line | None:
+        """Of those who wait and may have a token: the most important whose turn it is, else the most important."""
+        waiting = [line for line in self._lines.values() if line.waiting and line.may_take(self.allowance.count)]
+        return next((line for line in waiting if line.is_its_turn()), waiting[0] if waiting else None)
+
+    def _grant(self, line: _Line, token: Token) -> None:
+        self._capacity.acquire_on_behalf_of_nowait(token)
+        token.cuts_before_count = self.allowance.cuts_count
+        line.in_use_count += 1
+
+
+def _register(limiter: StoreLimiter, metrics: StoreMetrics) -> None:
+    def by_class(read: str) -> Iterable[Sample]:
+        counts: Mapping[WorkClass, int] = getattr(limiter.statistics(), read)
+        return [((work_class.value,), count) for work_class, count in counts.items()]
+
+    def allowed_count() -> float:
+        return 0 if math.isinf(limiter.allowance.count) else limiter.allowance.count
+
+    registry = metrics.registry
+    registry.callback("kafscale_store_in_use", "Operations at the store", "class", samples=lambda: by_class("in_use"))
+    registry.callback(
+        "kafscale_store_waiting",
+        "Operations that wait for the limiter",
+        "class",
+        samples=lambda: by_class("waiting"),
+    )
+    # Prometheus knows +Inf, but a limit that is off reads best as the option that turned it off.
+    registry.gauge("kafscale_store_limit", "Operations allowed at once, 0 for no limit", lambda: limiter.concurrency)
+    registry.gauge(
+        "kafscale_store_allowed", "What SlowDown has left of the limit for now, 0 for no limit", allowed_count
+    )

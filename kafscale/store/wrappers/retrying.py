@@ -1,0 +1,204 @@
+"""Retries with jittered backoff and a deadline, and the truth about conditional writes whose reply was lost.
+
+SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer (expired credentials are the
+credentials layer's to refresh). This wrapper is outermost, so that backoff holds no token of the limiter.
+
+A conditional write that got no answer may have taken effect; then the next attempt meets its own object and is refused.
+So a refusal after a lost reply is resolved by reading the object back: with our bytes it is ours, and the write has
+succeeded. Who must tell itself from another writer of equal bytes, such as a claim, puts something unique into them.
+An unconditional put whose reply was lost may still take effect later, after the next one: write keys once, or
+conditionally.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.errors import (
+    AccessDenied,
+    Conflict,
+    NotFound,
+    PreconditionFailed,
+    SlowDown,
+    StoreError,
+    StoreUnavailable,
+)
+from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
+from kafscale.store.wrappers.read_back import etag_if_equal
+
+logger = logging.getLogger(__name__)
+
+OUTAGE_SECONDS = 1.0  # nothing but failures for so long is worth a line in the log; a 503 now and then is not
+
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """Delays double from the first to the longest, each cut to a random part of it (AWS: "full jitter").
+
+    No attempt starts later than `deadline_seconds` after the operation began; how long one attempt may take is decided
+    by the store's own timeouts.
+    """
+
+    first_delay_seconds: float = 0.05  # AWS's SDKs: 0.05 in standard mode, 0.1 in botocore's
+    longest_delay_seconds: float = 5.0  # AWS's SDKs: 20
+    deadline_seconds: float = 60.0  # AWS's SDKs: 3 attempts, about 5 s; a MinIO that restarts needs more
+
+    def delay_seconds(self, retries_count: int, random: Random) -> float:
+        """How long to wait before the next attempt, after `retries_count` that also were retries."""
+        longest = min(self.longest_delay_seconds, self.first_delay_seconds * 2.0 ** min(retries_count, 32))
+        return random.uniform(0, longest)
+
+
+@attrs.define(eq=False)
+class _OutageLog:
+    """One line when the store has only failed for a while, and one when it answers again."""
+
+    failing_since: float | None = None
+    failures_count: int = 0
+    announced: bool = False
+
+    def failed(self, error: StoreError) -> None:
+        now = trio.current_time()
+        if self.failing_since is None:
+            self.failing_since = now
+        self.failures_count += 1
+        if not self.announced and now - self.failing_since >= OUTAGE_SECONDS:
+            self.announced = True
+            logger.warning("the object store has failed for %.1f s, retrying: %s", now - self.failing_since, error)
+
+    def answered(self) -> None:
+        if self.announced and self.failing_since is not None:
+            seconds = trio.current_time() - self.failing_since
+            logger.warning("the object store is back after %.1f s and %d failures", seconds, self.failures_count)
+        self.failing_since = None
+        self.failures_count = 0
+        self.announced = False
+
+
+@attrs.define(eq=False)
+class RetryingStore:
+    """An `ObjectStore` that tries again where another one says that it may help.
+
+    Raises what the last attempt raised, but for a conditional write one of whose attempts got no reply: that raises
+    StoreUnavailable, unless it was decided.
+    """
+
+    store: ObjectStore
+    _policy: RetryPolicy
+    _random: Random
+    _metrics: StoreMetrics
+    _outage: _OutageLog = attrs.field(factory=_OutageLog)
+
+    async def get(self, key: str) -> ObjectPart:
+        return await self.retried("get", partial(self.store.get, key))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return await self.retried("get_range", partial(self.store.get_range, key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return await self.retried("get_tail", partial(self.store.get_tail, key, length_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self.retried("head", partial(self.store.head, key))
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self.retried("put", partial(self.store.put, key, parts))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        attempt = partial(self.store.put_if_absent, key, parts)
+        return await self.decided("put_if_absent", key, parts, attempt)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        attempt = partial(self.store.put_if_match, key, parts, etag)
+        return await self.decided("put_if_match", key, parts, attempt)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        pages = self.store.list(prefix, start_after=start_after)
+
+        async def next_page() -> Sequence[ObjectInfo] | None:
+            nonlocal pages
+            try:
+                return await anext(pages, None)
+            except StoreError:
+                # A generator that has raised is at its end: begin another one behind the last row.
+                pages = self.store.list(prefix, start_after=start_after)
+                raise
+
+        try:
+            while page := await self.retried("list", next_page):
+                start_after = page[-1].key
+                yield page
+        finally:
+            await pages.aclose()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.retried("delete", partial(self.store.delete, keys))
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+    async def retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns, in the end; `operation` is its name in the metrics."""
+        deadline = trio.current_time() + self._policy.deadline_seconds
+        retries_count = 0
+        while True:
+            try:
+                result = await attempt()
+            except (SlowDown, StoreUnavailable, Conflict) as exc:
+                self._outage.failed(exc)
+                delay_seconds = self._policy.delay_seconds(retries_count, self._random)
+                if trio.current_time() + delay_seconds > deadline:
+                    raise
+                self._metrics.retries.of(operation, outcome_of(exc)).value += 1
+            except StoreError:
+                self._outage.answered()
+                raise
+            else:
+                self._outage.answered()
+                return result
+            retries_count += 1
+            await trio.sleep(delay_seconds)
+
+    async def decided(
+        self, operation: str, key: str, parts: Sequence[Buffer], attempt: Callable[[], Awaitable[str]]
+    ) -> str:
+        """A write whose `attempt` can be refused, retried, and resolved by reading back if it was after a lost reply.
+
+        Raises StoreUnavailable if it stays undecided.
+        """
+        reply_lost = False
+
+        async def attempt_or_read_back() -> str:
+            nonlocal reply_lost
+            try:
+                return await attempt()
+            except StoreUnavailable:
+                reply_lost = True
+                raise
+            except (PreconditionFailed, NotFound):  # what an upload that is completed is, too
+                etag = await self._etag_if_ours(key, parts) if reply_lost else None
+                if etag is None:
+                    raise
+                return etag
+
+        try:
+            return await self.retried(operation, attempt_or_read_back)
+        except (SlowDown, Conflict, AccessDenied) as exc:
+            if reply_lost:
+                raise StoreUnavailable(f"{key}: an earlier attempt got no reply, and then: {exc}") from exc
+            raise
+
+    async def _etag_if_ours(self, key: str, parts: Sequence[Buffer]) -> str | None:
+        etag = await etag_if_equal(self.store, key, parts)
+        self._metrics.lost_replies.of("not_ours" if etag is None else "ours").value += 1
+        return etag

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kafscale.cluster.controller.claim import (
+    WATCH_SECONDS,
+    Claim,
+    ClaimCheck,
+    Claimed,
+    check_claim,
+    claim,
+    claim_key,
+    watch_claim,
+)
+from kafscale.errors import DamagedObject, Fenced, StoreUnavailable
+from kafscale.store.base import ObjectStore
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.faulty_store import FaultyStore, On
+
+
+def wanted(directory_id: str = "a", *, epoch: int = 0, wal: bool = True) -> Claim:
+    return Claim(epoch=epoch, broker_id=0, directory_id=directory_id, acknowledges_locally=wal)
+
+
+async def claimed(store: ObjectStore, new: Claim | None = None, *, least: int = 0) -> Claimed:
+    async def least_epoch() -> int:
+        return least
+
+    return await claim(store, "default", new or wanted(), least_epoch=least_epoch)
+
+
+async def test_each_claim_has_the_next_epoch() -> None:
+    store = MemoryStore()
+    assert [(await claimed(store)).claim.epoch for _ in range(3)] == [0, 1, 2]
+
+
+async def test_an_epoch_is_larger_than_what_the_metadata_and_the_bucket_know_of() -> None:
+    store = MemoryStore()
+    assert (await claimed(store, wanted(epoch=7))).claim.epoch == 7
+    assert (await claimed(store, wanted(epoch=3))).claim.epoch == 8
+    await store.delete([claim_key("default")])
+    assert (await claimed(store, wanted(epoch=3), least=9)).claim.epoch == 9
+
+
+async def test_of_many_that_claim_at_once_each_gets_an_epoch_of_its_own(autojump_clock) -> None:
+    store = FaultyStore(MemoryStore())
+    store.delay(On(), 0.0, jitter_seconds=0.01)
+    epochs: list[int] = []
+
+    async def start(name: str) -> None:
+        epochs.append((await claimed(store, wanted(name))).claim.epoch)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(start, str(number))
+    assert sorted(epochs) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "waits"),
+    [
+        (wanted("a"), wanted("b"), True),
+        (wanted("a"), wanted("b", wal=False), True),
+        (wanted("a"), wanted("a"), False),
+        (wanted("a", wal=False), wanted("b"), False),
+    ],
+)
+async def test_only_another_directory_that_acknowledges_locally_is_waited_for(
+    before: Claim, after: Claim, waits: bool
+) -> None:
+    store = MemoryStore()
+    assert not (await claimed(store, before)).must_wait
+    found = await claimed(store, after)
+    assert found.previous == before
+    assert found.must_wait is waits
+
+
+async def test_the_watch_ends_within_its_interval_after_another_claim(autojump_clock) -> None:
+    store = MemoryStore()
+    own = (await claimed(store)).claim
+    ended_at = 0.0
+
+    async def watch() -> None:
+        nonlocal ended_at
+        with pytest.raises(Fenced, match="broker 0 has taken over with epoch 1"):
+            await watch_claim(store, "default", own)
+        ended_at = trio.current_time()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await trio.sleep(100.5)
+        await claimed(store, wanted("b"))
+        began = trio.current_time()
+    assert ended_at - began <= WATCH_SECONDS
+
+
+async def test_the_watch_outlasts_an_outage_and_a_lost_object(autojump_clock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    store.fail(On(times=10))
+    with trio.move_on_after(100) as scope:
+        await watch_claim(store, "default", own)
+    await store.delete([claim_key("default")])
+    with trio.move_on_after(100):
+        await watch_claim(store, "default", own)
+    assert scope.cancelled_caught
+
+
+async def test_a_damaged_claim_is_an_error_that_names_the_key() -> None:
+    store = MemoryStore()
+    await store.put(claim_key("default"), [b"{"])
+    with pytest.raises(DamagedObject, match=claim_key("default")):
+        await claimed(store)
+
+
+async def test_a_look_at_the_claim_tells_whether_another_broker_has_taken_over() -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await check_claim(store, "default", own)
+    store.fail(On("get", times=1))
+    with pytest.raises(StoreUnavailable):
+        await check_claim(store, "default", own)
+    await claimed(store)
+    with pytest.raises(Fenced, match="this one, of epoch 0, has been superseded"):
+        await check_claim(store, "default", own)
+
+
+async def confirmed(store: FaultyStore, own: Claim, count: int = 1) -> None:
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(check.confirm)
+
+
+async def test_who_asks_whether_it_leads_shares_a_look_only_with_those_who_asked_before_it_began(
+    autojump_clock: MockClock,
+) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    store.delay(On("get"), 1.0)
+    before = store.count("get")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check.confirm)
+        await trio.sleep(0.5)
+        for _ in range(10):
+            nursery.start_soon(check.confirm)
+    assert store.count("get") - before == 2
+    assert trio.current_time() == 2.0
+
+
+async def test_who_has_been_superseded_learns_it_when_it_asks(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await confirmed(store, own, 3)
+    await claimed(store)
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    for _ in range(2):
+        with pytest.raises(Fenced, match="broker 0 has taken over with epoch 1"):
+            await check.confirm()
+
+
+async def test_a_look_that_is_cancelled_or_fails_confirms_nothing(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    gate = store.hold(On("get", times=1))
+    confirmed_at: list[float] = []
+
+    async def confirm() -> None:
+        await check.confirm()
+        confirmed_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            await check.confirm()
+        assert gate.arrived_count == 1
+        nursery.start_soon(confirm)
+    assert confirmed_at == [1.0]
+    store.fail(On("get", times=1), StoreUnavailable)
+    with pytest.raises(StoreUnavailable):
+        await check.confirm()
+    await check.confirm()
+
+
+async def test_a_claim_that_was_deleted_stops_nobody(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    await store.delete([claim_key("default")])
+    await confirmed(store, own)

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.topics.topics import (
+    MorePartitions,
+    NewConfigs,
+    NewTopic,
+    Outcome,
+    Topic,
+    TopicPolicy,
+    TopicRegistry,
+)
+from kafscale.config import ReplicationFactorPolicy, Settings
+from kafscale.errors import KafkaError, StartupError, StorageFailed
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+
+
+@pytest.fixture
+def store() -> MemoryMetadataStore:
+    return MemoryMetadataStore()
+
+
+@pytest.fixture
+def topics(store: MemoryMetadataStore) -> TopicRegistry:
+    return TopicRegistry(store=store)
+
+
+def succeeded(outcomes: list[Outcome]) -> Topic:
+    (topic,) = outcomes
+    assert isinstance(topic, Topic), topic
+    return topic
+
+
+def failed(outcomes: list[Outcome]) -> KafkaError:
+    (error,) = outcomes
+    assert isinstance(error, KafkaError), error
+    return error
+
+
+async def create(topics: TopicRegistry, name: str, partition_count: int = 1, **more: object) -> Topic:
+    return succeeded(await topics.create([NewTopic(name=name, partition_count=partition_count, **more)]))
+
+
+async def test_a_created_topic_is_found_by_name_and_by_id(topics: TopicRegistry) -> None:
+    topic = await create(topics, "orders", 3, overrides={"retention.ms": "5000"})
+    assert (topic.name, topic.partition_count, len(topic.topic_id)) == ("orders", 3, 16)
+    assert topic.config.retention_ms == 5000
+    assert topics.get("orders") is topic
+    assert topics.by_id(topic.topic_id) is topic
+    assert topics.all() == [topic]
+    assert topics.partition_count == 3
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    async with SqliteMetadataStore.open(path) as store:
+        topics = TopicRegistry(store=store)
+        kept = await create(topics, "b.1", 7, replication_factor=3, overrides={"cleanup.policy": "compact,delete"})
+        await create(topics, "a", 2)
+        gone = await create(topics, "gone", 2)
+        await topics.create_partitions([MorePartitions(name="a", partition_count=4)])
+        await topics.set_log_start_offset(kept.topic_id, 6, 1234)
+        await topics.set_log_start_offset(gone.topic_id, 0, 5)
+        await topics.delete(["gone"])
+        before = topics.all()
+    async with SqliteMetadataStore.open(path) as store:
+        reloaded = TopicRegistry(store=store)
+        await reloaded.load()
+        assert reloaded.all() == before
+        assert reloaded.get("b.1").config.compact
+        assert reloaded.partition_count == 11
+        assert reloaded.log_start_offsets(kept.topic_id) == {6: 1234}
+        assert await store.list(f"log-start-offsets/{gone.topic_id.hex()}") == []
+
+
+async def test_a_stored_config_that_is_not_accepted_any_more_stops_the_start(store: MemoryMetadataStore) -> None:
+    """Kafka drops a config that it does not know; a forgotten retention.ms=-1 would delete the topic's data."""
+    value = b'{"topic_id": "%s", "partition_count": 1, "overrides": {"retention.eons": "-1"}}' % base64.b85encode(
+        bytes(16)
+    )
+    await store.commit(Transaction(puts={"topics/orders": value}))
+    with pytest.raises(StartupError, match=r"topic orders has a config .* retention\.eons"):
+        await TopicRegistry(store=store).load()
+
+
+async def test_a_topic_that_is_created_again_has_another_id(topics: TopicRegistry) -> None:
+    first = await create(topics, "orders")
+    await topics.delete(["orders"])
+    second = await create(topics, "orders")
+    assert first.topic_id != second.topic_id
+    assert topics.by_id(first.topic_id) is None
+
+
+async def test_of_two_that_create_the_same_name_at_once_one_wins(topics: TopicRegistry) -> None:
+    outcomes: list[Outcome] = []
+    seen: list[Topic | None] = []
+
+    async def compete(partition_count: int) -> None:
+        outcomes.extend(await topics.create([NewTopic(name="orders", partition_count=partition_count)]))
+        seen.append(topics.get("orders"))  # also the loser finds it there
+
+    async with trio.open_nursery() as nursery:
+        for partition_count in range(1, 9):
+            nursery.start_soon(compete, partition_count)
+    (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+    assert {o.code for o in outcomes if isinstance(o, KafkaError)} == {error_codes.TOPIC_ALREADY_EXISTS}
+    assert seen == [winner] * 8
+    assert topics.partition_count == winner.partition_count
+
+
+async def test_a_topic_is_invisible_until_it_is_durable(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
+    created: list[Topic] = []
+    topics.on_created = created.append
+    store.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(create, topics, "orders")
+        await trio.testing.wait_all_tasks_blocked()
+        assert topics.get("orders") is None
+        assert created == []
+        store.gate.set()
+    assert created == [topics.get("orders")]
+
+
+async def test_a_change_that_could_not_be_stored_changes_nothing(
+    store: MemoryMetadataStore, topics: TopicRegistry
+) -> None:
+    topic = await create(topics, "orders")
+    store.failure = StorageFailed("the disk is lost")
+    with pytest.raises(StorageFailed):
+        await topics.create([NewTopic(name="other")])
+    with pytest.raises(StorageFailed):
+        await topics.create_partitions([MorePartitions(name="orders", partition_count=9)])
+    with pytest.raises(StorageFailed):
+        await topics.delete(["orders"])
+    assert topics.all() == [topic]
+    assert topics.partition_count == 1
+
+
+async def test_a_cancelled_creation_did_not_happen(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
+    store.gate = trio.Event()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await create(topics, "orders")
+    assert topics.all() == []
+    store.gate.set()
+    await create(topics, "orders")
+
+
+async def test_one_request_is_one_commit(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
+    await topics.create([NewTopic(name=f"t{number}") for number in range(100)])
+    assert len(store.commits) == 1
+    await topics.delete(f"t{number}" for number in range(100))
+    assert len(store.commits) == 2
+    assert topics.all() == []
+
+
+async def test_a_bad_one_of_a_batch_leaves_the_others_alone(topics: TopicRegistry) -> None:
+    good, bad, other = await topics.create(
+        [NewTopic(name="a"), NewTopic(name="b", partition_count=0), NewTopic(name="c")]
+    )
+    assert isinstance(good, Topic)
+    assert isinstance(bad, KafkaError)
+    assert isinstance(other, Topic)
+    assert topics.all() == [good, other]
+
+
+async def test_validate_only_answers_as_if_and_changes_nothing(
+    store: MemoryMetadataStore, topics: TopicRegistry
+) -> None:
+    assert (
+        succeeded(await topics.create([NewTopic(name="a", partition_count=2)], validate_only=True)).partition_count == 2
+    )
+    assert topics.all() == []
+    await create(topics, "a")
+    more = [MorePartitions(name="a", partition_count=2)]
+    assert succeeded(await topics.create_partitions(more, validate_only=True)).partition_count == 2
+    bad = [NewConfigs(name="a", overrides=lambda _old: {"retention.ms": "x"})]
+    assert failed(await topics.alter(bad, validate_only=True)).code == error_codes.INVALID_CONFIG
+    assert topics.get("a").partition_count == 1
+    assert len(store.commits) == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "code", "message"),
+    [
+        (NewTopic(name="a/b"), error_codes.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: 'a/b' contains"),
+        (NewTopic(name="taken"), error_codes.TOPIC_ALREADY_EXISTS, "Topic 'taken' already exists."),
+        (NewTopic(name="a_b"), error_codes.INVALID_TOPIC_EXCEPTION, "Topic 'a_b' collides with existing topic: a.b"),
+        (NewTopic(name="n", partition_count=0), error_codes.INVALID_PARTITIONS, "non-positive"),
+        (NewTopic(name="n", partition_count=-2), error_codes.INVALID_PARTITIONS, "non-positive"),
+        (NewTopic(name="n", replication_factor=0), error_codes.INVALID_REPLICATION_FACTOR, "larger than 0"),
+        (NewTopic(name="n", replication_factor=-2), error_codes.INVALID_REPLICATION_FACTOR, "larger than 0"),
+        (NewTopic(name="n", replication_factor=101), error_codes.INVALID_REPLICATION_FACTOR, "at most 100"),
+        (NewTopic(name="n", overrides={"x": "1"}), error_codes.INVALID_CONFIG, "Unknown topic config name: x"),
+        (NewTopic(name="n", overrides={"retention.ms": "-2"}), error_codes.INVALID_CONFIG, "at least -1"),
+    ],
+)
+async def test_what_can_not_be_created(topics: TopicRegistry, new: NewTopic, code: int, message: str) -> None:
+    await create(topics, "taken")
+    await create(topics, "a.b")
+    error = failed(await topics.create([new]))
+    assert error.code == code
+    assert message in error.message
+
+
+async def test_names_that_collide_within_one_batch(topics: TopicRegistry) -> None:
+    first, second, third = await topics.create([NewTopic(name="a.b"), NewTopic(name="a_b"), NewTopic(name="a.b")])
+    assert isinstance(first, Topic)
+    assert (second.code, third.code) == (error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_ALREADY_EXISTS)
+
+
+async def test_a_name_no_longer_collides_once_the_other_is_deleted(topics: TopicRegistry) -> None:
+    await create(topics, "a.b")
+    await topics.delete(["a.b"])
+    await create(topics, "a_b")
+
+
+async def test_defaults_are_the_policys(store: MemoryMetadataStore) -> None:
+    topics = TopicRegistry(store=store, policy=TopicPolicy(default_partition_count=5))
+    topic = await create(topics, "a", -1)
+    assert (topic.partition_count, topic.replication_factor) == (5, 1)
+
+
+async def test_policy_of_settings() -> None:
+    settings = Settings(
+        default_partitions_count=4, allow_replication_factor=ReplicationFactorPolicy.REFUSE, segment_bytes=1 << 21
+    )
+    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
+    topic = await create(topics, "a", -1)
+    assert (topic.partition_count, topic.config.segment_bytes) == (4, 1 << 21)
+    error = failed(await topics.create([NewTopic(name="b", replication_factor=3)]))
+    assert error.code == error_codes.INVALID_REPLICATION_FACTOR
+
+
+async def test_limits_on_topics_and_partitions(store: MemoryMetadataStore) -> None:
+    topics = TopicRegistry(store=store, policy=TopicPolicy(topic_max_count=2, partition_max_count=5))
+    await create(topics, "a", 2)
+    assert failed(await topics.create([NewTopic(name="b", partition_count=4)])).code == error_codes.POLICY_VIOLATION
+    await create(topics, "b", 2)
+    assert failed(await topics.create([NewTopic(name="c", partition_count=1)])).code == error_codes.POLICY_VIOLATION
+    too_many = [MorePartitions(name="a", partition_count=4)]
+    assert failed(await topics.create_partitions(too_many)).code == error_codes.POLICY_VIOLATION
+    succeeded(await topics.create_partitions([MorePartitions(name="a", partition_count=3)]))
+    await topics.delete(["b"])
+    await create(topics, "c", 2)
+
+
+async def test_limits_hold_within_one_batch(store: MemoryMetadataStore) -> None:
+    topics = TopicRegistry(store=store, policy=TopicPolicy(topic_max_count=3, partition_max_count=5))
+    outcomes = await topics.create([NewTopic(name=f"t{number}", partition_count=2) for number in range(4)])
+    assert [isinstance(outcome, Topic) for outcome in outcomes] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("count", "message"), [(3, "Topic already has 3 partition(s)."), (2, "not be an increase")])
+async def test_partitions_can_only_grow(topics: TopicRegistry, count: int, message: str) -> None:
+    await create(topics, "a", 3)
+    error = failed(await topics.create_partitions([MorePartitions(name="a", partition_count=count)]))
+    assert error.code == error_codes.INVALID_PARTITIONS
+    assert message in error.message
+
+
+async def test_changes_of_an_unknown_topic(topics: TopicRegistry) -> None:
+    outcomes = [
+        *await topics.delete(["a"]),
+        *await topics.create_partitions([MorePartitions(name="a", partition_count=2)]),
+        *await topics.alter([NewConfigs(name="a", overrides=dict)]),
+    ]
+    assert {outcome.code for outcome in outcomes} == {error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_alter_sees_what_is_set_and_replaces_it(topics: TopicRegistry) -> None:
+    topic = await create(topics, "a", overrides={"retention.ms": "1", "segment.ms": "2"})
+    given: list[Mapping[str, str]] = []
+
+    def change(old: Mapping[str, str]) -> Mapping[str, str]:
+        given.append(old)
+        return {"segment.ms": "3"}
+
+    changed = succeeded(await topics.alter([NewConfigs(name="a", overrides=change)]))
+    assert given == [{"retention.ms": "1", "segment.ms": "2"}]
+    assert changed.overrides == {"segment.ms": "3"}
+    assert (changed.config.retention_ms, changed.config.segment_ms) == (604_800_000, 3)
+    assert changed.topic_id == topic.topic_id
+    assert topics.by_id(topic.topic_id) is changed
+
+
+async def test_callbacks_hear_of_what_happened_in_order(topics: TopicRegistry) -> None:
+    heard: list[tuple[str, str, int]] = []
+    topics.on_created = lambda topic: heard.append(("created", topic.name, topic.partition_count))
+    topics.on_changed = lambda topic: heard.append(("changed", topic.name, topic.partition_count))
+    topics.on_deleted = lambda topic: heard.append(("deleted", topic.name, topic.partition_count))
+    await topics.create([NewTopic(name="a"), NewTopic(name="b"), NewTopic(name="")])
+    await topics.create_partitions([MorePartitions(name="a", partition_count=2)])
+    await topics.alter([NewConfigs(name="b", overrides=dict)])
+    await topics.delete(["a", "nothing"])
+    assert heard == [
+        ("created", "a", 1),
+        ("created", "b", 1),
+        ("changed", "a", 2),
+        ("changed", "b", 1),
+        ("deleted", "a", 2),
+    ]
+
+
+async def test_log_start_offset_never_goes_back(topics: TopicRegistry, store: MemoryMetadataStore) -> None:
+    topic = await create(topics, "a", 2)
+    assert topics.log_start_offsets(topic.topic_id) == {}
+    await topics.set_log_start_offset(topic.topic_id, 0, 10)
+    commits = len(store.commits)
+    await topics.set_log_start_offset(topic.topic_id, 0, 5)
+    assert topics.log_start_offsets(topic.topic_id) == {0: 10}
+    assert len(store.commits) == commits
+
+
+async def test_of_two_log_start_offsets_at_once_the_larger_one_is_durable(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """DeleteRecords and retention know nothing of each other; after a restart the log start had gone back."""
+    topic = await create(topics, "a")
+    store.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for offset in (10, 5):
+            nursery.start_soon(topics.set_log_start_offset, topic.topic_id, 0, offset)
+            await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    reloaded = TopicRegistry(store=store)
+    await reloaded.load()
+    assert topics.log_start_offsets(topic.topic_id) == reloaded.log_start_offsets(topic.topic_id) == {0: 10}
+
+
+async def test_a_deletion_is_remembered_until_nothing_is_left_of_the_topic(
+    topics: TopicRegistry, store: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, kept = await create(topics, "a"), await create(topics, "b")
+    await topics.delete(["a", "unknown"])
+    reloaded = TopicRegistry(store=store)
+    await reloaded.load()
+    for registry in (topics, reloaded):
+        assert {topic_id: each.name for topic_id, each in registry.deleted.items()} == {topic.topic_id: "a"}
+    await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
+    assert topic.topic_id in reloaded.deleted  # an upload may still be under way
+    monkeypatch.setattr("kafscale.cluster.topics.topics.DELETED_REMEMBERED_MS", -1000)
+    await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
+    assert reloaded.deleted == {}
+    assert await store.list("deleted-topics/") == []
+
+
+async def test_an_adopted_topic_that_was_deleted_before_is_not_deleted_any_more(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """Its id is the same as then, so its objects would have been taken for orphans."""
+    topic_id = bytes(range(16))
+    for _ in range(2):
+        await topics.create([NewTopic(name="a", partition_count=1, topic_id=topic_id)])
+        assert topics.deleted == {}
+        assert await store.list("deleted-topics/") == []
+        await topics.delete(["a"])
+        assert set(topics.deleted) == {topic_id}
+
+
+async def test_log_start_offset_of_an_unknown_topic(topics: TopicRegistry) -> None:
+    with pytest.raises(KafkaError) as caught:
+        await topics.set_log_start_offset(bytes(16), 0, 10)
+    assert caught.value.code == error_codes.UNKNOWN_TOPIC_ID
+
+
+async def test_log_start_offset_of_a_topic_deleted_meanwhile_is_removed_at_the_next_start(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    topic = await create(topics, "a")
+    store.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(topics.delete, ["a"])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(topics.set_log_start_offset, topic.topic_id, 0, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    assert topics.log_start_offsets(topic.topic_id) == {}
+    reloaded = TopicRegistry(store=store)
+    await reloaded.load()
+    assert await store.list("log-start-offsets/") == []

@@ -1,0 +1,291 @@
+"""The segment format: round trips, damage at every byte, cut-off and foreign footers, and its bytes for ever."""
+
+from array import array
+from collections import deque
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.errors import DamagedObject
+from kafscale.formats import segment
+from kafscale.formats.footer_reading import FOOTER_READ_BYTES
+from kafscale.formats.segment import (
+    EpochStart,
+    Footer,
+    Identity,
+    Index,
+    build_footer,
+    check_index_order,
+    decode_footer,
+    encode_footer,
+    encode_header,
+    footer_bytes_needed,
+)
+from kafscale.log.producers import ProducedBatch, Producer
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int16 = st.integers(-(2**15), 2**15 - 1)
+uint32 = st.integers(0, 2**32 - 1)
+
+identities = st.builds(
+    Identity,
+    topic_id=st.binary(min_size=16, max_size=16),
+    partition=int32,
+    base_offset=int64,
+    generation=int32,
+    leader_epoch=int32,
+    created_ms=int64,
+    batch_count=int32,
+    body_bytes=int64,
+    max_timestamp_ms=int64,
+    body_crc=uint32,
+)
+indexes = st.lists(st.tuples(int64, int64, int64), min_size=1, max_size=20).map(
+    lambda rows: Index(*(array("q", column) for column in zip(*rows, strict=True)))
+)
+producers = st.builds(
+    Producer,
+    int64,
+    int16,
+    st.lists(st.builds(ProducedBatch, int32, int32, int64, int64), max_size=5).map(deque),
+    int64,
+)
+footers = st.builds(
+    Footer,
+    identity=identities,
+    last_offset=int64,
+    record_count=int64,
+    index=indexes,
+    producers=st.lists(producers, max_size=4),
+    epochs=st.lists(st.builds(EpochStart, int32, int64), max_size=4),
+    first_dirty_offset=int64,
+)
+
+
+def spans(sizes, *, records: int = 3):
+    return [
+        SimpleNamespace(
+            base_offset=100 + records * index,
+            last_offset=100 + records * index + records - 1,
+            max_timestamp_ms=index,
+            size_bytes=size,
+        )
+        for index, size in enumerate(sizes)
+    ]
+
+
+def footer_of(sizes, **changes) -> Footer:
+    identity = Identity(
+        topic_id=bytes(range(16)),
+        partition=3,
+        base_offset=100,
+        generation=0,
+        leader_epoch=7,
+        created_ms=1_700_000_000_000,
+        batch_count=len(sizes),
+        body_bytes=sum(sizes),
+        max_timestamp_ms=len(sizes) - 1,
+        body_crc=0xDEADBEEF,
+    )
+    state = Producer(9, 1, deque([ProducedBatch(0, 2, 100, 102)]), 1_699_999_999_999)
+    footer = build_footer(identity, spans(sizes), producers=[state], epochs=[EpochStart(7, 100)])
+    return attrs.evolve(footer, **changes)
+
+
+@given(footers, st.binary(max_size=50))
+def test_a_footer_is_read_back_from_the_end_of_an_object(footer, before):
+    encoded = encode_footer(footer)
+    assert footer_bytes_needed(encoded, "x") == len(encoded)
+    assert decode_footer(before + encoded, "x") == footer
+
+
+def test_each_flipped_bit_is_noticed():
+    encoded = encode_footer(footer_of([50, 60, 70]))
+    for position in range(len(encoded)):
+        for bit in range(8):
+            damaged = bytearray(encoded)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(DamagedObject, match="name of it"):
+                decode_footer(damaged, "name of it")
+
+
+def test_each_length_but_the_whole_is_noticed():
+    encoded = encode_footer(footer_of([50, 60, 70]))
+    for length in range(len(encoded)):
+        for part in (encoded[:length], encoded[len(encoded) - length :]):
+            with pytest.raises(DamagedObject):
+                decode_footer(part, "x")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_damaged_object_and_nothing_else(garbage):
+    with pytest.raises(DamagedObject):
+        decode_footer(garbage, "x")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_with_valid_checksums_is_a_damaged_object_and_nothing_else(garbage):
+    """What a program with a bug would write: the sections' own rules must hold, too."""
+    sections = b"".join(segment.SECTION.pack(kind, 1, len(garbage), crc32c(garbage)) + garbage for kind in range(1, 5))
+    with pytest.raises(DamagedObject):
+        decode_footer(with_trailer(sections), "x")
+    with pytest.raises(DamagedObject):
+        decode_footer(with_trailer(garbage), "x")
+
+
+def with_trailer(sections: bytes, *, version: int = 2) -> bytes:
+    trailer = segment.TRAILER.pack(len(sections), 0, 5, 6, version, 0, segment.TRAILER_MAGIC)
+    crc = crc32c(trailer[8:], crc32c(trailer[:4], crc32c(sections)))
+    return sections + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
+
+
+def section(kind: int, payload: bytes, *, version: int = 1) -> bytes:
+    return segment.SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload
+
+
+def sections_of(footer: Footer) -> bytes:
+    return encode_footer(footer)[: -segment.TRAILER.size]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_section_of_an_unknown_kind_is_skipped(first):
+    footer = footer_of([50], last_offset=5, record_count=6)
+    unknown = section(99, b"of a later version", version=3)
+    sections = unknown + sections_of(footer) if first else sections_of(footer) + unknown
+    assert decode_footer(with_trailer(sections), "x") == footer
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5])
+def test_a_known_section_in_a_newer_version_is_refused(kind):
+    sections = sections_of(footer_of([50])) + section(kind, b"", version=2)
+    with pytest.raises(DamagedObject, match="newer KafScale"):
+        decode_footer(with_trailer(sections), "x")
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_trailer_of_another_version_is_refused(version):
+    with pytest.raises(DamagedObject, match="version 2"):
+        decode_footer(with_trailer(sections_of(footer_of([50])), version=version), "x")
+
+
+def test_a_footer_without_one_of_its_sections_is_damaged():
+    with pytest.raises(DamagedObject):
+        decode_footer(with_trailer(section(1, sections_of(footer_of([50]))[12:76])), "x")
+
+
+def test_the_footer_of_64_mib_of_1_kib_batches_fits_the_one_read():
+    footer = footer_of([1024] * (64 << 10))
+    assert len(encode_footer(footer)) <= FOOTER_READ_BYTES
+    check_index_order(footer, "x")
+
+
+@given(st.lists(st.integers(61, 100_000), min_size=1, max_size=60), st.integers(1, 10))
+def test_each_row_begins_where_a_batch_begins_and_is_as_long_as_it_must_be(sizes, rows_max_count):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "INDEX_ROWS_MAX_COUNT", rows_max_count)
+        footer = footer_of(sizes)
+    all_spans = spans(sizes)
+    positions = [segment.HEADER.size + sum(sizes[:index]) for index in range(len(sizes))]
+    rows = list(zip(footer.index.base_offsets, footer.index.positions, footer.index.max_timestamps_ms, strict=True))
+    assert len(rows) == len(sizes) if len(sizes) <= rows_max_count else len(rows) <= rows_max_count
+    where = {position: index for index, position in enumerate(positions)}
+    starts = [where[position] for _, position, _ in rows]
+    for (base_offset, _, latest), start, end in zip(rows, starts, [*starts[1:], len(sizes)], strict=True):
+        assert base_offset == all_spans[start].base_offset
+        assert latest == max(each.max_timestamp_ms for each in all_spans[start:end])
+    check_index_order(footer, "x")
+
+
+@given(st.lists(st.integers(61, 500), min_size=1, max_size=20), st.data())
+def test_rows_within_a_limit_are_those_that_fit_and_at_least_one(sizes, data):
+    footer = footer_of(sizes)
+    row = data.draw(st.integers(0, len(sizes) - 1))
+    max_bytes = data.draw(st.integers(0, sum(sizes) + 10))
+    end = footer.rows_within(row, max_bytes)
+    fitting = [n for n in range(row + 1, len(sizes) + 1) if sum(sizes[row:n]) <= max_bytes]
+    assert end == max(fitting, default=row + 1)
+    assert footer.row_start(end) - footer.row_start(row) == sum(sizes[row:end])
+
+
+def test_an_offset_is_looked_up_in_the_row_that_holds_it():
+    footer = footer_of([100] * 4)
+    assert [footer.row_of(offset) for offset in range(100, 112)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_an_offset_in_a_hole_is_looked_up_in_the_row_that_holds_what_follows():
+    left = [spans([100] * 6)[index] for index in (1, 2, 5)]  # 100 to 102 and 109 to 114 were compacted away
+    footer = footer_of([100] * 3)
+    footer = build_footer(footer.identity, left, producers=[], epochs=[])
+    assert list(footer.index.base_offsets) == [100, 106, 109]
+    assert [footer.row_of(offset) for offset in (100, 103, 106, 108, 109, 114, 115)] == [0, 0, 1, 1, 2, 2, 2]
+    check_index_order(footer, "x")
+
+
+def test_how_far_a_partition_was_compacted_costs_nothing_where_it_was_not():
+    plain, compacted = footer_of([50]), footer_of([50], first_dirty_offset=70)
+    assert encode_footer(compacted)[: len(sections_of(plain))] == sections_of(plain)
+    assert len(encode_footer(compacted)) == len(encode_footer(plain)) + segment.SECTION.size + 8
+
+
+@pytest.mark.parametrize(
+    ("base_offsets", "positions"),
+    [
+        ([100, 100], [32, 82]),
+        ([100, 90], [32, 82]),
+        ([100, 103], [82, 32]),
+        ([100, 103], [33, 82]),
+        ([100, 103], [32, 142]),
+        ([99, 103], [32, 82]),
+        ([100, 106], [32, 82]),
+    ],
+)
+def test_an_index_that_is_out_of_order_or_points_elsewhere_is_damaged(base_offsets, positions):
+    index = Index(array("q", base_offsets), array("q", positions), array("q", [0, 0]))
+    with pytest.raises(DamagedObject, match="index"):
+        check_index_order(footer_of([50, 60], index=index), "x")
+
+
+def test_the_bytes_of_the_format_stay_what_they_are():
+    footer = footer_of([50, 60])
+    assert encode_header(footer).hex() == ("4b414653000200000000000000000064000000020000018bcfe5680000000000")
+    assert encode_footer(footer).hex() == GOLDEN_FOOTER
+    assert decode_footer(bytes.fromhex(GOLDEN_FOOTER), "x") == footer
+
+
+GOLDEN_FOOTER = (
+    "0001000100000044065250bc"  # identity
+    "000102030405060708090a0b0c0d0e0f"  # topic id
+    "00000003"  # partition
+    "0000000000000064"  # base offset
+    "00000000"  # generation
+    "00000007"  # leader epoch
+    "0000018bcfe56800"  # created ms
+    "00000002"  # batch count
+    "000000000000006e"  # body bytes
+    "0000000000000001"  # max timestamp ms
+    "deadbeef"  # CRC of the body
+    "0002000100000030a8a63b89"  # index
+    "00000000000000640000000000000067"  # base offsets
+    "00000000000000200000000000000052"  # positions
+    "00000000000000000000000000000001"  # max timestamps
+    "000300010000002bd685cae3"  # producers
+    "0000000000000009"  # producer id
+    "0001"  # epoch
+    "0000018bcfe567ff"  # last timestamp ms
+    "01"  # batches
+    "0000000000000002"  # sequences
+    "00000000000000640000000000000066"  # offsets
+    "000400010000000c4a5c7f3a"  # leader epochs
+    "00000007"  # epoch
+    "0000000000000064"  # start offset
+    "000000db"  # length of the footer
+    "fcd0e304"  # CRC
+    "0000000000000069"  # last offset
+    "0000000000000006"  # record count
+    "000200004b464532"  # version, 0, magic
+)

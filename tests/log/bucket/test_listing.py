@@ -1,0 +1,118 @@
+import random
+
+import attrs
+import pytest
+
+from kafscale.log.bucket.listing import RANGES_MAX_COUNT, list_segments
+from kafscale.store.base import LIST_PAGE_MAX_COUNT
+from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.memory import MemoryStore
+from kafscale.store.paths import SegmentKey, partition_prefix
+from kafscale.testing.segment_objects import version_1_key
+
+
+def key_at(partition: int, base_offset: int, *, topic: int = 0, generation: int = 0) -> SegmentKey:
+    return SegmentKey(
+        topic=f"topic-{topic}",
+        topic_id=bytes([topic]) * 16,
+        partition=partition,
+        base_offset=base_offset,
+        generation=generation,
+    )
+
+
+def prefix_of(topic: int, partition: int) -> str:
+    return partition_prefix(f"topic-{topic}", bytes([topic]) * 16, partition)
+
+
+@attrs.define(eq=False)
+class CountingStore(ForwardingStore):
+    """Remembers where each listing began."""
+
+    begun: list[str] = attrs.field(factory=list)
+
+    def list(self, prefix, *, start_after=""):
+        self.begun.append(start_after)
+        return self.store.list(prefix, start_after=start_after)
+
+
+async def store_of(keys, *, indexes=None) -> CountingStore:
+    store = MemoryStore()
+    for key in keys:
+        await store.put(key.key, [b"x" * (key.base_offset % 7)])
+    for key in keys if indexes is None else indexes:
+        await store.put(key.of_kind("index").key, [b"x"])
+    return CountingStore(store)
+
+
+async def listed_keys(store, prefixes=()):
+    found = await list_segments(store, "default", lambda _: None, prefixes=prefixes)
+    for partition_id, listed in found.items():
+        assert all((each.key.topic_id, each.key.partition) == partition_id for each in listed)
+        assert [each.key.key for each in listed] == sorted(each.key.key for each in listed)
+    return sorted(each.key.key for listed in found.values() for each in listed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_cut_anywhere_it_finds_the_same(seed):
+    """Few of some partitions and pages of others; halves missing; prefixes of partitions that have nothing."""
+    chance = random.Random(seed)
+    keys = [
+        key_at(partition, offset, topic=topic, generation=chance.choice([0, 0, 1]))
+        for topic in range(3)
+        for partition in range(chance.choice([1, 12, 30]))
+        for offset in range(chance.choice([0, 1, 40, chance.choice([0, 700])]))
+    ]
+    keys += [version_1_key("topic-1", 0, offset) for offset in range(chance.choice([0, 30]))]
+    indexes = [key for key in keys if chance.random() > 0.1]
+    for each in chance.sample(indexes, len(indexes) // 20):
+        keys.remove(each)
+    store = await store_of(keys, indexes=indexes)
+    prefixes = [prefix_of(topic, partition) for topic in range(4) for partition in range(0, 40, chance.choice([1, 7]))]
+    chance.shuffle(prefixes)
+    assert await listed_keys(store, prefixes) == sorted(key.key for key in keys)
+    found = await list_segments(store, "default", lambda _: None, prefixes=prefixes)
+    halves = {key.key for key in indexes}
+    for listed in found.values():
+        for each in listed:
+            assert each.object_size_bytes == each.key.base_offset % 7
+            assert each.index_size_bytes == (1 if each.key.key in halves else None)
+
+
+async def test_an_index_whose_kfs_is_on_the_next_page_goes_with_it():
+    keys = [key_at(0, offset) for offset in range(LIST_PAGE_MAX_COUNT)]
+    for without_index in (0, 1):
+        store = await store_of(keys, indexes=keys[without_index:])
+        for prefixes in ([], [prefix_of(0, 0)], [prefix_of(0, 1)]):
+            found = await list_segments(store, "default", lambda _: None, prefixes=prefixes)
+            (listed,) = found.values()
+            assert [each.has_index for each in listed] == [each.base_offset >= without_index for each in keys]
+
+
+async def test_one_page_is_one_request_and_many_are_listed_side_by_side(caplog):
+    few = [key_at(partition, 0) for partition in range(400)]
+    prefixes = [prefix_of(0, partition) for partition in range(4000)]
+    store = await store_of(few)
+    await listed_keys(store, prefixes)
+    assert store.begun == [""]
+    store = await store_of([key_at(partition, 0) for partition in range(4000)])
+    await listed_keys(store, prefixes)
+    assert len(store.begun) == 1 + RANGES_MAX_COUNT
+    assert len(set(store.begun)) == 1 + RANGES_MAX_COUNT
+
+
+async def test_an_index_without_its_kfs_is_told_and_left_out(caplog):
+    store = await store_of([key_at(0, 0)], indexes=[key_at(0, 0), key_at(0, 5), key_at(1, 5)])
+    assert await listed_keys(store) == [key_at(0, 0).key]
+    assert [record.message for record in caplog.records] == ["2 .index objects have no .kfs; they are ignored"]
+
+
+async def test_a_fingerprint_changes_with_size_and_content():
+    told = set()
+    store = await store_of([])
+    for content in (b"a", b"b", b"aa"):
+        await store.put(key_at(0, 0).key, [content])
+        ((listed,),) = (await list_segments(store, "default", lambda _: None)).values()
+        told.add(listed.fingerprint)
+    assert len(told) == 3
+    assert 0 not in told

@@ -1,0 +1,209 @@
+"""The log in the bucket: what a start would refuse is found, what it would pass over is no damage."""
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.errors import DamagedObject
+from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, METADATA, WalEntry
+from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
+from kafscale.log.check.s3_wal_check import S3WalCheck, WalObjectCheck
+from kafscale.log.repair.findings import Kind
+from kafscale.log.wal.s3_replay import find_log, list_log, take_over
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.store.memory import MemoryStore
+from kafscale.store.paths import NumberedKey
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.segment_objects import make_batch
+
+TOPIC_ID = bytes(range(16))
+
+
+def key(number, *, epoch=0):
+    return NumberedKey(kind="wal", epoch=epoch, number=number).key
+
+
+def entry(offset, *, kind=0):
+    data = b"metadata" if kind else make_batch(offset, [b"value"])
+    return WalEntry(TOPIC_ID, 0, 0, offset, data, kind=kind)
+
+
+async def written(store, offsets, *, epoch=0, lost=None):
+    """An object for each offset; all under way together, and then a crash before that of number `lost` arrives."""
+    if lost is not None:
+        store = FaultyStore(store)
+        store.hold(On("put_if_absent", f"*{lost:020d}.wal"))
+    async with trio.open_nursery() as nursery:
+        wal = S3Wal(store=store, namespace="default", epoch=epoch, object_bytes=1)
+        await nursery.start(wal.run)
+        rounds = [wal.append(entry(offset)) for offset in offsets]
+        if lost is None:
+            await rounds[-1].wait()
+        else:
+            await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+async def checked(store, *, kept_until=START):
+    check = S3WalCheck(store=store, namespace="default", listed=await list_log(store, "default"))
+    await check.run(kept_until)
+    return check
+
+
+def damage(check):
+    return [(finding.name, finding.position) for finding in check.findings if finding.damage]
+
+
+async def test_a_whole_log_is_whole_over_epochs_and_known_by_partition():
+    store = MemoryStore()
+    await written(store, range(20))
+    await take_over(store, "default", 1, kept_until=START)
+    await written(store, range(20, 25), epoch=1)
+    check = await checked(store)
+    assert check.findings == []
+    assert check.entry_count == 25
+    assert list(check.batches.partitions[TOPIC_ID, 0].base_offsets) == list(range(25))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 4])
+async def test_a_missing_object_that_had_been_acknowledged_is_damage(missing):
+    store = MemoryStore()
+    for offset in range(5):  # one by one, so that each says of all before it that they were acknowledged
+        await written_alone(store, offset)
+    await store.delete([key(missing)])
+    check = await checked(store)
+    assert (key(missing), None) in damage(check)
+    with pytest.raises(DamagedObject):
+        await find_log(store, "default", kept_until=START)
+
+
+async def written_alone(store, offset):
+    data = entry(offset)
+    data.sequence = offset + 1
+    parts = encode_object(
+        ObjectHeader(
+            salt=1,
+            epoch=0,
+            entry_count=1,
+            number=offset + 1,
+            durable_number=offset,
+            sequence=offset + 1,
+            body_bytes=len(data.data) + ENTRY_HEADER_BYTES,
+        ),
+        [data],
+        durable_sequence=offset,
+    )
+    await store.put(key(offset + 1), parts)
+
+
+async def test_what_is_behind_a_gap_without_proof_is_noted_and_no_part_of_the_log():
+    store = MemoryStore()
+    await written(store, range(5), lost=3)
+    check = await checked(store)
+    assert damage(check) == []
+    assert [(finding.name, finding.kind) for finding in check.findings] == [(key(4), Kind.WAL_OBJECT)]
+    assert check.entry_count == 2
+
+
+async def test_what_was_trimmed_is_not_missing():
+    store = MemoryStore()
+    await written(store, range(5))
+    await store.delete([key(1), key(2)])
+    assert damage(await checked(store, kept_until=WalPosition(0, 2))) == []
+
+
+async def test_a_fence_that_came_late_hides_nothing_behind_it():
+    store = MemoryStore()
+    for offset in range(5):
+        await written_alone(store, offset)
+    await store.delete([key(1), key(2)])
+    fence = ObjectHeader(salt=0, epoch=1, entry_count=0, number=2, durable_number=1, sequence=0, body_bytes=0)
+    await store.put(key(2), [encode_header(fence)])
+    check = await checked(store, kept_until=WalPosition(0, 2))
+    assert damage(check) == []
+    assert [finding.name for finding in check.findings] == [key(2)]
+    assert check.entry_count == 3
+
+
+async def test_an_object_that_came_late_is_noted_and_no_damage():
+    store = MemoryStore()
+    await written(store, range(5))
+    late = (await store.get(key(1))).data
+    await store.delete([key(number) for number in (1, 2, 3)])
+    await store.put_if_absent(key(1), [late])
+    check = await checked(store, kept_until=WalPosition(0, 3))
+    assert [(finding.name, finding.damage) for finding in check.findings] == [(key(1), False)]
+    assert check.entry_count == 3
+
+
+async def test_objects_that_go_while_the_log_is_read_are_no_damage():
+    store = MemoryStore()
+    await written(store, range(5))
+    listed = await list_log(store, "default")
+    await store.delete([key(1), key(2)])
+    check = S3WalCheck(store=store, namespace="default", listed=listed)
+    await check.run(START)
+    assert (check.findings, check.entry_count) == ([], 3)
+
+
+async def test_an_object_under_another_key_is_damage():
+    store = MemoryStore()
+    await written(store, range(3))
+    await store.put(key(3), [(await store.get(key(2))).data])
+    check = await checked(store)
+    assert (key(3), 0) in damage(check)
+    assert any("says that it is object 2 of epoch 0" in finding.message for finding in check.findings)
+
+
+async def test_an_object_cut_off_behind_its_header_is_no_fence():
+    store = MemoryStore()
+    await written(store, range(3))
+    await store.put(key(3), [bytes((await store.get(key(3))).data)[:HEADER_BYTES]])
+    assert damage(await checked(store)) == [(key(3), HEADER_BYTES)]
+
+
+async def test_to_look_for_the_log_writes_nothing():
+    store = MemoryStore()
+    await written(store, range(5), lost=3)
+    before = await list_log(store, "default")
+    found: list[int] = []
+    earlier = await find_log(store, "default", kept_until=START)
+    await earlier.replay(lambda each: found.append(each.base_offset) is None)
+    assert found == [0, 1]
+    assert await list_log(store, "default") == before
+
+
+def one_object():
+    entries = [entry(0), entry(1, kind=METADATA), entry(2)]
+    for sequence, each in enumerate(entries, start=7):
+        each.sequence = sequence
+    size = sum(len(each.data) + ENTRY_HEADER_BYTES for each in entries)
+    header = ObjectHeader(salt=5, epoch=0, entry_count=3, number=4, durable_number=3, sequence=7, body_bytes=size)
+    return b"".join(map(bytes, encode_object(header, entries, durable_sequence=6)))
+
+
+OBJECT = one_object()
+
+
+def looked_at(content):
+    check = WalObjectCheck(name=key(4), content=content)
+    return check, list(check.entries())
+
+
+def test_an_object_is_gone_through_by_entry():
+    check, entries = looked_at(OBJECT)
+    assert check.damage == []
+    assert [each.header and each.header.base_offset for each in entries] == [0, None, 2]
+
+
+@given(st.integers(0, len(OBJECT) - 1), st.integers(0, 7))
+def test_every_flipped_bit_of_an_object_is_found(position, bit):
+    content = OBJECT[:position] + bytes([OBJECT[position] ^ 1 << bit]) + OBJECT[position + 1 :]
+    assert looked_at(content)[0].damage
+
+
+@given(st.integers(0, len(OBJECT) - 1))
+def test_every_cut_of_an_object_is_found(size):
+    assert looked_at(OBJECT[:size])[0].damage

@@ -1,0 +1,165 @@
+"""Ranges that the kernel sends: the same batches as who reads finds, and nothing that is cold, small or damaged."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kafscale.concurrency.byte_budget import ByteBudget
+from kafscale.errors import DamagedObject
+from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.manifest import Segment
+from kafscale.log.read import file_ranges
+from kafscale.log.read.file_ranges import FileRanges
+from kafscale.log.read.footers import Footers
+from kafscale.log.read.ranges import RangeReader
+from kafscale.log.read.read_ahead import ReadAhead
+from kafscale.log.read.reader import LogReader
+from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.metrics import Metrics
+from kafscale.store.file import open_files
+from kafscale.store.file.directory import Directory
+from kafscale.store.file.open_files import FileSource
+from kafscale.store.file.store import FileStore
+from kafscale.store.paths import SegmentKey
+from kafscale.store.wrappers.limited import PrefetchStore
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
+
+ALL = 1 << 30
+KEY = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=10)
+
+
+@pytest.fixture(autouse=True)
+def everything_is_cached(monkeypatch):
+    """What is not about the page cache holds on a kernel that does not tell what is in it."""
+    monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
+
+
+def segment_of(key, footer) -> Segment:
+    return Segment(key=key, last_offset=footer.last_offset, size_bytes=footer.identity.body_bytes, max_timestamp_ms=0)
+
+
+class Files:
+    """A directory with one segment, and both ways to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = FileStore(Directory.open(root))
+        self.metrics = StoreMetrics.register(Metrics())
+        self.ranges = FileRanges(FileSource(self.store.directory, self.metrics))
+        cache = SegmentCache(0)
+        self.footers = Footers(self.store, ALL, cache)
+        self.reader = LogReader(
+            footers=self.footers,
+            ranges=RangeReader(store=self.store, cache=cache, budget=ByteBudget(ALL)),
+            read_ahead=ReadAhead(store=PrefetchStore(self.store), footers=self.footers, cache=cache, max_bytes=0),
+            wal=None,
+        )
+
+    async def put(self, version: int = 2, *, batch_count: int = 40) -> Segment:
+        if version == 1:
+            key = version_1_key("t", 0, 10)
+            objects = version_1_objects(key, make_batches(10, batch_count, value_bytes=5000), interval=9)
+        else:
+            key = KEY
+            objects = version_2_objects(key, make_batches(10, batch_count, value_bytes=5000))
+        await objects.put(self.store)
+        self.footer = await read_footer(self.store, key)
+        return segment_of(key, self.footer)
+
+    def slice(self, segment: Segment, offset: int, max_bytes: int = ALL):
+        return self.ranges.slice_nowait(segment, self.footer, offset, max_bytes)
+
+
+@pytest.fixture
+async def files(tmp_path):
+    made = Files(tmp_path)
+    yield made
+    made.ranges.close()
+    assert made.ranges.sent_count == 0, "a range was not released"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_same_batches_as_who_reads_finds(files, version):
+    segment = await files.put(version)
+    found_count = 0
+    for offset in range(segment.base_offset, segment.last_offset + 1, 4):
+        for max_bytes in (1, 40_000, 70_000, 200_000, ALL):
+            found = files.slice(segment, offset, max_bytes)
+            if found is None:
+                continue
+            found_count += 1
+            read = await files.reader._read_segment(segment, offset, max_bytes, True)
+            assert found.range.read(0, found.size_bytes) == b"".join(read.buffers)
+            assert found.end_offset == read.end_offset
+            read.release()
+            found.release()
+    assert found_count > 40
+
+
+async def test_a_range_counts_as_a_read_of_the_store(files):
+    segment = await files.put()
+    found = files.slice(segment, 10)
+    assert files.metrics.operations.of("get_range", "ok").value == 1
+    assert files.metrics.bytes.of("read").value == found.size_bytes
+    found.release()
+
+
+async def test_what_is_cold_small_or_of_too_many_is_left_to_who_reads(files, monkeypatch):
+    segment = await files.put()
+    assert files.slice(segment, 10, file_ranges.MIN_BYTES - 1) is None
+    monkeypatch.setattr(file_ranges, "SENT_MAX_COUNT", 1)
+    first = files.slice(segment, 10)
+    assert files.slice(segment, 10) is None
+    first.release()
+    monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: False)
+    assert files.slice(segment, 10) is None
+
+
+async def test_an_object_that_is_gone_or_cut_off_is_left_to_who_reads(files):
+    segment = await files.put()
+    path = files.store.directory.root + b"/" + segment.kfs_key.encode()
+    os.truncate(path, files.footer.end_position - 1)
+    assert files.slice(segment, 10) is None
+    with pytest.raises(DamagedObject):
+        await files.reader.ranges.read(segment.key, 0, files.footer.end_position)
+    files.ranges.forget(segment.key)
+    os.unlink(path)
+    assert files.slice(segment, 10) is None
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 17, b"\0" * 8 + b"\xff" * 4 + b"\0" * 4 + b"\2"])
+async def test_a_damaged_header_is_left_to_who_reads(files, damage):
+    segment = await files.put()
+    path = files.store.directory.root + b"/" + segment.kfs_key.encode()
+    with open(path, "r+b") as file:
+        file.seek(files.footer.row_start(0))
+        file.write(damage)
+    assert files.slice(segment, 11) is None
+
+
+async def test_a_file_is_opened_once_and_closed_when_its_object_is_to_go(files, monkeypatch):
+    opened = []
+    open_object = Directory.open_object
+    monkeypatch.setattr(Directory, "open_object", lambda self, key: opened.append(key) or open_object(self, key))
+    segment = await files.put()
+    first, second = files.slice(segment, 10), files.slice(segment, 70)
+    assert len(opened) == 1
+    descriptor = first.range.file.descriptor
+    files.ranges.forget(segment.key)
+    first.release()
+    assert os.fstat(descriptor)
+    assert len(second.range.read(0, second.size_bytes)) == second.size_bytes
+    second.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+async def test_no_more_files_than_allowed_stay_open(files, monkeypatch):
+    monkeypatch.setattr(file_ranges, "OPEN_MAX_COUNT", 2)
+    for base_offset in (0, 300, 600):
+        key = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=base_offset)
+        await version_2_objects(key, make_batches(base_offset, 40, value_bytes=5000)).put(files.store)
+        files.footer = await read_footer(files.store, key)
+        files.slice(segment_of(key, files.footer), base_offset).release()
+    assert [key.base_offset for key in files.ranges._open] == [300, 600]

@@ -1,0 +1,399 @@
+"""The log in the bucket: windows, order of acknowledgements, outages, fencing, deletion, and kills at every step."""
+
+import random
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.errors import AccessDenied, Fenced, StorageFailed, StoreUnavailable
+from kafscale.formats.wal_entries import METADATA, WalEntry
+from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.log.wal import s3_wal
+from kafscale.log.wal.local_wal import Round
+from kafscale.log.wal.s3_replay import take_over
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.store.memory import MemoryStore
+from kafscale.store.paths import NumberedKey
+from kafscale.testing.faulty_store import FaultyStore, On
+
+TOPIC = bytes(range(16))
+PUT = "put_if_absent"
+
+
+class Log:
+    """A broker's log of one epoch, and what it has told its owner."""
+
+    def __init__(self, store, *, epoch: int = 0, **settings):
+        self.store = store
+        self.durable: list[int] = []
+        self.groups: list[int] = []
+        self.entries: list[WalEntry] = []
+        self.wal = S3Wal(store=store, namespace="default", epoch=epoch, on_durable=self.on_durable, **settings)
+
+    def on_durable(self, entries):
+        self.entries += entries
+        self.durable += [entry.base_offset for entry in entries]
+        self.groups.append(len(entries))
+
+    def append(self, offset: int, size: int = 100, *, partition: int = 3) -> Round:
+        return self.wal.append(WalEntry(TOPIC, partition, self.wal.epoch, offset, content(offset, size)))
+
+    def append_metadata(self) -> Round:
+        return self.wal.append(WalEntry(bytes(16), -1, self.wal.epoch, 0, b"m", kind=METADATA))
+
+
+def content(offset: int, size: int) -> bytes:
+    return random.Random(offset).randbytes(size)
+
+
+def key(number: int, *, epoch: int = 0) -> str:
+    return NumberedKey(kind="wal", epoch=epoch, number=number).key
+
+
+async def keys(store) -> list[str]:
+    return [info.key async for page in store.list("") for info in page]
+
+
+async def replayed(store, *, epoch: int = 99, kept_until: WalPosition = START) -> list[int]:
+    """What a start of that epoch finds."""
+    found: list[int] = []
+
+    def handle(entry: WalEntry) -> bool:
+        if entry.kind != METADATA:
+            assert bytes(entry.data) == content(entry.base_offset, len(entry.data))
+            found.append(entry.base_offset)
+        return True
+
+    await (await take_over(store, "default", epoch, kept_until=kept_until)).replay(handle)
+    return found
+
+
+async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):
+    log = Log(MemoryStore())
+    await nursery.start(log.wal.run)
+    round = log.append(0)
+    assert (round.done, log.durable) == (False, [])
+    await round.wait()
+    assert round.done
+    (entry,) = log.entries
+    assert (entry.file.name, entry.file.pending_count) == (key(1), 1)
+    assert await log.wal.read(entry.file, [(entry.position, 100)]) == content(0, 100)
+
+
+async def test_the_first_entry_after_idle_does_not_wait_for_the_interval(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 0.02)
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    for offset in range(3):
+        began = trio.current_time()
+        await log.append(offset).wait()
+        assert trio.current_time() - began == pytest.approx(0.02)
+
+
+async def test_what_arrives_while_a_put_is_under_way_shares_the_next(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 0.02)
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    rounds = [log.append(0)]
+    await wait_all_tasks_blocked()
+    rounds += [log.append(offset, partition=offset) for offset in range(1, 50)]
+    await rounds[-1].wait()
+    assert log.groups == [1, 49]
+    assert log.durable == list(range(50))
+
+
+async def test_the_interval_bounds_the_wait_for_a_put_that_is_slow(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 10.0)
+    log = Log(store, interval_seconds=0.25)
+    await nursery.start(log.wal.run)
+    for number in range(4):
+        log.append(number)
+        await trio.sleep(0.1)
+    await trio.sleep(0.1)
+    assert (store.count(PUT), log.wal.statistics().under_way_count) == (2, 2)
+    await trio.sleep(10)
+    assert log.groups == [1, 3]
+
+
+async def test_an_object_goes_as_soon_as_it_is_full(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 1.0)
+    log = Log(store, object_bytes=1000)
+    await nursery.start(log.wal.run)
+    log.append(0)
+    await wait_all_tasks_blocked()
+    rounds = [log.append(offset, 300) for offset in range(1, 5)]
+    await wait_all_tasks_blocked()
+    assert store.count(PUT) == 2
+    await rounds[-1].wait()
+    assert log.groups == [1, 2, 2]
+
+
+async def test_an_entry_larger_than_an_object_has_one_of_its_own(autojump_clock, nursery):
+    log = Log(MemoryStore(), object_bytes=1000)
+    await nursery.start(log.wal.run)
+    await log.append(0, 5000).wait()
+    assert await replayed(log.store) == [0]
+
+
+async def test_only_so_many_are_under_way_at_once(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    gate = store.hold(On(PUT))
+    log = Log(store, object_bytes=100)
+    await nursery.start(log.wal.run)
+    rounds = [log.append(offset) for offset in range(30)]
+    await trio.sleep(10)
+    assert store.count(PUT) == s3_wal.UNDER_WAY_MAX_COUNT
+    gate.open()
+    await rounds[-1].wait()
+    assert log.durable == list(range(30))
+
+
+async def test_objects_are_acknowledged_in_order_however_their_puts_end(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    slow = store.hold(On(PUT, f"*{1:020d}.wal"), after_effect=True)
+    log = Log(store, object_bytes=100)
+    await nursery.start(log.wal.run)
+    rounds = [log.append(offset) for offset in range(4)]
+    await trio.sleep(1)
+    assert (log.durable, [round.done for round in rounds]) == ([], [False] * 4)
+    slow.open()
+    await rounds[3].wait()
+    assert log.durable == [0, 1, 2, 3]
+
+
+async def test_acks_stay_in_order_over_random_latencies_and_failures(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore(), random.Random(5))
+    store.delay(On(PUT), 0.0, jitter_seconds=0.3)
+    store.fail(On(PUT, probability=0.2))
+    store.lose_reply(On(PUT, probability=0.2))
+    log = Log(store, object_bytes=250)
+    await nursery.start(log.wal.run)
+    seen: list[int] = []
+
+    async def wait(offset: int, round: Round) -> None:
+        await round.wait()
+        assert offset in log.durable
+        seen.append(offset)
+
+    for offset in range(200):
+        nursery.start_soon(wait, offset, log.append(offset))
+        await trio.sleep(0.01)
+    await log.wal.settle()
+    await wait_all_tasks_blocked()
+    assert log.durable == list(range(200))
+    assert sorted(seen) == log.durable
+    store.heal()
+    assert await replayed(store) == list(range(200))
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, AccessDenied])
+async def test_produces_wait_out_an_outage_and_nothing_is_lost(autojump_clock, nursery, error):
+    store = FaultyStore(MemoryStore())
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    await log.append(0).wait()
+    store.fail(On(), error)
+    rounds = [log.append(offset) for offset in range(1, 10)]
+    await trio.sleep(3600)
+    assert (log.durable, any(round.done for round in rounds)) == ([0], False)
+    store.heal()
+    await rounds[-1].wait()
+    assert log.durable == list(range(10))
+
+
+async def test_a_put_whose_reply_was_lost_is_found_to_be_ours(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.lose_reply(On(PUT, times=1))
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    await log.append(0).wait()
+    assert (log.durable, store.count(PUT)) == ([0], 2)
+
+
+async def test_metadata_shares_objects_and_is_not_told_to_partitions(autojump_clock, nursery):
+    log = Log(MemoryStore())
+    await nursery.start(log.wal.run)
+    round = log.append_metadata()
+    log.append(0)
+    await round.wait()
+    assert log.durable == [0]
+    assert log.wal.metadata_position == log.wal.durable_position == WalPosition(0, 1)
+    await log.append(1).wait()
+    assert (log.wal.metadata_position, log.wal.durable_position) == (WalPosition(0, 1), WalPosition(0, 2))
+
+
+@pytest.mark.parametrize("partition_count", [1, 100, 1000])
+async def test_puts_do_not_depend_on_the_number_of_partitions(autojump_clock, nursery, partition_count):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 0.05)
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    for step in range(1000):
+        log.append(step, partition=step % partition_count)
+        await trio.sleep(0.001)
+    await log.wal.settle()
+    assert store.count(PUT) == 21
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def run_until_fenced(wal: S3Wal, *, task_status) -> None:
+    with pytest.raises(Fenced, match="epoch 0"):
+        await wal.run(task_status=task_status)
+
+
+async def test_a_fenced_log_acknowledges_nothing_more_and_says_so(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    log = Log(store)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_until_fenced, log.wal)
+        await log.append(0).wait()
+        assert await replayed(store, epoch=1) == [0]
+        round = log.append(1)
+        with pytest.raises(StorageFailed, match="taken over"):
+            await round.wait()
+    assert log.durable == [0]
+    with pytest.raises(StorageFailed):
+        log.append(2)
+    assert await replayed(store, epoch=2) == [0]
+
+
+async def test_a_log_that_is_stopped_fails_whoever_waits(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    store.hold(On(PUT))
+    log = Log(store)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.wal.run)
+        rounds = [log.append(0)]
+        await wait_all_tasks_blocked()
+        rounds.append(log.append(1))
+        nursery.cancel_scope.cancel()
+    for round in rounds:
+        with pytest.raises(StorageFailed):
+            await round.wait()
+
+
+@pytest.mark.parametrize("step", range(0, 60, 3))
+async def test_a_kill_at_any_step_loses_nothing_that_was_acknowledged(autojump_clock, step):
+    store = FaultyStore(MemoryStore(), random.Random(step))
+    store.delay(On(PUT), 0.0, jitter_seconds=0.05)
+    store.delay(On(PUT), 0.0, jitter_seconds=0.05, after_effect=True)
+    log = Log(store, object_bytes=250)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.wal.run)
+
+        async def produce() -> None:
+            for offset in range(100):
+                log.append(offset)
+                await trio.sleep(0.001)
+
+        nursery.start_soon(produce)
+        await trio.sleep(0.003 * step)
+        nursery.cancel_scope.cancel()
+    store.heal()
+    found = await replayed(store)
+    assert found[: len(log.durable)] == log.durable
+    assert found == list(range(len(found)))
+    assert await replayed(store, epoch=100) == found
+
+
+# ---- deletion --------------------------------------------------------------------------------------------------------
+
+
+async def objects(store, count: int, nursery, **settings) -> Log:
+    log = Log(store, **settings)
+    await nursery.start(log.wal.run)
+    for offset in range(count):
+        await log.append(offset).wait()
+    return log
+
+
+async def test_an_object_is_deleted_when_released_and_trimmed_oldest_first(autojump_clock, nursery):
+    store = MemoryStore()
+    log = await objects(store, 4, nursery)
+    first, second, third, _ = [entry.file for entry in log.entries]
+    log.wal.release(first)
+    log.wal.release(third)
+    await wait_all_tasks_blocked()
+    assert len(await keys(store)) == 4  # the metadata in it may be nowhere else
+    log.wal.trim(WalPosition(0, 4))
+    await wait_all_tasks_blocked()
+    assert await keys(store) == [key(2), key(3), key(4)]
+    log.wal.release(second)
+    await wait_all_tasks_blocked()
+    assert await keys(store) == [key(4)]
+
+
+async def test_the_newest_object_stays_so_that_its_successor_can_be_fenced(autojump_clock, nursery):
+    store = MemoryStore()
+    log = await objects(store, 3, nursery)
+    log.wal.trim(WalPosition(0, 3))
+    for entry in log.entries:
+        log.wal.release(entry.file)
+    await wait_all_tasks_blocked()
+    assert await keys(store) == [key(3)]
+    assert await replayed(store, epoch=1, kept_until=WalPosition(0, 3)) == [2]
+    assert await keys(store) == [key(3), key(4)]
+
+
+async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_one(autojump_clock, nursery):
+    """It used to forget the oldest of those that had come in front, which then stayed in the bucket."""
+    bucket = MemoryStore()
+    await objects(bucket, 1, nursery)
+    store = FaultyStore(bucket)
+    earlier = await take_over(bucket, "default", 1, kept_until=START)
+    log = Log(store, epoch=1)
+    await nursery.start(log.wal.run)
+    for _ in range(2):
+        await log.append_metadata().wait()
+    gate = store.hold(On("delete"))
+    log.wal.trim(WalPosition(1, 1))
+    await gate.wait_arrived(1)
+    pending: list[WalEntry] = []
+
+    def handle(entry: WalEntry) -> bool:
+        pending.append(entry)
+        return True
+
+    await log.wal.replay(earlier, handle)
+    gate.open()
+    await wait_all_tasks_blocked()
+    assert key(1) in await keys(bucket)
+    assert key(1, epoch=1) not in await keys(bucket)
+    log.wal.release(pending[0].file)
+    await wait_all_tasks_blocked()
+    assert key(1) not in await keys(bucket)
+    assert log.wal.statistics().object_count == 1
+
+
+async def test_what_a_reader_retains_stays(autojump_clock, nursery):
+    store = MemoryStore()
+    log = await objects(store, 2, nursery)
+    file = log.entries[0].file
+    log.wal.trim(WalPosition(0, 2))
+    log.wal.retain(file)
+    log.wal.release(file)
+    await wait_all_tasks_blocked()
+    assert len(await keys(store)) == 2
+    log.wal.release(file)
+    await wait_all_tasks_blocked()
+    assert len(await keys(store)) == 1
+
+
+async def test_a_deletion_that_fails_is_tried_again_and_none_behind_it_before(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    log = await objects(store, 4, nursery)
+    store.fail(On("delete", times=3))
+    for entry in log.entries[:3]:
+        log.wal.release(entry.file)
+    log.wal.trim(WalPosition(0, 4))
+    await wait_all_tasks_blocked()
+    assert len(await keys(store)) == 4
+    await trio.sleep(200)
+    assert await keys(store) == [key(4)]

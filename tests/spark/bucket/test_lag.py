@@ -1,0 +1,103 @@
+"""How far behind a stream is: counted from the bucket, and told by the listener after each batch."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from kafscale.config import StoreUrl
+from kafscale.spark.bucket.bucket import BucketOptions
+from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
+from kafscale.store.paths import SegmentKey
+from kafscale.testing.segment_objects import make_batches, version_2_objects
+from kafscale.testing.topic_checkpoints import TopicCheckpoints
+
+
+def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:
+    """Three records a batch."""
+    key = SegmentKey(topic="t", topic_id=bytes(16), partition=partition, base_offset=base_offset)
+    version_2_objects(key, make_batches(base_offset, batch_count)).write_to(directory)
+
+
+def catalog(directory: Path) -> Catalog:
+    return Catalog(BucketOptions(url=StoreUrl.parse(f"file:{directory}")).open())
+
+
+def lag(offset: int, end_offset: int, batch_count: int) -> PartitionLag:
+    """Of which the last batches are to be read."""
+    batches = make_batches(end_offset - 3 * batch_count, batch_count)
+    return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=sum(map(len, batches)))
+
+
+def test_what_lies_behind_an_offset_is_counted_in_offsets_and_bytes(tmp_path):
+    put(tmp_path, 0, 3)
+    put(tmp_path, 9, 2)
+    put(tmp_path, 0, 1, partition=1)
+    found = measure(catalog(tmp_path), {("t", 0): 4, ("t", 1): 3, ("t", 7): 0, ("unknown", 0): 1})
+    assert found == {("t", 0): lag(4, 15, 4), ("t", 1): lag(3, 3, 0)}
+    query = QueryLag(query_id="id", query_name=None, batch_id=0, partitions=found)
+    assert (query.records_behind, query.bytes_behind) == (11, lag(4, 15, 4).bytes_behind)
+
+
+def test_what_has_come_since_is_seen(tmp_path):
+    put(tmp_path, 0, 1)
+    made = catalog(tmp_path)
+    assert measure(made, {("t", 0): 3}) == {("t", 0): lag(3, 3, 0)}
+    put(tmp_path, 3, 2)
+    assert measure(made, {("t", 0): 3}) == {("t", 0): lag(3, 9, 2)}
+
+
+def test_deleted_records_are_not_behind_in_bytes(tmp_path):
+    put(tmp_path, 0, 3)
+    checkpoints = TopicCheckpoints(directory=tmp_path)
+    checkpoints.create("t", bytes(16))
+    checkpoints.set_log_start_offset(bytes(16), 0, 6)
+    checkpoints.write()
+    assert measure(catalog(tmp_path), {("t", 0): 0}) == {("t", 0): lag(0, 9, 1)}
+
+
+def test_a_stream_that_is_ahead_of_the_bucket_is_not_behind():
+    assert lag(10, 4, 0).offsets_behind == 0
+
+
+def wait_until(holds) -> None:
+    """Spark tells listeners from a thread of its own."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves sockets open
+def test_a_listener_tells_after_each_batch(spark, tmp_path):
+    from kafscale.spark import LagListener
+
+    bucket = tmp_path / "bucket"
+    put(bucket, 0, 20)
+    put(bucket, 0, 1, partition=1)
+    told: list[QueryLag] = []
+    listener = LagListener(told.append, store=f"file:{bucket}")
+    spark.streams.addListener(listener)
+    source = spark.readStream.format("kafscale").options(
+        store=f"file:{bucket}", subscribe="t", startingOffsets='{"t":{"0":0,"1":3}}', maxOffsetsPerTrigger="30"
+    )
+    query = source.load().writeStream.format("noop").queryName("orders").start()
+    try:
+        query.processAllAvailable()
+        wait_until(lambda: told and not told[-1].records_behind)
+        assert [each.partitions[("t", 0)] for each in told[:2]] == [lag(30, 60, 10), lag(60, 60, 0)]
+        assert told[0].partitions[("t", 1)] == lag(3, 3, 0)
+        assert (told[0].query_name, told[0].query_id, told[0].batch_id) == ("orders", str(query.id), 0)
+        assert listener.lags["orders"] == told[-1]
+        if tuple(map(int, spark.version.split(".")[:2])) >= (4, 2):
+            (source,) = query.recentProgress[0].sources
+            assert json.loads(source.latestOffset) == {"t": {"0": 60, "1": 3}}
+        query.stop()
+        wait_until(lambda: not listener.lags)
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)

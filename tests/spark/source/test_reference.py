@@ -1,0 +1,17 @@
+"""The page of options is the one that the code makes."""
+
+from pathlib import Path
+
+from kafscale.spark.source.options import OPTIONS
+from kafscale.spark.source.reference import HEADINGS, reference
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md"
+
+
+def test_the_page_is_what_the_code_makes():
+    assert PAGE.read_text() == reference()
+
+
+def test_every_option_is_on_it():
+    assert {each.used_in for each in OPTIONS} == HEADINGS.keys()
+    assert all(reference().count(f"| `{each.name}` |") == 1 for each in OPTIONS)

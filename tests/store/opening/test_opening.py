@@ -1,0 +1,67 @@
+import pytest
+
+from kafscale.config import Settings
+from kafscale.metrics import Metrics
+from kafscale.store.memory import MemoryStore
+from kafscale.store.opening.opening import wrap_store
+from kafscale.store.s3.store import S3Settings, S3Store
+from kafscale.store.wrappers.hedging import HedgingStore
+from kafscale.store.wrappers.limited import LimitedStore
+from kafscale.store.wrappers.limiter import WorkClass
+from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
+from kafscale.store.wrappers.multipart import MultipartStore
+from kafscale.store.wrappers.retrying import RetryingStore
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.s3_server import CREDENTIALS
+from kafscale.testing.s3_transport import ServiceTransport
+
+
+def opened(raw, **settings):
+    return wrap_store(raw, Settings(**settings), StoreMetrics.register(Metrics()))
+
+
+def s3_store():
+    settings = S3Settings(bucket="bucket", endpoint="http://s3.test", region="us-east-1")
+    return S3Store(settings, credentials=CREDENTIALS, transport=ServiceTransport())
+
+
+def layers(store):
+    """The wrappers' classes, outermost first."""
+    found = []
+    while hasattr(store, "store"):
+        found.append(type(store))
+        store = store.store
+    return found
+
+
+COMMON = [RetryingStore, LimitedStore, MeteredStore]
+
+
+def test_s3_has_parts_in_every_view_and_hedges_where_produces_wait():
+    views = opened(s3_store()).views
+    assert layers(views.acknowledge) == [MultipartStore, RetryingStore, LimitedStore, HedgingStore, MeteredStore]
+    assert layers(views.fetch) == layers(views.background) == [MultipartStore, *COMMON]
+
+
+@pytest.mark.parametrize(
+    ("raw", "off"), [(MemoryStore, {}), (s3_store, {"s3_hedge_percentile": 0, "s3_multipart_bytes": 0})]
+)
+def test_what_is_off_or_of_no_use_is_left_out(raw, off):
+    views = opened(raw(), **off).views
+    assert layers(views.acknowledge) == layers(views.fetch) == layers(views.background) == COMMON
+
+
+async def test_each_view_works_in_its_class():
+    faulty = FaultyStore(MemoryStore())
+    store = opened(faulty)
+    in_use = []
+
+    async def look(call):
+        in_use.append([work_class for work_class, count in store.limiter.statistics().in_use.items() if count])
+
+    faulty.rule(On(), look)
+    await store.views.acknowledge.put("key", [b"data"])
+    await store.views.fetch.get("key")
+    await store.views.prefetch.get_range("key", 0, 1)
+    await store.views.background.delete(["key"])
+    assert in_use == [[WorkClass.ACKNOWLEDGE], [WorkClass.FETCH], [WorkClass.PREFETCH], [WorkClass.BACKGROUND]]

@@ -1,0 +1,229 @@
+import calendar
+import email.utils
+import time
+
+import attrs
+import httpx
+import pytest
+import trio
+
+from kafscale.errors import AccessDenied, StoreUnavailable
+from kafscale.store.s3.auth import CredentialSource, SigV4Auth
+from kafscale.store.s3.credentials import ContainerProvider, StaticProvider
+from kafscale.store.s3.sigv4 import Credentials
+
+START = 1_800_000_000.0
+
+
+class Agent:
+    """A container's agent that gives credentials for an hour, each with a number; `status` makes it refuse."""
+
+    def __init__(self, life_seconds=3600.0):
+        self.life_seconds = life_seconds
+        self.now = START
+        self.status = 200
+        self.given_count = 0
+        self.delay_seconds = 0.0
+        provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
+        self.source = CredentialSource([provider], httpx.MockTransport(self.handle), clock=lambda: self.now)
+
+    async def handle(self, request):
+        await trio.sleep(self.delay_seconds)
+        if self.status == 0:
+            raise httpx.ConnectError("nobody there")
+        self.given_count += 1
+        body = {
+            "AccessKeyId": f"AKID{self.given_count}",
+            "SecretAccessKey": "S",
+            "Token": "T",
+            "Expiration": email.utils.formatdate(self.now + self.life_seconds),
+        }
+        body["Expiration"] = email.utils.parsedate_to_datetime(body["Expiration"]).isoformat()
+        return httpx.Response(self.status, json=body)
+
+    async def key(self):
+        return (await self.source.get()).access_key_id
+
+
+async def test_credentials_are_kept_and_refreshed_before_they_expire():
+    agent = Agent()
+    assert await agent.key() == await agent.key() == "AKID1"
+    agent.now += 3600 - 601
+    assert await agent.key() == "AKID1"
+    agent.now += 2
+    assert await agent.key() == await agent.key() == "AKID2"
+
+
+async def test_short_lived_credentials_are_not_refreshed_with_every_request():
+    agent = Agent(life_seconds=300)
+    await agent.key()
+    agent.now += 149
+    assert await agent.key() == "AKID1"
+    agent.now += 2
+    assert await agent.key() == "AKID2"
+
+
+async def test_many_requests_share_one_lookup(autojump_clock):
+    agent = Agent()
+    agent.delay_seconds = 1
+    keys = []
+
+    async def ask():
+        keys.append(await agent.key())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(ask)
+    assert keys == ["AKID1"] * 10
+    agent.now += 3500  # due, but still good: who comes second need not wait for it
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await agent.key() == "AKID1"
+    assert keys[-1] == "AKID2"
+
+
+async def test_a_failure_is_shared_too_and_the_next_request_tries_again(autojump_clock):
+    agent = Agent()
+    agent.status, agent.delay_seconds = 403, 1
+    errors = []
+
+    async def ask():
+        with pytest.raises(AccessDenied) as caught:
+            await agent.key()
+        errors.append(str(caught.value))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert agent.given_count == 1
+    assert len(set(errors)) == 1
+    assert len(errors) == 5
+    agent.status = 200
+    assert await agent.key() == "AKID2"
+
+
+async def test_who_waits_takes_over_when_the_one_who_looks_is_cancelled(autojump_clock):
+    agent = Agent()
+    agent.delay_seconds = 10
+    keys = []
+
+    async def ask():
+        keys.append(await agent.key())
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as leaders:
+                leaders.start_soon(agent.key)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+    assert keys == ["AKID1"]
+
+
+async def test_old_credentials_serve_while_a_refresh_fails(caplog):
+    agent = Agent()
+    await agent.key()
+    agent.now += 3100
+    agent.status = 0
+    assert await agent.key() == await agent.key() == "AKID1"
+    assert len(caplog.records) == 1
+    agent.now += 31  # and it is tried again
+    assert await agent.key() == "AKID1"
+    assert len(caplog.records) == 2
+    agent.now += 1000
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        await agent.key()
+    agent.status = 200
+    assert await agent.key() == "AKID2"
+
+
+# --- the auth flow
+
+
+class Store:
+    """An S3 at a time of its own, in seconds since the epoch, that accepts one key (or any) and notes what it saw."""
+
+    def __init__(self, now=START, accepts=None):
+        self.now, self.accepts, self.seen = now, accepts, []
+
+    def handle(self, request):
+        stamp = request.headers["x-amz-date"]
+        key = request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
+        self.seen.append((stamp, key))
+        headers = {"date": email.utils.formatdate(self.now, usegmt=True)}
+        if abs(calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ")) - self.now) > 900:
+            return httpx.Response(403, headers=headers, text="<Error><Code>RequestTimeTooSkewed</Code></Error>")
+        if self.accepts is not None and key != self.accepts:
+            return httpx.Response(400, headers=headers, text="<Error><Code>ExpiredToken</Code></Error>")
+        return httpx.Response(200, headers=headers)
+
+    async def get(self, auth):
+        async with httpx.AsyncClient(transport=httpx.MockTransport(self.handle), auth=auth) as client:
+            return (await client.get("https://bucket.example/key?a=b")).status_code
+
+
+def static_auth():
+    credentials = Credentials(access_key_id="AKID", secret_access_key="S")
+    source = CredentialSource([StaticProvider(credentials)], httpx.MockTransport(lambda request: httpx.Response(500)))
+    return SigV4Auth(source, "us-east-1", clock=lambda: START)
+
+
+async def test_a_request_is_signed_with_what_matters():
+    seen = []
+
+    def handle(request):
+        seen.append(request)
+        return httpx.Response(200)
+
+    agent = Agent()
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        headers = {"range": "bytes=0-1", "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "user-agent": "any"}
+        auth = SigV4Auth(agent.source, "eu-west-1", clock=lambda: START)
+        await client.get("https://bucket.example/k", headers=headers, auth=auth)
+    authorization = seen[0].headers["authorization"]
+    assert authorization.startswith("AWS4-HMAC-SHA256 Credential=AKID1/20270115/eu-west-1/s3/aws4_request, ")
+    assert "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date;x-amz-security-token, " in authorization
+
+
+async def test_the_servers_time_is_used_once_it_has_refused_ours(caplog):
+    store, auth = Store(now=START + 7200), static_auth()
+    assert await store.get(auth) == 200
+    assert [stamp for stamp, _ in store.seen] == ["20270115T080000Z", "20270115T100000Z"]
+    assert "clock" in caplog.text
+    assert await store.get(auth) == 200
+    assert len(store.seen) == 3
+
+
+@pytest.mark.parametrize("headers", [{}, {"date": "today"}, {"date": email.utils.formatdate(START + 100, usegmt=True)}])
+async def test_a_refusal_that_is_not_about_time_is_final(headers):
+    seen = []
+
+    def handle(request):
+        seen.append(request)
+        return httpx.Response(403, headers=headers)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle), auth=static_auth()) as client:
+        assert (await client.get("https://bucket.example/")).status_code == 403
+    assert len(seen) == 1
+
+
+async def test_expired_credentials_are_looked_up_again_once():
+    agent = Agent()
+    store, auth = Store(accepts="AKID2"), SigV4Auth(agent.source, "us-east-1", clock=lambda: START)
+    assert await store.get(auth) == 200
+    assert [key for _, key in store.seen] == ["AKID1", "AKID2"]
+    store.accepts = "AKID9"
+    assert await store.get(auth) == 400
+    assert [key for _, key in store.seen] == ["AKID1", "AKID2", "AKID2", "AKID3"]
+
+
+async def test_a_discarded_credential_is_not_the_one_that_followed():
+    agent = Agent()
+    first = await agent.source.get()
+    agent.source.discard(first)
+    second = await agent.source.get()
+    agent.source.discard(first)
+    assert await agent.source.get() == second
+    assert attrs.asdict(second)["access_key_id"] == "AKID2"
