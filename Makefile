@@ -3,6 +3,7 @@
 #   make serve SERVE_ARGS="--durability segment"     more options for the broker
 #   make test PYTEST_ARGS="tests/wire -x"            fewer tests
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
+#   make fuzz FUZZ_ARGS="--seed 7"                   the same requests again
 #   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds
 
 VENV := .venv
@@ -13,10 +14,12 @@ BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 SEEDS ?= 2000
 FIRST_SEED ?= 1
+FUZZ_SECONDS ?= 180
+FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose has-java has-docker bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose fuzz has-java has-docker bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -47,7 +50,10 @@ test-spark: has-java $(VENV)/installed-spark ## Test Spark's readers and writers
 	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
 
 test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
-	PYTHONHASHSEED=0 $(BIN)/python -m kafscale.testing.simulate $(SEEDS) --first $(FIRST_SEED)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate $(SEEDS) --first $(FIRST_SEED)
+
+fuzz: $(VENV)/installed-dev ## Send a broker requests that are nearly right, for FUZZ_SECONDS=180
+	$(BIN)/python -m tests.devtools.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
@@ -72,19 +78,19 @@ bench: $(VENV)/installed-dev ## Measure produce and consume on this machine
 	$(BIN)/python -m bench.produce
 	$(BIN)/python -m bench.consume
 
-bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes 20 minutes, writes docs/benchmarks
+bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on against off; takes 20 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.claims
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
-bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes docs/benchmarks
+bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)
 
-bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes docs/benchmarks
+bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)
 
-bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes a few minutes, writes docs/benchmarks/profiles
+bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes a few minutes, writes bench/results/profiles
 	$(BIN)/python -m bench.profile $(BENCH_ARGS)
 
 bench-idle: $(VENV)/installed-dev ## Measure a start, and the CPU of a broker that idles with 1,000 partitions; takes 4 minutes

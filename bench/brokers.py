@@ -24,6 +24,7 @@ from kafscale.client.client import connect
 from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.errors import KafkaError
+from tests.devtools.resident import rss_mib
 
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
 TOPIC_SECONDS = 60
@@ -60,10 +61,10 @@ class RunningBroker:
         )
 
     def rss_mib(self) -> float | None:
-        return None if self.pid is None else processes.rss_mib(self.pid)
+        return None if self.pid is None else rss_mib(self.pid)
 
     def samples(self) -> dict[str, float]:
-        """What /metrics says now; nothing for a peer."""
+        """Return what /metrics says now; nothing for a peer."""
         if self.metrics_url is None:
             return {}
         lines = httpx.get(self.metrics_url).raise_for_status().text.splitlines()
@@ -80,7 +81,7 @@ class RunningBroker:
         trio.run(_create_topic, self.address, partitions)
 
     def remove_topic(self) -> None:
-        """What a load has left need not be written to the disk any more."""
+        """Remove the topic, so that what a load has left need not be written to the disk."""
         trio.run(_remove_topic, self.address)
 
 
@@ -149,7 +150,8 @@ class Peer:
 class OwnBroker:
     """`kafscale serve`, started in an empty directory, which is removed with it.
 
-    Or in `data_dir`, which stays. `environ` is set on top of this process's own.
+    Or in `data_dir`, which stays. `environ` is set on top of this process's own. `checkout`: another one than this,
+    whose code runs in the virtual environment that it has.
     """
 
     options: Sequence[str] = ()
@@ -157,6 +159,7 @@ class OwnBroker:
     name: str = OWN_NAME
     data_dir: Path | None = None
     environ: Mapping[str, str] = attrs.field(factory=dict)
+    checkout: Path | None = None
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
@@ -164,11 +167,14 @@ class OwnBroker:
             data_dir = self.data_dir or stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory)
             )
-            command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", str(data_dir), "--log-level", "warning"]
+            python = sys.executable if self.checkout is None else str(self.checkout / ".venv" / "bin" / "python")
+            command = [python, "-m", "kafscale", "serve", "--data-dir", str(data_dir), "--log-level", "warning"]
             addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
             command += [*addresses, *self.options]
             environ = {**os.environ, **self.environ}
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, env=environ, cwd=self.checkout
+            ) as process:
                 try:
                     yield self._when_ready(process)
                 finally:

@@ -56,7 +56,7 @@ def exchanges_per_second(exchange: Exchange, seconds: float) -> float:
 
 
 def _prepare(connection: socket.socket) -> None:
-    """With `cubic`, if there is, whatever the machine has: `bbr` sends by timers, and 1 MiB takes a third longer."""
+    """Use `cubic`, if it is there, whatever the machine has: `bbr` sends by timers, and 1 MiB takes a third longer."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(AttributeError, OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")

@@ -54,7 +54,7 @@ class FetchPoint:
 
     @property
     def loaded(self) -> Point:
-        """How its partitions are filled."""
+        """Return how its partitions are filled."""
         return Point(batch_bytes=self.batch_bytes, in_flight=LOAD_IN_FLIGHT, partitions=self.partitions)
 
 

@@ -26,7 +26,7 @@ class Figures:
     def of(cls, latencies: Sequence[float], *, seconds: float, size_bytes: int, client_cpu_seconds: float) -> Figures:
         """Latencies are in seconds, in any order."""
         ordered = sorted(latencies)
-        p50, p99, p999 = (_percentile(ordered, fraction) * 1000 for fraction in (0.5, 0.99, 0.999))
+        p50, p99, p999 = (percentile(ordered, fraction) * 1000 for fraction in (0.5, 0.99, 0.999))
         return cls(
             requests=len(ordered),
             seconds=seconds,
@@ -38,7 +38,8 @@ class Figures:
         )
 
 
-def _percentile(ordered: Sequence[float], fraction: float) -> float:
+def percentile(ordered: Sequence[float], fraction: float) -> float:
+    """What this fraction of the values, in order, stays below; not a number if there is none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else float("nan")
 
 
@@ -82,7 +83,7 @@ Reading = Callable[[Result], float | None]
 
 
 def median_of(results: Sequence[Result], point: str, broker: str, reading: Reading) -> float | None:
-    """Over the rounds of a point against a broker; None if there is none."""
+    """Return the median over the rounds of a point against a broker; None if there is none."""
     return middle([reading(each) for each in results if (each.point, each.broker) == (point, broker)])
 
 

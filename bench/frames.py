@@ -64,7 +64,7 @@ class ProduceRing:
 
     @classmethod
     def of(cls, point: Point, partitions: Sequence[int]) -> ProduceRing:
-        """For as many requests as the point has in flight, to these partitions in turn."""
+        """Make frames for as many requests as the point has in flight, to these partitions in turn."""
         batch = batch_of(point)
         count = -(-point.in_flight // len(partitions)) * len(partitions)
         frames = bytearray()
@@ -83,7 +83,7 @@ def produce_frame(correlation_id: int, partition: int, batch: bytes) -> bytes:
 
 
 def produce_reply(error_code: int) -> bytes:
-    """What a broker answers to such a request, but for offsets and ids."""
+    """Return what a broker answers to such a request, but for offsets and ids."""
     partition = PartitionProduceResponse(index=0, error_code=error_code)
     response = ProduceResponse(responses=[TopicProduceResponse(name=TOPIC, partition_responses=[partition])])
     return b"".join(response_frame(0, codec.encode(response, PRODUCE_VERSION), flexible_header=True))
@@ -138,7 +138,7 @@ def _fetch_frame(partition: int, offset: int, max_bytes: int) -> bytes:
 
 
 def fetch_reply_head_bytes() -> int:
-    """How many bytes of a reply stand before its records."""
+    """Return how many bytes of a reply stand before its records."""
     topic = FetchableTopicResponse(topic=TOPIC, partitions=[PartitionData(partition_index=0)])
     return sum(map(len, response_frame(0, codec.encode(FetchResponse(responses=[topic]), FETCH_VERSION), False)))
 

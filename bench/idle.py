@@ -20,21 +20,22 @@ from rich.table import Table
 from bench import processes
 from bench.brokers import OwnBroker, RunningBroker
 from bench.figures import middle
+from bench.places import RESULTS
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
 from bench.report import console, machine
 from kafscale import __version__
 from kafscale.config.units import KIB
+from tests.devtools.resident import rss_mib
 
 PARTITIONS = 1000
 SETTLE_SECONDS = 10.0  # of what a step has left to do: the pages of memory, the metadata's checkpoint
 NO_FLUSH = ("--flush-interval", "1d")  # a record waits for its flush for as long as we look
-DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 
 
 @attrs.frozen(kw_only=True)
 class Start:
-    """From the start of the process until it says that it is ready."""
+    """A start: from the start of the process until it says that it is ready."""
 
     ready_seconds: float
     cpu_seconds: float
@@ -53,7 +54,7 @@ class Idle:
 @click.option("--starts", default=5, show_default=True, help="How many starts are measured.")
 @click.option("--seconds", default=60.0, show_default=True, help="How long each state is watched.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the brokers' directories are made.")
-@click.option("--output", type=click.Path(path_type=Path), default=DOCS / "idle.json", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), default=RESULTS / "idle.json", show_default=True)
 @click.argument("broker_options", nargs=-1, type=click.UNPROCESSED)
 def main(*, starts: int, seconds: float, directory: Path | None, output: Path, broker_options: Sequence[str]) -> None:
     """Start brokers, let one idle, and show what that took."""
@@ -66,7 +67,7 @@ def main(*, starts: int, seconds: float, directory: Path | None, output: Path, b
 
 
 def measure_start(broker: OwnBroker) -> Start:
-    """Of a broker on an empty directory, which ends then."""
+    """Measure the start of a broker on an empty directory, and end it."""
     began = time.perf_counter()
     with broker.running() as running:
         ready_seconds = time.perf_counter() - began
@@ -105,7 +106,7 @@ def watch(running: RunningBroker, state: str, seconds: float) -> Idle:
     return Idle(
         state=state,
         cpu_percent=100 * used / (time.perf_counter() - began),
-        rss_mib=processes.rss_mib(running.pid),
+        rss_mib=rss_mib(running.pid),
     )
 
 

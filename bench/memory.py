@@ -21,15 +21,16 @@ import trio
 
 from bench.brokers import RunningBroker
 from bench.claims.claim import Claim, Finding, Variant
-from bench.claims.files import DOCS, Done, save
+from bench.claims.files import Done, save
 from bench.claims.page import write_page
 from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.memory_load import MemoryLoad
+from bench.places import RESULTS
 from bench.s3_process import S3Process, s3_process
 from kafscale.config import Settings, StoreUrl
 from kafscale.config.units import MIB, parse_size
-from kafscale.testing.process import BrokerProcess, broker_process
+from tests.devtools.process import BrokerProcess, broker_process
 
 ALLOWED_MIB = 200.0  # beside what options bound
 POOL_SIZE = "128MiB"
@@ -59,7 +60,7 @@ class Setup:
 
     @classmethod
     def of(cls, connections_count: int, *, seconds: float) -> Setup:
-        """Each kind's share of so many connections."""
+        """Give each kind its share of so many connections."""
         tail_count, backlog_count = 3 * connections_count // 10, connections_count // 10
         return cls(
             seconds=seconds,
@@ -74,7 +75,7 @@ class Setup:
 
     @property
     def bound_mib(self) -> float:
-        """What resident memory may be."""
+        """Return what resident memory may be."""
         return self.bounded_bytes / MIB + ALLOWED_MIB
 
 
@@ -112,7 +113,7 @@ class Outcome:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was lost, and everybody went on."""
+        """Tell whether nothing was lost, and everybody went on."""
         return not self.anomalies and not self.silent_count and self.records_count > 0
 
     def variants(self) -> Sequence[Variant]:
@@ -191,7 +192,7 @@ class Run:
             self.store.resume()
 
     async def _enter(self, phase: str) -> None:
-        """Each phase has one sample at least."""
+        """Enter a phase; each has one sample at least."""
         self.phase = phase
         self.outcome.samples.append(await trio.to_thread.run_sync(self._look))
 
@@ -227,12 +228,12 @@ class Run:
 
 
 def _sum(metrics: Mapping[str, float], name: str) -> float:
-    """Over all labels."""
+    """Sum a metric over all labels."""
     return sum(value for each, value in metrics.items() if each.partition("{")[0] == name)
 
 
 def finding_of(setup: Setup, outcome: Outcome) -> Finding:
-    """As a row of the table, with a plot."""
+    """Return the outcome as a row of the table, with a plot."""
     seconds = [Point(sample.at_seconds, sample.rss_mib) for sample in outcome.samples]
     bound = [Point(each.x, setup.bound_mib) for each in (seconds[0], seconds[-1])]
     told = f"{len(outcome.anomalies)} anomalies: {outcome.anomalies[0]}" if outcome.anomalies else "no produce lost"
@@ -259,8 +260,8 @@ def finding_of(setup: Setup, outcome: Outcome) -> Finding:
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    default=DOCS,
-    help="Where JSON, plot and page go. Default: docs/benchmarks.",
+    default=RESULTS,
+    help="Where JSON, plot and page go. Default: bench/results, and the page to docs/benchmarks.",
 )
 def main(seconds: float, connections: int, directory: Path) -> None:
     """Show that memory is bounded, whatever the store does. Exits with 1 if it is not, or if anything was lost."""

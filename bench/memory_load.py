@@ -15,11 +15,12 @@ from kafscale.client.connection import Connection
 from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 from kafscale.errors import BrokerUnavailable, KafkaError
-from kafscale.testing.history import History
-from kafscale.testing.workload import Connect, IdempotentProducer, Reader, Topic
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.records import batches, parse_header
+from tests.devtools.history import History
+from tests.devtools.workload import Connect, Reader, Topic
+from tests.devtools.workload_producers import IdempotentProducer
 
 TOPIC = "memory"
 PADDING_MAX_BYTES = 16 * KIB
@@ -123,7 +124,7 @@ class BacklogReader:
     number: int
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         index = self.number
         while True:
             index = (index + 1) % self.topic.partition_count

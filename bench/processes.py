@@ -22,7 +22,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def main_thread_cpu_seconds(pid: int) -> float:
-    """As `cpu_seconds`, of the thread that the process began with: a broker's event loop."""
+    """Return what `cpu_seconds` tells, of the thread that the process began with: a broker's event loop."""
     return _cpu_seconds(PROC / str(pid) / "task" / str(pid))
 
 
@@ -32,7 +32,7 @@ def _cpu_seconds(directory: Path) -> float:
 
 
 def descendants_cpu_seconds(pid: int) -> float:
-    """What all processes below this one have used, those that have ended and were waited for among them."""
+    """Return what all processes below this one have used, those that have ended and were waited for among them."""
     fields = {int(path.name): found for path in PROC.glob("[0-9]*") if (found := _stat(path))}
     below = {pid}
     for _ in fields:
@@ -50,22 +50,6 @@ def _stat(path: Path) -> list[str]:
         return (path / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def rss_mib(pid: int) -> float:
-    """Resident memory of the process now."""
-    for line in (PROC / str(pid) / "status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def peak_rss_mib(pid: int) -> float:
-    """The most resident memory that the process has had."""
-    for line in (PROC / str(pid) / "status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def listener_pid(port: int) -> int | None:
@@ -99,7 +83,7 @@ class Stolen:
         return cls(int(fields[8]) / TICKS_PER_SECOND, time.monotonic())
 
     def percent_since(self, before: Stolen) -> float:
-        """Of all that the cores could have done since then."""
+        """Return the share that was stolen of all that the cores could have done since then."""
         could = (self.at_seconds - before.at_seconds) * (os.cpu_count() or 1)
         return round((self.cpu_seconds - before.cpu_seconds) / could * 100, 1)
 

@@ -117,7 +117,7 @@ class _Connection:
         )
 
     def is_over(self, time_is_up: bool) -> bool:
-        """Whether there is nothing more to send, and no reply to come."""
+        """Tell whether there is nothing more to send, and no reply to come."""
         return self.answered_count >= (self.begun_count if time_is_up else self.count)
 
     def begin(self, now: float, began: float) -> None:

@@ -26,13 +26,14 @@ from bench.consume import SOURCE_OPTIONS, FetchPoint, fill
 from bench.fetch_load import run_fetch
 from bench.figures import Figures, Result
 from bench.options import RunOptions, common_options, parsed
+from bench.places import RESULTS
 from bench.points import Point
 from bench.processes import main_thread_cpu_seconds
 from bench.produce_load import ProduceLoad, run_produce
 from bench.runner import Runner
 from bench.stages import OTHER, OTHER_THREADS, STAGES, by_stage, folded
 
-DIRECTORY = Path("docs/benchmarks/profiles")
+DIRECTORY = RESULTS / "profiles"
 SAMPLES_PER_SECOND = 250
 SHOWN_MIN_COUNT = 2  # samples of a stack, to be in the file
 
@@ -46,7 +47,7 @@ class _Load:
 
     @classmethod
     def parse(cls, text: str) -> _Load:
-        """As `bench.produce` or `bench.consume` name a point. Raises ValueError."""
+        """Parse a point as `bench.produce` or `bench.consume` names it. Raises ValueError."""
         if text.partition("/")[0] in SOURCE_OPTIONS:
             return cls(point=FetchPoint.parse(text), run=run_fetch)
         return cls(point=Point.parse(text), run=run_produce)
@@ -142,7 +143,7 @@ class _Sampler:
             raise click.ClickException(f"py-spy failed; it may need root: {errors.decode()}")
 
     def lines(self) -> Sequence[str]:
-        """What it has seen."""
+        """Return what it has seen."""
         with self._directory:
             return self._output.read_text().splitlines()
 

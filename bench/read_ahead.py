@@ -6,6 +6,7 @@ rate, and of the requests that the broker makes. Cold is the first pass after a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import attrs
@@ -21,7 +22,8 @@ from kafscale.store.base import ObjectPart
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import MemoryLog, memory_log
+from kafscale.testing.link import Link
+from tests.devtools.memory_log import MemoryLog, memory_log
 
 DATA_BYTES = 256 * MIB
 SEGMENT_BYTES = 64 * MIB
@@ -35,9 +37,11 @@ CACHE_BYTES = 64 * MIB
 
 @attrs.define(eq=False)
 class FarStore(ForwardingStore):
-    """Each read takes the latency, and as long as its bytes take on a connection of their own."""
+    """Each read takes the latency, and as long as its bytes take on a connection of its own and on the line of all."""
 
     latency_seconds: float = 0.0
+    connection_bytes_per_second: float = CONNECTION_BYTES_PER_SECOND
+    line: Link = attrs.field(factory=lambda: Link(math.inf))
     get_count: int = 0
     read_bytes: int = 0
 
@@ -51,7 +55,8 @@ class FarStore(ForwardingStore):
         self.get_count += 1
         self.read_bytes += len(part.data)
         if self.latency_seconds:
-            await trio.sleep(self.latency_seconds + len(part.data) / CONNECTION_BYTES_PER_SECOND)
+            await trio.sleep(self.latency_seconds + len(part.data) / self.connection_bytes_per_second)
+            await self.line.carry(len(part.data))
         return part
 
 
@@ -64,7 +69,7 @@ async def measure(store: FarStore, disk: MemoryDisk, fetch_bytes: int, window_by
         store.get_count = store.read_bytes = 0
         store.latency_seconds = LATENCY_SECONDS
         began = trio.current_time()
-        fetch_count, fetched_bytes = await _consume(log, fetch_bytes)
+        fetch_count, fetched_bytes = await consume(log, fetch_bytes)
         seconds = trio.current_time() - began
         store.latency_seconds = 0.0
     return {
@@ -80,10 +85,11 @@ async def measure(store: FarStore, disk: MemoryDisk, fetch_bytes: int, window_by
 _SIZES = {"chunk_pool_bytes": 512 * MIB, "wal_segment_bytes": 64 * MIB, "segment_bytes": SEGMENT_BYTES}
 
 
-async def _consume(log: MemoryLog, fetch_bytes: int) -> tuple[int, int]:
+async def consume(log: MemoryLog, fetch_bytes: int, offset: int = 0, end_offset: int | None = None) -> tuple[int, int]:
+    """Fetch one after the other up to the end; how many fetches that were, and of how many bytes."""
     partition = log.partition()
-    offset = fetch_count = fetched_bytes = 0
-    while offset < partition.high_watermark:
+    fetch_count = fetched_bytes = 0
+    while offset < (partition.high_watermark if end_offset is None else end_offset):
         slices = await log.log.reader.read(partition, offset, fetch_bytes)
         assert slices is not None
         fetch_count += 1

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Result, middle
+from bench.places import LOCAL_RESULTS
 from bench.processes import PROC
 from kafscale import __version__
 
-RESULTS = Path(__file__).parent / "results"
 WIDTH = 190  # of a table that does not go to a terminal
 
 
@@ -39,7 +39,7 @@ def show(results: Sequence[Result], title: str) -> None:
 
 
 def headings() -> Sequence[str]:
-    """Of what `rows` gives."""
+    """Return the headings of what `rows` gives."""
     return ["point", "broker", "rounds", *_COLUMNS, "p99 ms, from–to", "requests/s, from–to"]
 
 
@@ -78,12 +78,12 @@ def _cell(value: float | None) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """From the least to the most."""
+    """Tell the spread, from the least to the most."""
     return f"{_cell(min(values))}–{_cell(max(values))}" if len(values) > 1 else "–"
 
 
 def machine() -> dict[str, object]:
-    """What a figure depends on besides the code."""
+    """Return what a figure depends on besides the code."""
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -96,7 +96,9 @@ def machine() -> dict[str, object]:
 
 
 def _congestion_control() -> str:
-    """Of TCP, which decides how fast the loopback is: BBR has it wait by timers, with many connections for long."""
+    """Return the congestion control of TCP, which decides how fast the loopback is: BBR has it wait by timers, with
+    many connections for long.
+    """
     try:
         return (PROC / "sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except FileNotFoundError:
@@ -104,7 +106,9 @@ def _congestion_control() -> str:
 
 
 def _first_value(file: str, field: str) -> str:
-    """Of a file of /proc with lines `field : value`; where there is none, as on some machines, that is said."""
+    """Return the first value in a file of /proc with lines `field : value`; where there is none, as on some machines,
+    that is said.
+    """
     for line in (PROC / file).read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
@@ -112,15 +116,15 @@ def _first_value(file: str, field: str) -> str:
     return "unknown"
 
 
-def save(name: str, results: Sequence[Result], options: Mapping[str, object]) -> Path:
-    """Write every round to a file of its own under `bench/results`."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+def save(name: str, results: Sequence[attrs.AttrsInstance], options: Mapping[str, object]) -> Path:
+    """Write every round to a file of its own under `bench/results/local`."""
+    LOCAL_RESULTS.mkdir(parents=True, exist_ok=True)
+    path = LOCAL_RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     write(path, results, options)
     return path
 
 
-def write(path: Path, results: Sequence[Result], options: Mapping[str, object]) -> None:
+def write(path: Path, results: Sequence[attrs.AttrsInstance], options: Mapping[str, object]) -> None:
     """Every round, and what it was run with and on."""
     content = {
         "version": __version__,

@@ -26,13 +26,15 @@ from rich.table import Table
 
 from bench import processes
 from bench.brokers import OwnBroker
-from bench.report import RESULTS, machine
+from bench.places import LOCAL_RESULTS
+from bench.report import machine
 from kafscale import __version__
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, S3Server
-from kafscale.testing.segment_objects import make_batches, version_2_objects
+from tests.devtools.resident import peak_rss_mib, rss_mib
+from tests.devtools.segment_objects import make_batches, version_2_objects
 
 if TYPE_CHECKING:
     from bench.brokers import RunningBroker
@@ -139,7 +141,7 @@ def _topic_name(topic: int) -> str:
 
 
 async def register_topics(data_dir: Path, shape: Shape) -> None:
-    """As a broker would have them that made this bucket."""
+    """Register topics as the broker that made this bucket would have them."""
     data_dir.mkdir()
     async with SqliteMetadataStore.open(data_dir / "metadata.db") as metadata:
         topics = TopicRegistry(store=metadata, policy=TopicPolicy(topic_max_count=1 << 20, partition_max_count=1 << 20))
@@ -215,8 +217,8 @@ def _measured(running: RunningBroker, store: str, *, checkpoint: bool, ready_sec
         footer_reads=int(samples["kafscale_start_footer_reads"]),
         gets=count("get"),
         lists=count("list"),
-        rss_mib=processes.rss_mib(running.pid),
-        peak_rss_mib=processes.peak_rss_mib(running.pid),
+        rss_mib=rss_mib(running.pid),
+        peak_rss_mib=peak_rss_mib(running.pid),
     )
 
 
@@ -232,8 +234,8 @@ def show(starts: Sequence[Start], shape: Shape) -> None:
 
 
 def save(starts: Sequence[Start]) -> Path:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"restore-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    LOCAL_RESULTS.mkdir(parents=True, exist_ok=True)
+    path = LOCAL_RESULTS / f"restore-{time.strftime('%Y%m%d-%H%M%S')}.json"
     content = {
         "version": __version__,
         "machine": machine(),

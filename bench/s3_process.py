@@ -27,7 +27,7 @@ class S3Process:
 
     @property
     def broker_options(self) -> list[str]:
-        """For `kafscale serve`."""
+        """The options for `kafscale serve`."""
         return ["--store", f"s3://{BUCKET}", "--s3-endpoint", self.endpoint, "--s3-region", "us-east-1"]
 
     @property

@@ -72,7 +72,7 @@ def measure_produce(runner: Runner, name: str, seconds: float) -> Measured:
 
 
 def measure_fetch(runner: Runner, name: str, seconds: float) -> Measured:
-    """From memory, or what has been flushed."""
+    """Measure fetches from memory, or of what has been flushed."""
     point = FetchPoint.parse(name)
     exchange = Exchange(
         request_bytes=FETCH_REQUEST_BYTES, reply_bytes=FETCH_BYTES, in_flight=point.partitions, is_synced=False
@@ -101,7 +101,7 @@ def _beside(name: str, load: Callable[[], Figures], exchange: Exchange, seconds:
 
 
 def table_of(measured: Sequence[Measured], committed: Mapping[str, float]) -> Table:
-    """What was measured, and by how much it differs from what was committed."""
+    """Return what was measured, and by how much it differs from what was committed."""
     table = Table(title="main loads, against a calibration loop")
     table.add_column("load", no_wrap=True)
     for heading in ("requests/s", "MiB/s", "calibration/s", "ratio", "committed", "change"):

@@ -18,19 +18,43 @@ OTHER_THREADS = "other threads: trio's hand-over, the rest"
 STAGES: Mapping[str, tuple[str, ...]] = {
     "receive, cut frames": ("SocketTransport.receive", "FrameReader."),
     "parse and decode": ("PlainProduce", "parse_request_header", "decode", "Dispatcher._decode"),
-    "validate, check against the topic": ("validate", "_walk", "_check", "check_records", "_is_plain", "compute_crc"),
+    "validate, check against the topic": (
+        "validate",
+        "RecordCheck",
+        "_note_",
+        "_validated",
+        "Batch.",
+        "begin_batch",
+        "compute_crc",
+    ),
     "place in the chunk pool": ("Partition.place_nowait", "Partition._lease_chunk", "ChunkPool."),
-    "sequences, offsets, tail, queue for the log": ("ProducerStates.", "Partition.append", "Wal.append", "Tail.append"),
-    "encode the log's entries": ("encode (kafscale/log/wal_format",),
-    "write-ahead log: write and sync": ("DirectWriter.", "RealDisk._write", "_write (kafscale/log/disk", "_unwritten"),
-    "write-ahead log: high watermarks, per group": ("Log.on_durable", "Partition.on_durable", "Wal.", "RealDisk."),
+    "sequences, offsets, tail, queue for the log": (
+        "ProducerStates.",
+        "append_batch",
+        "Partition.append",
+        "Wal.append",
+        "Tail.append",
+    ),
+    "encode the log's entries": ("encode (kafscale/formats/wal_entries",),
+    "write-ahead log: write and sync": (
+        "DirectWriter.",
+        "RealDisk._write",
+        "_write (kafscale/log/wal/disk",
+        "write_all",
+    ),
+    "write-ahead log: high watermarks, per group": (
+        "became_durable (kafscale/log/partition/durable",
+        "Partition.on_durable",
+        "Wal.",
+        "RealDisk.",
+    ),
     "encode the replies": ("encode", "response_frame", "ErrorCounter.", "_Shape."),
     "send": ("SocketTransport.send",),
     "fetch: select from the tail, buffers": ("Tail.select", "coalesce", "Slices.", "Partition.select_tail"),
     "fetch: the rest": ("handle (kafscale/api/fetch", "FetchSession"),
-    "flush: store": ("FileStore.", "Directory.", "_write_all", "_leave_page_cache", "_sync_directory"),
+    "flush: store": ("FileStore.", "Directory.", "_leave_page_cache", "_sync_directory"),
     "flush: the rest": ("Flusher.", "Uploader.", "build_footer", "body_crc", "crc_of"),
-    "reader": ("Connection._re", "Connection._take", "Dispatcher.accept", "append_plain", "begin", "PendingProduce."),
+    "reader": ("Connection._re", "Connection._take", "Dispatcher.accept", "ShortWay.", "begin", "PendingProduce."),
     "writer": ("Connection._write", "Connection._send", "Dispatcher.answer", "Dispatcher.sent", "Histogram."),
 }
 _LINE = re.compile(r":\d+\)$")
@@ -59,7 +83,7 @@ _STARTS = (
 
 
 def by_stage(stacks: Mapping[tuple[str, ...], int], *, event_loop_us: float, threads_us: float) -> dict[str, float]:
-    """What each stage takes of what the event loop, and all other threads together, have taken for a request."""
+    """Return what each stage takes of what the event loop, and all other threads together, have taken for a request."""
     totals: Counter[str] = Counter()
     for stack, count in stacks.items():
         totals[stack[0]] += count

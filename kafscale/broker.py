@@ -30,41 +30,45 @@ import trio
 
 from kafscale.api.calls import Api
 from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.api.gate import Gate
 from kafscale.api.quotas import Quotas
+from kafscale.api.record_checks import RecordChecks
 from kafscale.api.services import Services
 from kafscale.api.table import APIS
-from kafscale.broker_metrics import register_broker_metrics, register_s3_wal_metrics
+from kafscale.broker_metrics import register_group_lag
+from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
+from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
+from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
-from kafscale.cluster.producers import ProducerIds
-from kafscale.cluster.takeover import Lead, take_lead
-from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry
+from kafscale.cluster.producer_ids import ProducerIds
+from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
 from kafscale.config import Address, Durability, Settings
+from kafscale.descriptors import raise_limit
 from kafscale.errors import StartupError, StoreError
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
-from kafscale.log.data_directory import lock_data_directory
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
-from kafscale.log.opening import open_log
+from kafscale.log.opening import open_journal, open_log
 from kafscale.log.other_logs import check_other_logs
 from kafscale.log.rewrite.retention import Retention
+from kafscale.log.wal.data_directory import lock_data_directory, make_private
 from kafscale.log.wal.disk import Disk, RealDisk
-from kafscale.log.wal.local_wal import Wal
-from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.malloc import keep_freed_memory
 from kafscale.metrics import Metrics
-from kafscale.server.admin_http import AdminServer
-from kafscale.server.dispatch import Dispatcher
+from kafscale.server.http.admin import AdminServer
 from kafscale.server.kafka.connection import ConnectionMetrics
+from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor, BoundListener, bind
 from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import guarded
 from kafscale.store.opening.opening import open_store
 from kafscale.store.opening.probe import startup_errors
 from kafscale.store.opening.views import StoreViews
@@ -84,7 +88,7 @@ class StorageParts:
     """What a broker keeps its state in. `views` are those of `store`; without them, all work uses it as it is."""
 
     store: ObjectStore
-    metadata: MetadataStore
+    metadata: LocalMetadataStore
     disk: Disk
     views: StoreViews | None = None
 
@@ -108,7 +112,7 @@ class Broker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients are served: after the start, and before a stop."""
+        """Tell whether clients are served: after the start, and before a stop."""
         return self._not_ready is None
 
     def stop(self) -> None:
@@ -121,14 +125,18 @@ class Broker:
         Raises StartupError, StorageFailed, Fenced.
         """
         with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
+            make_private(directory)
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
-                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log)
-                nursery.start_soon(trio.serve_listeners, server.serve, list(self.admin.sockets))
+                names = _own_names(self.settings)
+                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, names)
+                nursery.start_soon(server.accept, self.admin.sockets)
+                reserve = Reserve(directory / RESERVE_NAME)
+                reserve.release_if_needed()
                 opened = await open_store(self.settings, self.metrics)
                 disk = RealDisk(directory / "wal")
                 try:
-                    async with SqliteMetadataStore.open(directory / "metadata.db") as metadata:
+                    async with SqliteMetadataStore.open(directory / "metadata.db", reserve=reserve) as metadata:
                         await check_same_store(metadata, self.settings)
                         await self._listen()
                         parts = StorageParts(
@@ -153,17 +161,16 @@ class Broker:
         self._not_ready = "restoring"
         with startup_errors():
             lead = await take_lead(self.settings, parts.views or StoreViews.alike(parts.store), parts.metadata)
-        if lead.journal is not None:
-            register_s3_wal_metrics(self.metrics, lead.journal)
+        lead.register(self.metrics)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
-            log = await self._build(lead, parts)
+            log = await self._build(lead, parts.disk)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(log, task_status)
             await self._last_checkpoints(lead, log)
             leading.cancel_scope.cancel()
 
-    async def _build(self, lead: Lead, parts: StorageParts) -> Log:
+    async def _build(self, lead: Lead, disk: Disk) -> Log:
         """All components but those of the network."""
         settings, metadata = self.settings, lead.metadata
         node = await register_node(
@@ -173,32 +180,40 @@ class Broker:
             cluster_id=settings.cluster_id,
             advertised=_advertised(settings, self.listeners),
         )
+        producer_ids = ProducerIds(metadata, lead.epoch)
         log = open_log(
             settings,
-            parts.views or StoreViews.alike(parts.store),
-            parts.disk,
-            leader_epoch=lead.epoch,
+            lead.views,
+            open_journal(settings, disk, lead.journal, self.metrics),
+            broker_epoch=lead.epoch,
             metrics=self.metrics,
-            journal=lead.journal,
             check_lead=lead.check.confirm,
+            check_lead_lately=lead.check.confirm_lately,
+            was_allocated=producer_ids.was_allocated,
         )
         draining = trio.Event()
         client_quotas = ClientQuotas(metadata)
+        quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
         self.services = Services(
             settings=settings,
             metrics=self.metrics,
             draining=draining,
             api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
             node=node,
+            assignment=Assignment(node),
             topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings)),
             groups=GroupCoordinator(metadata, GroupSettings.of(settings), draining=draining),
-            producer_ids=ProducerIds(metadata),
+            producer_ids=producer_ids,
             log=log,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
-            quotas=Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics),
+            quotas=quotas,
+            gate=Gate(quotas=quotas),
+            record_checks=RecordChecks(log.reader.unpacking),
             check_lead=None if settings.durability is Durability.WAL else lead.check.confirm,
         )
+        self.services.groups.state_bytes.register(self.metrics)
+        register_group_lag(self.services)
         return log
 
     async def _restore(self, lead: Lead, log: Log, disk: Disk) -> None:
@@ -208,11 +223,11 @@ class Broker:
         await services.groups.load()
         await services.client_quotas.load()
         for topic in services.topics.all():
-            log.open_topic(_spec(services.topics, topic))
+            log.open_topic(topic_spec(services, topic))
         await log.restore()
-        await log.replay(lead.earlier)
-        await check_other_logs(log, lead.journal, lead.earlier, disk)
-        await services.producer_ids.begin_behind(log.producer_ids())
+        await log.replay()
+        await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
+        await services.producer_ids.begin(log.producer_ids())
 
     def _forget_offsets_of_deleted_topics(self) -> None:
         """A crash may have come between a topic's deletion and that of the offsets that groups had committed to it."""
@@ -234,9 +249,8 @@ class Broker:
     async def _run_storage(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
         services = self.services
         async with trio.open_nursery() as storage:
-            if isinstance(log.wal, Wal):
-                await storage.start(log.wal.prepare_files)
-                await storage.start(log.wal.run)
+            for task in log.journal.tasks:
+                await storage.start(task)
             await storage.start(services.groups.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
@@ -252,12 +266,14 @@ class Broker:
             def delete_topic(topic: Topic) -> None:
                 log.close_topic(topic.name)
                 services.groups.forget_topic(topic.name)
-                buried = BuriedTopic(name=topic.name, topic_id=topic.topic_id)
+                decided = guarded(log.views.background).decided()
+                buried = BuriedTopic(name=topic.name, topic_id=topic.topic_id, decided=decided)
                 topic_deleter.bury(buried, topic.config.file_delete_delay_ms)
 
-            services.topics.on_created = lambda topic: log.open_topic(_spec(services.topics, topic))
-            services.topics.on_changed = lambda topic: log.open_topic(_spec(services.topics, topic))
-            services.topics.on_deleted = delete_topic
+            def open_topic(topic: Topic) -> None:
+                log.open_topic(topic_spec(services, topic))
+
+            services.topics.follow(TopicListener(on_created=open_topic, on_changed=open_topic, on_deleted=delete_topic))
             await self._run_flusher(log, task_status)
             storage.cancel_scope.cancel()
 
@@ -272,7 +288,7 @@ class Broker:
         )
 
     def _topic_deleter(self, log: Log) -> TopicDeleter:
-        """With the topics whose objects were still waiting for their deletion when the broker before this one ended."""
+        """Make the deleter of topics' objects, with those that still waited when the broker before this one ended."""
         deleted = self.services.topics.deleted
         deleter = TopicDeleter(delete_objects=log.delete_objects, is_deleted=lambda topic_id: topic_id in deleted)
         now_ms = time.time_ns() // 1_000_000
@@ -283,7 +299,7 @@ class Broker:
 
     def _orphan_collector(self, log: Log) -> OrphanCollector:
         topics = self.services.topics
-        return OrphanCollector(
+        collector = OrphanCollector(
             store=log.views.background,
             namespace=log.namespace,
             find_partition=log.partition,
@@ -292,10 +308,9 @@ class Broker:
             on_gone=topics.forget_deleted,
             interval_seconds=self.settings.orphan_check_interval_seconds,
             grace_seconds=self.settings.orphan_grace_seconds,
-            deleted_count=self.metrics.counter(
-                "kafscale_orphans_deleted_total", "Segments that nothing referred to and that were deleted."
-            ).of(),
         )
+        collector.register(self.metrics)
+        return collector
 
     async def _run_flusher(self, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
         async with trio.open_nursery() as flusher:
@@ -305,8 +320,7 @@ class Broker:
             flusher.start_soon(log.reader.run)
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
-                if isinstance(log.wal, S3Wal):
-                    await log.wal.settle()
+                await log.journal.settle()
                 await log.flusher.flush_all()
             if last_flush.cancelled_caught:
                 logger.warning("shutting down with %d bytes not in the bucket yet", log.tail_bytes())
@@ -314,14 +328,13 @@ class Broker:
 
     async def _run_connections(self, log: Log, task_status: trio.TaskStatus[Broker]) -> float:
         """Serve until the stop. Returns the time by which everything must be over."""
-        metrics = ConnectionMetrics()
         acceptor = self.acceptor = Acceptor(
             dispatcher=self.make_dispatcher(self.services, APIS),
             pool=log.pool,
             limits=self.settings.limits,
-            metrics=metrics,
+            metrics=ConnectionMetrics(),
         )
-        register_broker_metrics(self.services, acceptor)
+        acceptor.register(self.metrics)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as acceptors:
                 acceptors.start_soon(acceptor.accept, self.listeners, connections)
@@ -340,7 +353,8 @@ class Broker:
 
 
 async def serve(settings: Settings) -> None:
-    """What `kafscale serve` runs: a broker until SIGTERM or SIGINT, and the line on stdout that says it is ready."""
+    """Run a broker until SIGTERM or SIGINT, and print the line that says it is ready: this is `kafscale serve`."""
+    raise_limit()
     broker = Broker(settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
@@ -392,14 +406,17 @@ async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_
 
 @contextmanager
 def _storage_directory(settings: Settings) -> Iterator[Path]:
-    """Where metadata and WAL live. With a store that forgets everything at exit they must not outlive it either."""
+    """Give the directory of metadata and WAL.
+
+    With a store that forgets everything at exit they must not outlive it either.
+    """
     directory = settings.data_dir
     if settings.store.scheme != "memory":
         yield directory
         return
     directory = directory / "memory"
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
+    directory.mkdir(mode=0o700)
     try:
         yield directory
     finally:
@@ -414,7 +431,7 @@ async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
     wanted = f"{url} {settings.s3_endpoint or ''} {settings.namespace}"
     entry = await metadata.get(STORE_KEY)
     if entry is None:
-        await metadata.commit(Transaction(puts={STORE_KEY: encode(wanted)}))
+        await metadata.commit(Transaction(puts={STORE_KEY: encode(wanted)}, essential=True))
     elif (known := decode(str, entry.value)) != wanted:
         raise StartupError(
             f"--data-dir {settings.data_dir} belongs to the store '{known.strip()}', not to '{wanted.strip()}': "
@@ -423,7 +440,7 @@ async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
 
 
 def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[str, Endpoint | None]:
-    """What clients of each listener are told: what was set, else its own address, unless that is a wildcard."""
+    """Return what clients of each listener are told: what was set, else its own address, unless that is a wildcard."""
     ports = {each.name: each.port for each in bound}
     found: dict[str, Endpoint | None] = {
         listener.name: None
@@ -436,11 +453,19 @@ def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[s
     return found
 
 
-def _spec(topics: TopicRegistry, topic: Topic) -> TopicSpec:
+def _own_names(settings: Settings) -> set[str]:
+    """Return the names by which the broker may be reached."""
+    listeners = (*settings.listeners, *settings.advertised_listeners)
+    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
+
+
+def topic_spec(services: Services, topic: Topic) -> TopicSpec:
+    """Make what the log is told of a topic."""
     return TopicSpec(
         name=topic.name,
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         config=topic.config,
-        log_start_offsets=topics.log_start_offsets(topic.topic_id),
+        log_start_offsets=services.topics.log_start_offsets(topic.topic_id),
+        leader_epochs=services.assignment.led_here(topic),
     )

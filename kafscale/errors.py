@@ -8,7 +8,8 @@
     │  └─ FrameTooLarge          a length prefix past the limit, or negative
     ├─ KafkaError                has a Kafka error code; becomes the reply to one request or one partition of it
     │  ├─ CorruptBatch           CORRUPT_MESSAGE: wrong CRC, magic, length, count or offset delta
-    │  └─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
+    │  ├─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
+    │  └─ StorageFull            KAFKA_STORAGE_ERROR: no room on the local disk; nothing was changed, try again
     ├─ StoreError                the object store refused or failed
     │  ├─ NotFound               no such key
     │  ├─ PreconditionFailed     a conditional write lost (412)
@@ -18,12 +19,14 @@
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
+    │     └─ StoreFull           the disk of a store that is a directory has no room
     ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ RegistryError             the schema registry refused or gave no answer; names it and says what to do
     │  └─ UnknownSchema          it answers that it has no such id, subject or version
     ├─ QueryError                a statement of SQL that is wrong, or whose execution failed; says what to do
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
+    ├─ ChangesForgotten          the metadata has changed too much since a revision; who follows it lists it again
     ├─ Fenced                    another broker has taken over what this one owned
     └─ StorageFailed             the local disk failed; the broker must stop
 
@@ -90,6 +93,13 @@ class InvalidRecord(KafkaError):
         self.record_errors = record_errors
 
 
+class StorageFull(KafkaError):
+    """KAFKA_STORAGE_ERROR (56), which clients retry: the local disk has no room. Nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(56, message)
+
+
 class StoreError(KafScaleError):
     """The object store refused or failed."""
 
@@ -130,6 +140,10 @@ class StoreUnavailable(StoreError):
     """No answer, or half of one: whether a write took effect is unknown."""
 
 
+class StoreFull(StoreUnavailable):
+    """The store is a directory, and its disk has no room."""
+
+
 class BrokerUnavailable(KafScaleError):
     """A client got no connection to a broker, lost it, or had no answer in time. The message names the broker."""
 
@@ -152,6 +166,10 @@ class DamagedObject(KafScaleError):
 
 class NewerVersion(DamagedObject):
     """An object is whole, but of a version that this KafScale can't read: of no use here, and no damage."""
+
+
+class ChangesForgotten(KafScaleError):
+    """The changes of the metadata after a revision are not remembered any more: list everything again."""
 
 
 class Fenced(KafScaleError):

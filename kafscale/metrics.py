@@ -3,13 +3,16 @@
 Incrementing is `counter.value += 1` or `histogram.observe(seconds)`: no lock (one event loop) and no lookup by name on
 a hot path; a component keeps the metric objects that it increments. What can be read off a component at scrape time
 (queue lengths, lag) is registered as a callback instead of being kept up to date.
+
+A component makes its own metrics and has a method `register`, which names and exposes them; whoever makes the component
+calls that. So what is measured and what it is called stand side by side, and a test needs no registry.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -19,7 +22,7 @@ LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "o
 
 @attrs.define(eq=False)
 class Counter:
-    """Only grows."""
+    """A number that only grows."""
 
     value: float = 0
 
@@ -121,6 +124,13 @@ class Callback:
 Family = TypeVar("Family", CounterFamily, HistogramFamily, Callback)
 
 
+class Measured(Protocol):
+    """A component with metrics of its own."""
+
+    def register(self, metrics: Metrics) -> None:
+        """Name and expose them; once."""
+
+
 @attrs.define(eq=False)
 class Metrics:
     """All metric families of one broker. Every name begins with `kafscale_` and is unique."""
@@ -141,6 +151,10 @@ class Metrics:
         """Register samples that are read at scrape time; `kind` is `gauge` or `counter`."""
         self._add(Callback(name, help, labels, samples, kind))
 
+    def adopt_counter(self, name: str, help: str, counter: Counter) -> None:
+        """Expose a counter that a component has made for itself."""
+        self._add(CounterFamily(name, help, ())).children[()] = counter
+
     def adopt_histogram(self, name: str, help: str, histogram: Histogram) -> None:
         """Expose a histogram that a component has made for itself."""
         self._add(HistogramFamily(name, help, (), histogram.bounds)).children[()] = histogram
@@ -148,6 +162,16 @@ class Metrics:
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
         """Register one unlabelled value that is read at scrape time."""
         self.callback(name, help, samples=lambda: [((), read())])
+
+    def count(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Register one unlabelled counter that a component keeps as a number of its own, read at scrape time."""
+        self.callback(name, help, samples=lambda: [((), read())], kind="counter")
+
+    def counts(self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """The same with one label; `read` tells the number of each of its values."""
+        self.callback(
+            name, help, label, samples=lambda: [((value,), number) for value, number in read().items()], kind="counter"
+        )
 
     def _add(self, family: Family) -> Family:
         assert family.name.startswith("kafscale_"), family.name

@@ -6,14 +6,16 @@ tries the same examples in each run.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 
 import hypothesis
 import pytest
 
-from kafscale.testing.determinism import seed_scheduler
+from tests.devtools.determinism import seed_scheduler
 
+COLLECTED_AFTER_COUNT = 50_000  # objects, as in a broker that serves; by default collections take a sixth of the time
 DEFAULT_SEED = "0"
 SEED = os.environ.get("TEST_SEED", DEFAULT_SEED)
 
@@ -23,6 +25,31 @@ hypothesis.settings.load_profile("seeded")
 
 def pytest_report_header() -> str:
     return f"TEST_SEED={SEED}"
+
+
+def pytest_configure() -> None:
+    gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 10)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    keep_for_good()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file: what it has left in caches stays, too."""
+    if nextitem is None or nextitem.path != item.path:
+        keep_for_good()
+
+
+def keep_for_good() -> None:
+    """Free what is garbage by now; no later collection looks at what is left, which is modules and tests by far.
+
+    A seeded run of trio begins with a collection, which would take longer than many a run.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,14 +14,13 @@ from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupError, StoreUnavailable
-from kafscale.log.producers import Producer
+from kafscale.formats.producers import Producer
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import MemoryBroker, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.messages.create_topics import (
@@ -40,6 +39,8 @@ from kafscale.wire.messages.offset_commit import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from tests.devtools.memory_broker import MemoryBroker, memory_settings
+from tests.devtools.memory_log import append_nowait
 
 MODES = list(Durability)
 IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]
@@ -233,6 +234,19 @@ async def test_with_wal_a_lost_disk_leaves_what_the_last_checkpoint_and_the_segm
 
 
 @pytest.mark.parametrize("durability", MODES)
+async def test_no_producer_id_is_handed_out_twice_whatever_is_lost(autojump_clock, bucket, durability):
+    """With `wal`, blocks that were reserved after the last checkpoint were reserved again after a lost disk."""
+    ids: list[int] = []
+    for _ in range(3):
+        async with running(Machine(bucket), durability) as broker:
+            ids += [await broker.producer_id() for _ in range(3)]
+            assert all(map(broker.broker.services.producer_ids.was_allocated, ids))
+            assert not broker.broker.services.producer_ids.was_allocated(ids[-1] + 1)
+            await broker.crash()
+    assert len(set(ids)) == 9
+
+
+@pytest.mark.parametrize("durability", MODES)
 async def test_a_crash_that_leaves_the_disk_loses_nothing(autojump_clock, bucket, durability):
     machine = Machine(bucket)
     expected: list[bytes] = []
@@ -262,6 +276,22 @@ async def test_an_orderly_stop_leaves_everything_in_the_bucket(autojump_clock, b
     async with running(Machine(bucket), durability) as second:
         assert await second.values() == [b"a"]
         assert second.committed() == {0: 1}
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_an_orderly_stop_keeps_what_nobody_waits_for(autojump_clock, bucket, durability):
+    """As of a producer with acks=0 that has gone: the connections have ended before its batch is durable."""
+    machine = Machine(bucket, tokens=8)
+    async with running(machine, durability) as first:
+        await first.create()
+        await first.produce(b"a")
+        bucket.delay(On("put_if_absent", "*/wal/*"), 5.0)
+        append_nowait(first.broker.services.log.partition_named(TOPIC, 0), b"b")
+        first.broker.stop()
+        await first.ended.wait()
+    same_disk = machine if durability is Durability.WAL else Machine(bucket)  # in `wal` its log has it, at least
+    async with running(same_disk, durability) as second:
+        assert await second.values() == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("durability", IN_BUCKET)

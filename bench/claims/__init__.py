@@ -3,8 +3,8 @@
     python -m bench.claims              all rows
     python -m bench.claims k1 k2        some
 
-Prints a table with the source's figure beside ours, and writes JSON, plots and the page made of them to
-docs/benchmarks. One module a row, named as the row (`k1.py`), with a `CLAIM`; a module that is there is in the table,
-nothing registers it. Where machines and moments differ, variants alternate in rounds and medians are told; where the
-clock is simulated, the module says so.
+Prints a table with the source's figure beside ours, writes JSON and plots to bench/results, and makes
+docs/benchmarks/README.md of them. One module a row, named as the row (`k1.py`), with a `CLAIM`; a module that is there
+is in the table, nothing registers it. Where machines and moments differ, variants alternate in rounds and medians are
+told; where the clock is simulated, the module says so.
 """

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from bench.claims.claim import known_rows, load
-from bench.claims.files import DOCS, Done, save
+from bench.claims.files import Done, save
 from bench.claims.page import write_page
 from bench.claims.report import show, show_summary
+from bench.places import RESULTS
 
 
 @click.command()
@@ -20,8 +21,8 @@ from bench.claims.report import show, show_summary
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    default=DOCS,
-    help="Where JSON, plots and the page go. Default: docs/benchmarks.",
+    default=RESULTS,
+    help="Where JSON, plots and the page go. Default: bench/results, and the page to docs/benchmarks.",
 )
 def main(rows: tuple[str, ...], directory: Path) -> None:
     """Run the experiments of these ROWS, such as k1; without any, all that this machine has what they need for."""

@@ -17,7 +17,7 @@ from bench.points import TOPIC, Point
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Limits
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
 
 ROUNDS_COUNT = 9
 SYNC_SECONDS = 0.005
@@ -49,7 +49,7 @@ def _named(limit: int) -> str:
 
 
 def measure(depth: int, limit: int) -> dict[str, float]:
-    """How long `depth` requests take that are sent at once."""
+    """Return how long `depth` requests take that are sent at once."""
     seconds = trio.run(_produce, depth, limit)
     return {"ms": 1000 * seconds, "T": seconds / SYNC_SECONDS}
 

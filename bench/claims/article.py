@@ -34,7 +34,7 @@ BROKERS = (KAFKA_DURABLE, OWN, OWN_MEMORY)
 
 @cache
 def results() -> Sequence[Result]:
-    """Of both loads, unthrottled and at the fixed rate; measured once for both rows."""
+    """Return the results of both loads, unthrottled and at the fixed rate; measured once for both rows."""
     brokers: list[Startable] = [kafka_durable(OPTIONS.directory), *own_brokers(OPTIONS)]
     turns = turns_of([UNTHROTTLED, FIXED], [each.name for each in brokers], OPTIONS.rounds)
     with TemporaryDirectory(prefix="kafscale-bench-") as directory:
@@ -50,12 +50,12 @@ def results() -> Sequence[Result]:
 
 
 def mb_per_second(load: str, broker: str) -> float:
-    """In megabytes of 1,000,000, as the article counts them."""
+    """Return the throughput in megabytes of 1,000,000, as the article counts them."""
     return _median(load, broker, lambda each: each.figures.size_bytes / 1e6 / each.figures.seconds)
 
 
 def p99_ms(load: str, broker: str) -> float:
-    """As the tool tells it."""
+    """Return the p99 as the tool tells it."""
     return _median(load, broker, figures.p99_ms)
 
 
@@ -65,7 +65,7 @@ def _median(load: str, broker: str, reading: Reading) -> float:
 
 
 def variants() -> Sequence[Variant]:
-    """Both loads over the three brokers."""
+    """Return the variants: both loads over the three brokers."""
     return [
         Variant(
             name=f"{load.name}, {broker}",

@@ -52,7 +52,7 @@ class Claim:
 
     @property
     def about(self) -> str:
-        """How it is shown: what the row's module says of itself, without the claim."""
+        """Return how it is shown: what the row's module says of itself, without the claim."""
         module = sys.modules[self.run.__module__]
         return " ".join((module.__doc__ or "").partition("\n\n")[2].split())
 
@@ -64,7 +64,7 @@ def known_rows() -> Sequence[str]:
 
 
 def place_of(row: str) -> tuple[str, int]:
-    """By this rows are sorted; what is no row of the table, but shown beside it, comes behind them all."""
+    """Return the key by which rows are sorted; what is shown beside the table, and no row of it, comes last."""
     return (row[0], int(row[1:])) if _ROW_MODULE.fullmatch(row) else ("~", 0)
 
 

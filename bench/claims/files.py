@@ -10,10 +10,9 @@ import attrs
 import cattrs
 
 from bench.claims.claim import Claim, Figure, Finding, place_of
+from bench.places import RESULTS
 from bench.report import machine
 from kafscale import __version__
-
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +59,7 @@ def _make_converter() -> cattrs.Converter:
 _converter = _make_converter()
 
 
-def save(done: Done, directory: Path = DOCS) -> Path:
+def save(done: Done, directory: Path = RESULTS) -> Path:
     """Write both files. Returns the path of the JSON."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"claim-{done.claim.row}.json"
@@ -72,7 +71,7 @@ def save(done: Done, directory: Path = DOCS) -> Path:
     return path
 
 
-def saved(directory: Path = DOCS) -> Sequence[Done]:
-    """What is there, by row."""
+def saved(directory: Path = RESULTS) -> Sequence[Done]:
+    """Return what is there, by row."""
     found = [_converter.structure(json.loads(path.read_text()), Done) for path in directory.glob("claim-*.json")]
     return sorted(found, key=lambda each: place_of(each.claim.row))

@@ -22,8 +22,8 @@ from kafscale.store.opening.opening import wrap_store
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import memory_log, topic_spec
 from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, s3_server_in_thread
+from tests.devtools.memory_log import memory_log, topic_spec
 
 PARTITIONS_COUNT = 1_000
 BATCH_BYTES = 32_000
@@ -79,7 +79,7 @@ def measure(name: str, *, concurrency: int, is_adaptive: bool) -> Variant:
 
 
 def flush_all(load: Load) -> Mapping[str, float]:
-    """What the process with the log has to tell of itself."""
+    """Return what the process with the log has to tell of itself."""
     return trio.run(flush, load)
 
 

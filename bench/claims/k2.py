@@ -14,8 +14,8 @@ import trio.testing
 
 from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.plot import Plot, Point
+from kafscale.buffers import Buffer
 from kafscale.metrics import Metrics
-from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.limited import LimitedStore
@@ -23,7 +23,7 @@ from kafscale.store.wrappers.limiter import StoreLimiter
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.link import Link
-from kafscale.testing.simulated_store import SimulatedStore
+from tests.devtools.simulated_store import SimulatedStore
 
 OBJECT_BYTES = 4_000_000
 LATENCY_SECONDS = 0.015
@@ -76,7 +76,7 @@ def formula(concurrency: int, gbit_per_second: float) -> float:
 
 
 def throughput(concurrency: int, gbit_per_second: float) -> float:
-    """In Gbit/s, with this limit (0: none)."""
+    """Return the throughput in Gbit/s with this limit (0: none)."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     return trio.run(_throughput, concurrency, gbit_per_second, clock=clock)
 

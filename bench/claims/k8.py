@@ -15,13 +15,14 @@ import trio
 
 from bench.claims.claim import Claim, Finding
 from bench.claims.rounds import alternate, quantile
+from kafscale.buffers import Buffer
 from kafscale.config import Durability
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
+from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 
 ROUNDS_COUNT = 3
 LATENCY_SECONDS = 0.015

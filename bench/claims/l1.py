@@ -11,10 +11,11 @@ import trio.testing
 
 from bench.claims.claim import Claim, Finding, Variant
 from kafscale.log.log import Log
+from kafscale.log.partition.durable import became_durable
 from kafscale.log.wal.local_wal import Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import memory_log, topic_spec
+from tests.devtools.memory_log import memory_log, topic_spec
 
 PARTITION_COUNTS = (1, 100, 1_000)
 APPENDS_COUNT = 2_000
@@ -68,8 +69,8 @@ async def _give_each_its_own(log: Log, nursery: trio.Nursery) -> list[MemoryDisk
     disks = []
     for partition in log.partitions.values():
         disks.append(MemoryDisk(sync_seconds=SYNC_SECONDS))
-        wal = Wal(disk=disks[-1], on_durable=log.on_durable, segment_bytes=OWN_FILE_BYTES)
-        partition.wal = partition.journal = wal
+        wal = Wal(disk=disks[-1], on_durable=became_durable, segment_bytes=OWN_FILE_BYTES)
+        partition.journal = wal
         await nursery.start(wal.prepare_files)
         await nursery.start(wal.run)
     return disks

@@ -19,10 +19,10 @@ import trio
 from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.plot import Plot, Point
 from bench.claims.rounds import alternate, quantile
+from kafscale.buffers import Buffer
 from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.wal.disk import RealDisk
-from kafscale.log.wal.local_wal import Round, Wal
-from kafscale.store.base import Buffer
+from kafscale.log.wal.local_wal import LocalRound, Wal
 
 ROUNDS_COUNT = 3
 RUN_SECONDS = 0.8
@@ -77,7 +77,7 @@ def measure(wal_class: type[Wal], window_seconds: float, added_seconds: float) -
 class LoneWal(Wal):
     """Syncs each entry on its own."""
 
-    def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
+    def _fitting(self, round: LocalRound, file: WalFile) -> list[WalEntry]:
         return super()._fitting(round, file)[:1]
 
 
@@ -131,7 +131,7 @@ async def _append(wal: Wal, random: Random) -> None:
 
 
 def _plot(variants: Mapping[str, Sequence[Variant]]) -> Plot:
-    """By disk. 0 has no place on a logarithmic axis: it is a line of its own."""
+    """Plot the variants by disk. 0 has no place on a logarithmic axis: it is a line of its own."""
     series = {}
     windows = WINDOWS_MS[1:]
     for disk, (without, *found) in variants.items():

@@ -21,15 +21,15 @@ import trio
 from bench.claims.claim import Claim, Finding
 from bench.claims.isolation import run_apart
 from bench.claims.rounds import alternate
-from bench.processes import rss_mib
+from kafscale.buffers import Buffer
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.disk import RealDisk
-from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
-from kafscale.testing.memory_log import MemoryLog, batch_of, memory_log, topic_spec
 from kafscale.wire.records import parse_header
+from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.resident import rss_mib
 
 ROUNDS_COUNT = 2
 WARM_UP_SECONDS = 2.0
@@ -137,7 +137,7 @@ async def _produce(log: MemoryLog, index: int, counts: list[int]) -> None:
 
 
 async def _watch(counts: list[int], seconds: float) -> dict[str, float]:
-    """What the process uses from now on."""
+    """Return what the process uses from now on."""
     count_before, bytes_before = len(counts), sum(counts)
     faults_before, cpu_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
     samples = [rss_mib(os.getpid())]

@@ -18,8 +18,8 @@ from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import MemoryLog, memory_log
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
+from tests.devtools.memory_log import MemoryLog, memory_log
 
 BATCHES_COUNT = 64
 VALUE = bytes(64 << 10)
@@ -118,7 +118,7 @@ class _Fetched:
 
 
 async def _fetch(log: MemoryLog, server: S3Server, first: int, end: int) -> _Fetched:
-    """Each batch by a fetch of its own."""
+    """Fetch each batch by a fetch of its own."""
     counters = server.counters
     requests_before, sent_before, returned_bytes = counters.requests.total(), counters.bytes_sent, 0
     for offset in range(first, end):

@@ -1,35 +1,37 @@
-"""docs/benchmarks/README.md, made from the JSON files beside it and from nothing else."""
+"""docs/benchmarks/README.md, made from the JSON files of bench/results and from nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.claims.files import DOCS, Done, saved
+from bench.claims.files import Done, saved
 from bench.claims.report import cells, figure_names
+from bench.places import RESULTS, link, page_directory
 
 _HEAD = """# Benchmarks: what the sources claim, and what is so here
 
 Each row is a behaviour that one of the projects which KafScale learns from claims, with its own figure, and an
 experiment that shows it: the feature on against off, in one run on one machine. `make bench-claims` runs them all and
 writes this page; `python -m bench.claims k1 l2` runs some. `make bench-memory` is the last section. The figures are in
-the JSON files beside the page.
+the JSON files of `bench/results`.
 
 Rows that depend on the machine alternate their variants in rounds, and tell medians. Where the text says that time is
 simulated, the figures are the same everywhere.
 """
 
 
-def write_page(directory: Path = DOCS) -> Path:
-    """Make the page anew."""
-    path = directory / "README.md"
-    path.write_text(render(saved(directory)))
+def write_page(directory: Path = RESULTS) -> Path:
+    """Make the page anew from the results in a directory. Returns its path."""
+    path = page_directory(directory) / "README.md"
+    path.write_text(render(saved(directory), directory))
     return path
 
 
-def render(rows: Sequence[Done]) -> str:
-    """The page as Markdown."""
-    return "\n".join([_HEAD, *_summary(rows), "", *_machines(rows), *(line for done in rows for line in _row(done))])
+def render(rows: Sequence[Done], directory: Path = RESULTS) -> str:
+    """The page as Markdown; the plots that it shows are in `directory`."""
+    sections = (line for done in rows for line in _row(done, directory))
+    return "\n".join([_HEAD, *_summary(rows), "", *_machines(rows), *sections])
 
 
 def _summary(rows: Sequence[Done]) -> Iterator[str]:
@@ -45,7 +47,7 @@ def _summary(rows: Sequence[Done]) -> Iterator[str]:
 
 
 def _machines(rows: Sequence[Done]) -> Iterator[str]:
-    """Where it was run; all on one machine, as a rule."""
+    """Tell where it was run; all on one machine, as a rule."""
     for told in dict.fromkeys(_told(done) for done in rows):
         yield f"Measured on {told}."
         yield ""
@@ -59,7 +61,7 @@ def _told(done: Done) -> str:
     )
 
 
-def _row(done: Done) -> Iterator[str]:
+def _row(done: Done, directory: Path) -> Iterator[str]:
     row, variants = done.claim.row, done.finding.variants
     yield f"## {row.upper()}"
     yield ""
@@ -72,7 +74,8 @@ def _row(done: Done) -> Iterator[str]:
         yield f"| {' | '.join([variant.name, *cells(variant, names)])} |"
     yield ""
     if done.finding.plot is not None:
-        yield f"![{done.finding.plot.title}](claim-{row}.svg)"
+        plot = link(page_directory(directory) / "README.md", directory / f"claim-{row}.svg")
+        yield f"![{done.finding.plot.title}]({plot})"
         yield ""
     load = done.machine["load_average"]
     assert isinstance(load, list)

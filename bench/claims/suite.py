@@ -34,7 +34,7 @@ class Suite:
         return self.cases_count > 0 and not self.failed_count
 
     def finding(self, ours: str) -> Finding:
-        """As a row's finding; what failed is said first."""
+        """Return the suite's outcome as a row's finding; what failed is said first."""
         failed = f"{self.failed_count} of {self.cases_count} cases FAILED; " if self.failed_count else ""
         return Finding(ours=failed + ours, is_shown=self.is_passed, variants=self.variants)
 

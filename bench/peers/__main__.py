@@ -18,17 +18,19 @@ import click
 
 from bench.brokers import Startable
 from bench.options import RunOptions, common_options
+from bench.peers.before import show_beside_before, with_before
 from bench.peers.journal import FILE_NAME, Journal
 from bench.peers.kafka import find_java
 from bench.peers.load import Load
 from bench.peers.loads import all_loads
 from bench.peers.names import DISK, ENDPOINT
-from bench.peers.page import DOCS, show_targets, write_page
+from bench.peers.page import show_targets, write_page
 from bench.peers.plan import missing, pairs_of, turns_of
 from bench.peers.run import PeersRun
 from bench.peers.startables import all_startables
 from bench.peers.targets import TARGETS
-from bench.report import RESULTS, show
+from bench.places import LOCAL_RESULTS, RESULTS
+from bench.report import show
 
 
 @click.command()
@@ -46,7 +48,13 @@ from bench.report import RESULTS, show
     metavar="PERCENT",
     help="Measure again, twice at most, what the machine's host took more of the cores from.",
 )
-@click.option("--docs", is_flag=True, help="Write to docs/benchmarks, and not to bench/results.")
+@click.option(
+    "--before",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    metavar="CHECKOUT",
+    help="Another checkout, with a .venv, whose broker takes turns with this one's.",
+)
+@click.option("--docs", is_flag=True, help="Write to bench/results and docs/benchmarks, not to bench/results/local.")
 @common_options
 def main(
     *,
@@ -57,24 +65,26 @@ def main(
     page_only: bool,
     docs: bool,
     steal_max_percent: float | None,
+    before: Path | None,
     options: RunOptions,
 ) -> None:
     """Alternate each load between the brokers, and show medians, spread, and what must be reached."""
-    directory = DOCS if docs else RESULTS
+    directory = RESULTS if docs else LOCAL_RESULTS
     journal = _journal(directory / FILE_NAME, goes_on=resume or page_only)
     if not page_only:
         _check_ready(journal)
         run = PeersRun(
             options=options,
-            startables=_startables(names, options),
+            startables=_startables(names, options, before),
             journal=journal,
             steal_max_percent=steal_max_percent,
         )
-        pairs = pairs_of(TARGETS, all_loads()) if rows else None
+        pairs = with_before(pairs_of(TARGETS, all_loads())) if rows else None
         turns = turns_of(_chosen(all_loads(), wanted), [*run.startables, DISK], options.rounds, pairs)
         run.take(missing(turns, journal.done))
     show(journal.findings.results, "peers: medians of the rounds")
     show_targets(journal.findings.results)
+    show_beside_before(journal.findings.results)
     click.echo(write_page(journal.findings, directory))
 
 
@@ -100,12 +110,12 @@ def _check_ready(journal: Journal) -> None:
     signal.signal(signal.SIGTERM, _end)
 
 
-def _startables(names: Sequence[str], options: RunOptions) -> Mapping[str, Startable]:
-    return {each.name: each for each in all_startables(options) if not names or each.name in (*names, ENDPOINT)}
+def _startables(names: Sequence[str], options: RunOptions, before: Path | None) -> Mapping[str, Startable]:
+    return {each.name: each for each in all_startables(options, before) if not names or each.name in (*names, ENDPOINT)}
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    """So that brokers are ended with the run."""
+    """End by an exception, so that brokers are ended with the run."""
     sys.exit(128 + number)
 
 

@@ -18,7 +18,6 @@ from bench.brokers import RunningBroker
 from bench.peers.names import ENDPOINT
 from bench.points import TOPIC
 from kafscale.config import Address
-from kafscale.testing.scripted_broker import ScriptedBroker
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.metadata import (
     MetadataRequest,
@@ -33,6 +32,7 @@ from kafscale.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.devtools.scripted_broker import ScriptedBroker
 
 PARTITION_COUNT = 16
 SIZE_BYTES = 4

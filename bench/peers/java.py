@@ -36,7 +36,7 @@ class ProducerSetting:
 
 @attrs.frozen(kw_only=True)
 class JavaProduceLoad:
-    """So many records."""
+    """A load that sends so many records."""
 
     address: Address
     setting: ProducerSetting
@@ -90,7 +90,7 @@ class JavaConsumeLoad:
 
 
 def run_java_consume(load: JavaConsumeLoad) -> Figures:
-    """What the tool says of its fetching alone: the join of its group is not counted."""
+    """Return what the tool says of its fetching alone: the join of its group is not counted."""
     cpu_began = _children_cpu_seconds()
     output = _run(
         "org.apache.kafka.tools.ConsumerPerformance",

@@ -34,7 +34,7 @@ def record_size(record_bytes: int) -> str:
 
 
 def java_produce(record_bytes: int, batch_bytes: int, partitions: int) -> Load:
-    """With the producer's defaults but for `batch.size`, as fast as it goes."""
+    """Make the load with the producer's defaults but for `batch.size`, as fast as it goes."""
     setting = ProducerSetting(record_bytes=record_bytes, properties=(f"batch.size={batch_bytes}",))
     return _load(java_name(record_bytes, batch_bytes, partitions), partitions, setting)
 
@@ -48,7 +48,7 @@ def article(*, records_per_second: float = math.inf) -> Load:
 
 
 def article_share() -> Load:
-    """At a share of what Kafka reaches in it with an fsync for every batch."""
+    """Make the load at a share of what Kafka reaches in it with an fsync for every batch."""
     name = f"{ARTICLE} {ARTICLE_SHARE:.0%}"
 
     def task(context: Context) -> Task | None:

@@ -72,7 +72,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """What is in the file. Raises FileNotFoundError."""
+        """Return what is in the file. Raises FileNotFoundError."""
         return cls(path, _converter.structure(json.loads(path.read_text()), Findings))
 
     @property
@@ -84,7 +84,7 @@ class Journal:
         return {(each.point, each.broker, each.round) for each in self.findings.results}
 
     def begin_part(self, options: RunOptions) -> None:
-        """From here on it is measured with these options."""
+        """Note that from here on it is measured with these options."""
         part = Part(
             began=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             version=__version__,
@@ -112,7 +112,7 @@ class Journal:
         self.findings.failures = [each for each in self.findings.failures if each.key != key]
 
     def _write(self) -> None:
-        """In one step, so that a cut run leaves the file as it was or as it should be."""
+        """Write the file in one step, so that a cut run leaves the file as it was or as it should be."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(_converter.unstructure(self.findings), indent=1) + "\n")
@@ -120,7 +120,7 @@ class Journal:
 
 
 def _machine() -> dict[str, Any]:
-    """What does not change while a run goes on."""
+    """Return what does not change while a run goes on."""
     return {name: value for name, value in machine().items() if name != "load_average"}
 
 

@@ -30,7 +30,7 @@ DEFAULT: Mapping[str, str] = {}
 
 
 def find_java() -> str | None:
-    """What is missing to run Kafka; None if nothing is."""
+    """Return what is missing to run Kafka; None if nothing is."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     return f"{' and '.join(missing)} not on the PATH; Apache Kafka needs Java 17 and Maven" if missing else None
 
@@ -48,7 +48,7 @@ def class_path() -> str:
 
 
 def java_command(*arguments: str, flags: tuple[str, ...] = ()) -> list[str]:
-    """How to run a class of Kafka's."""
+    """Return how to run a class of Kafka's."""
     return ["java", *flags, QUIET, "-cp", class_path(), *arguments]
 
 

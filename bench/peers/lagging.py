@@ -26,7 +26,7 @@ class LaggingLoad:
 
 
 def run_lagging(load: LaggingLoad) -> Figures:
-    """What the producer saw; the consumer has a process of its own. Raises RuntimeError if that one ends."""
+    """Return what the producer saw; the consumer has a process of its own. Raises RuntimeError if that one ends."""
     with _beside(partial(run_fetch, attrs.evolve(load.lagging, seconds=load.seconds + LONGER_SECONDS))):
         return run_produce(attrs.evolve(load.live, seconds=load.seconds))
 

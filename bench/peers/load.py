@@ -10,7 +10,7 @@ import attrs
 from bench.brokers import RunningBroker, Startable
 from bench.figures import Figures, Reading, Result, median_of
 from bench.options import RunOptions
-from bench.peers.names import NO_BROKERS
+from bench.peers.names import BEFORE, NO_BROKERS, OWN
 from bench.runner import Runner
 
 TOPIC_SECONDS = 4.0  # to make a topic, to have what was written on the disk, and to remove it; guessed for estimates
@@ -44,7 +44,7 @@ class Context:
         )
 
     def median(self, load: str, broker: str, reading: Reading) -> float | None:
-        """Of what is known by now; None if that is nothing."""
+        """Return the median of what is known by now; None if that is nothing."""
         return median_of(self.results, load, broker, reading)
 
 
@@ -73,9 +73,9 @@ class Load:
 
     def is_for(self, broker: str) -> bool:
         if self.only_at:
-            return broker in self.only_at
+            return broker in self.only_at or (broker == BEFORE and OWN in self.only_at)
         return broker not in NO_BROKERS or broker in self.also_at
 
     def estimated_seconds(self, options: RunOptions) -> float:
-        """How long it takes, about."""
+        """Return how long it takes, about."""
         return options.seconds * self.times + options.warm_up_seconds + self.extra_seconds

@@ -70,7 +70,7 @@ def all_loads() -> Sequence[Load]:
 
 
 def produce_name(point: Point, rate: str = "") -> str:
-    """Of the load with our own generator."""
+    """Return the name of the load with our own generator."""
     return f"produce {point}{' at ' if rate else ''}{rate}"
 
 
@@ -181,7 +181,7 @@ def _java_consume(source: str) -> Load:
 
 
 def _end_to_end(share: float) -> Load:
-    """At a share of what each broker itself reaches."""
+    """Make the load at a share of what each broker itself reaches."""
     most_load = produce_name(MIDDLE_BATCHES)
 
     def task(context: Context) -> Task | None:

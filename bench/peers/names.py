@@ -3,9 +3,12 @@
 OWN = "kafscale"
 OWN_MEMORY = "kafscale-memory"
 OWN_MINIO = "kafscale-minio"
+BEFORE = "kafscale-before"  # another checkout, with `--before`
+BEFORE_MEMORY = "kafscale-before-memory"
 KAFKA_DURABLE = "kafka-durable"
 KAFKA_DEFAULT = "kafka-default"
 ENDPOINT = "only-answers"  # what a client can reach at most
 DISK = "disk"  # what it takes when all is synced, with nobody else
 
 NO_BROKERS = (ENDPOINT, DISK)
+BEFORE_OF = {OWN: BEFORE, OWN_MEMORY: BEFORE_MEMORY}

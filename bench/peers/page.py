@@ -15,18 +15,18 @@ from bench.peers.journal import Findings, Part
 from bench.peers.loads import DISK_ALONE, SHARES, end_to_end_name, produce_name
 from bench.peers.names import DISK, NO_BROKERS
 from bench.peers.targets import HEADINGS, Target, TargetRow, target_rows
+from bench.places import RESULTS, link, page_directory
 from bench.points import LARGE_BATCH_BYTES
 from bench.points import Point as ProducePoint
 from bench.report import console, headings, rows
 from kafscale.config.units import KIB
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 BATCH_SIZES = (KIB, 16 * KIB, LARGE_BATCH_BYTES)
 
 _HEAD = """# KafScale beside Apache Kafka
 
 One run on one machine. In each round the brokers take turns under each load, with an empty topic. `make bench-peers`
-runs them and writes this page from `peers.json`. Figures are the medians of the rounds.
+runs them and writes this page from `bench/results/peers.json`. Figures are the medians of the rounds.
 
 - **Brokers.** `kafka-durable` has `log.flush.interval.messages=1`, and syncs each batch before it acknowledges it, as
   KafScale always does; `kafka-default` leaves that to the kernel. The bucket of `kafscale` is a directory on the same
@@ -46,7 +46,7 @@ runs them and writes this page from `peers.json`. Figures are the medians of the
 
 
 def show_targets(results: Sequence[Result]) -> None:
-    """What must be reached, on the terminal."""
+    """Show what must be reached, on the terminal."""
     table = Table(title="what must be reached")
     for heading in HEADINGS:
         table.add_column(heading, overflow="fold")
@@ -55,14 +55,14 @@ def show_targets(results: Sequence[Result]) -> None:
     console().print(table)
 
 
-def write_page(findings: Findings, directory: Path = DOCS) -> Path:
-    """Write the page and the plots that there is something for; returns the path of the page."""
+def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
+    """Write the plots that there is something for to `directory`, and the page; returns the path of the page."""
     plots = {"peers.svg": ratios_plot(target_rows(findings.results)).svg()}
     plots |= {name: plot.svg() for name, plot in _line_plots(findings.results).items()}
     for name, svg in plots.items():
         (directory / name).write_text(svg)
-    path = directory / "peers.md"
-    path.write_text("\n".join(_lines(findings, list(plots))))
+    path = page_directory(directory) / "peers.md"
+    path.write_text("\n".join(_lines(findings, [link(path, directory / name) for name in plots])))
     return path
 
 
@@ -117,7 +117,7 @@ def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str
 
 
 def ratios_plot(targets: Sequence[TargetRow]) -> Bars:
-    """How much better KafScale is, a bar for each target."""
+    """Return how much better KafScale is, a bar for each target."""
     return Bars(
         title="times as good as the peer",
         bars=[Bar(_bar_label(row.target), row.goodness, row.is_reached) for row in targets],
@@ -132,7 +132,7 @@ def _bar_label(target: Target) -> str:
 
 
 def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:
-    """Those for which there are lines: a broker that was measured at all points of one."""
+    """Return the plots for which there are lines: a broker that was measured at all points of one."""
     plots = {
         "peers-produce.svg": Plot(
             title="produced to 16 partitions with 64 requests in flight",

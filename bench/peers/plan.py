@@ -44,7 +44,7 @@ def turns_of(
 
 
 def missing(turns: Sequence[Turn], done: Collection[Key]) -> Sequence[Turn]:
-    """What is left to do of a run that was cut."""
+    """Return what is left to do of a run that was cut."""
     return [turn for turn in turns if turn.key not in done]
 
 
@@ -62,5 +62,5 @@ def _shared(load: Load, broker: str) -> Iterator[tuple[str, str]]:
 
 
 def estimated_seconds(turns: Sequence[Turn], options: RunOptions) -> float:
-    """How long these take, about."""
+    """Return how long these take, about."""
     return sum(turn.load.estimated_seconds(options) for turn in turns)

@@ -45,7 +45,7 @@ class RunningBrokers:
     _running: dict[tuple[str, tuple[str, ...]], tuple[ExitStack, RunningBroker]] = attrs.field(factory=dict, init=False)
 
     def get(self, startable: Startable, serve_options: Sequence[str]) -> RunningBroker:
-        """Of a peer there is only one."""
+        """Return a running broker; of a peer there is only one."""
         if serve_options and isinstance(startable, OwnBroker):
             startable = attrs.evolve(startable, options=[*startable.options, *serve_options])
         key = startable.name, tuple(serve_options) if isinstance(startable, OwnBroker) else ()
@@ -90,7 +90,9 @@ class PeersRun:
                         self._take(turn, brokers)
 
     def _left(self, turns: Sequence[Turn], number: int) -> str:
-        """As estimated, corrected by how long it took until now; in the beginning that says little."""
+        """Tell how much is left: as estimated, corrected by how long it took until now; in the beginning that says
+        little.
+        """
         left, done = (estimated_seconds(part, self.options) for part in (turns[number:], turns[:number]))
         taken = time.monotonic() - self._began
         return _minutes(left * (taken + TRUSTED_SECONDS) / (done + TRUSTED_SECONDS))
@@ -112,7 +114,10 @@ class PeersRun:
         click.echo(f"  {_told(result)}", err=True)
 
     def _measure_calmly(self, turn: Turn, brokers: RunningBrokers) -> Result | None:
-        """What decides whether it is measured again is the host's part alone, never the result."""
+        """Measure a turn, and again if it was disturbed.
+
+        What decides that is the host's part alone, never the result.
+        """
         if (limit := self.steal_max_percent) is None:
             return self._measure(turn, brokers)
         calmest: Result | None = None
@@ -161,7 +166,7 @@ def _steal(result: Result) -> float:
 
 
 def _wait_for_calm(steal_max_percent: float) -> None:
-    """For as long as it may take; then it is measured anyhow."""
+    """Wait for the machine to be calm, for as long as that may take; then it is measured anyhow."""
     give_up = time.monotonic() + CALM_WITHIN_SECONDS
     steal_percent = math.inf
     while steal_percent > steal_max_percent and time.monotonic() < give_up:
@@ -171,7 +176,7 @@ def _wait_for_calm(steal_max_percent: float) -> None:
 
 
 def _let_disk_rest(running: RunningBroker) -> None:
-    """So that no broker pays for what another one, or its own warm-up, has written."""
+    """Let the disk rest, so that no broker pays for what another one, or its own warm-up, has written."""
     running.flush()
     os.sync()
 

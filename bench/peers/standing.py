@@ -41,6 +41,6 @@ class IdleLoad:
 
 
 def run_idle(load: IdleLoad) -> Figures:
-    """What it costs is seen at the broker."""
+    """Wait; what it costs is seen at the broker."""
     time.sleep(load.seconds)
     return Figures.of([], seconds=load.seconds, size_bytes=0, client_cpu_seconds=0.0)

@@ -14,16 +14,16 @@ from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.options import RunOptions
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
-from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
-from kafscale.testing.s3_processes import minio_server
+from bench.peers.names import BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
+from tests.devtools.s3_processes import minio_server
 
 MEMORY_STORE = ("--store", "memory:4GiB")
 SERVE_OPTIONS = ("--segment-delete-delay", "1s")  # as Kafka's here, or the topics of earlier loads would fill the disk
 
 
-def all_startables(options: RunOptions) -> Iterator[Startable]:
+def all_startables(options: RunOptions, before: Path | None = None) -> Iterator[Startable]:
     """All brokers, and the endpoint. What is not to be had is left out, and that is said."""
-    yield from own_brokers(options)
+    yield from own_brokers(options, before)
     if shutil.which("minio"):
         yield _own(OWN_MINIO, (), options, MinioBackedBroker)
     else:
@@ -34,9 +34,14 @@ def all_startables(options: RunOptions) -> Iterator[Startable]:
     yield Endpoint()
 
 
-def own_brokers(options: RunOptions) -> Sequence[OwnBroker]:
-    """With a directory as the bucket, and with a bucket in memory."""
-    return [_own(OWN, (), options), _own(OWN_MEMORY, MEMORY_STORE, options)]
+def own_brokers(options: RunOptions, before: Path | None = None) -> Sequence[OwnBroker]:
+    """Return our brokers: with a directory as the bucket, and with a bucket in memory; and both of `before`, another
+    checkout.
+    """
+    own = [_own(OWN, (), options), _own(OWN_MEMORY, MEMORY_STORE, options)]
+    if before is None:
+        return own
+    return [*own, *(attrs.evolve(each, name=BEFORE_OF[each.name], checkout=before) for each in own)]
 
 
 def kafka_durable(directory: Path | None) -> KafkaBroker:
@@ -51,7 +56,7 @@ def _own(name: str, store: Sequence[str], options: RunOptions, kind: type[OwnBro
 
 @attrs.frozen(kw_only=True)
 class MinioBackedBroker(OwnBroker):
-    """With a MinIO of its own, which runs as long as it does."""
+    """A broker with a MinIO of its own, which runs as long as it does."""
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:

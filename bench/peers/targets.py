@@ -67,7 +67,7 @@ class Target:
         return [(self.load, self.broker), *([(self.load, self.peer)] if self.peer else []), *disk]
 
     def row(self, results: Sequence[Result]) -> TargetRow | None:
-        """From the medians; None if its load was not run."""
+        """Return the row made of the medians; None if its load was not run."""
         ours = median_of(results, self.load, self.broker, self.reading)
         theirs = median_of(results, self.load, self.peer, self.reading) if self.peer else None
         if ours is None or (self.peer and theirs is None):
@@ -99,12 +99,12 @@ class TargetRow:
 
     @property
     def goodness(self) -> float:
-        """How many times as good as the peer, or as what is wanted where there is none."""
+        """Return how many times as good as the peer, or as what is wanted where there is none."""
         beside = self.ratio if self.theirs is not None else self.ratio / self.target.factor
         return 1 / beside if beside and self.target.wanted == AT_MOST else beside
 
     def cells(self) -> Sequence[str]:
-        """As text, under `HEADINGS`."""
+        """Return the row as text, under `HEADINGS`."""
         target = self.target
         times = "" if target.peer is None else "x"
         wanted = f"{target.wanted} {target.factor:.2g}{times}"

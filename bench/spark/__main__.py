@@ -1,7 +1,7 @@
 """`python -m bench.spark`: Spark on the bucket of a broker, beside Spark's Kafka source on the same records.
 
-Both brokers run during the whole run. What was measured of a shape is kept under bench/results until the run has ended,
-so that a run that was broken off goes on with `--resume`.
+Both brokers run during the whole run. What was measured of a shape is kept under bench/results/local until the run has
+ended, so that a run that was broken off goes on with `--resume`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import click
 
 from bench.brokers import OwnBroker
 from bench.peers.kafka import DEFAULT, KafkaBroker, find_java
-from bench.report import RESULTS, console
+from bench.places import LOCAL_RESULTS
+from bench.report import console
 from bench.spark.costs import measure_costs, measure_plan
 from bench.spark.data import Shape, fill
 from bench.spark.decoder import measure_decoder
@@ -26,7 +27,7 @@ from bench.spark.rounds import Contest
 from bench.spark.session import Spark, running_spark
 from bench.spark.sources import KAFKA, QUERIES, BucketSource, KafkaSource, Query
 from bench.spark.tables import Outcome, Table, decoder, read_bytes, speed, times
-from kafscale.testing.s3_processes import minio_server
+from tests.devtools.s3_processes import minio_server
 
 ROWS_100 = 2_000_000
 ROWS_SHARE_1024 = 3  # a topic of 1 KiB values has a third of the rows
@@ -48,7 +49,7 @@ SECONDS_PER_MILLION_ROWS = 5.0  # of a query on one source, on two cores: for th
 @click.option("--bucket", type=click.Choice([DIRECTORY, MINIO]), default=DIRECTORY, show_default=True)
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the brokers' directories are made.")
 @click.option("--resume", is_flag=True, help="Take what an earlier run has left of shapes that it had done.")
-@click.option("--docs/--no-docs", default=False, help="Write docs/benchmarks/spark.md, .json and .svg.")
+@click.option("--docs/--no-docs", default=False, help="Write docs/benchmarks/spark.md, JSON and plot to bench/results.")
 def main(
     *,
     rows: int,
@@ -165,8 +166,8 @@ def _part_path(shape: Shape) -> Path:
 
 
 def _results() -> Path:
-    RESULTS.mkdir(exist_ok=True)
-    return RESULTS
+    LOCAL_RESULTS.mkdir(parents=True, exist_ok=True)
+    return LOCAL_RESULTS
 
 
 def _show(title: str, table: Table) -> None:

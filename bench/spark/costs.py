@@ -59,7 +59,7 @@ def measure_costs(source: BucketSource, shape: Shape) -> Costs:
 
 
 def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> Sequence[Split]:
-    """What the tasks of a query read; of all records without one."""
+    """Return what the tasks of a query read; of all records without one."""
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
     from kafscale.spark.source.source import FilteringReader, KafScaleDataSource
@@ -91,7 +91,7 @@ def measure_plan(source: BucketSource, shape: Shape, query: Query) -> Planned:
 
 
 def mib(size_bytes: int) -> str:
-    """For a table."""
+    """Write a size in MiB, for a table."""
     return f"{size_bytes / MIB:,.1f}"
 
 

@@ -62,12 +62,12 @@ class Shape:
 
     @property
     def all_rows(self) -> int:
-        """How many the topic has in the end."""
+        """Return how many the topic has in the end."""
         return self.batches_per_partition * self.partitions * self.batch_rows
 
     @property
     def batch_ms(self) -> float:
-        """What a batch covers of the day."""
+        """Return what a batch covers of the day."""
         return DAY_MS / self.batches_per_partition
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Shape:
 
 
 def batches_of(shape: Shape) -> Iterator[bytearray]:
-    """Those of one partition, each a copy of a template with timestamps of its own."""
+    """Iterate over the batches of one partition, each a copy of a template with timestamps of its own."""
     step_ms = shape.batch_ms / shape.batch_rows
     templates = []
     for _ in range(TEMPLATES_COUNT):

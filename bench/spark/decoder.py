@@ -40,7 +40,7 @@ WANTED = Wanted(
 
 @attrs.frozen(kw_only=True)
 class Decoded:
-    """Of one codec and size: records and MiB of values that a second of CPU decodes; medians."""
+    """What was decoded of one codec and size: records and MiB of values that a second of CPU decodes; medians."""
 
     codec: str
     value_bytes: int
@@ -50,7 +50,7 @@ class Decoded:
 
 
 def measure_decoder() -> Iterator[Decoded]:
-    """Each codec with batches of a producer's default size, and large ones uncompressed."""
+    """Measure each codec with batches of a producer's default size, and large ones uncompressed."""
     for value_bytes in VALUE_BYTES:
         for name in CODECS:
             yield _measure(name, value_bytes, BATCH_SIZES[0])
@@ -75,7 +75,9 @@ def _measure(codec: str, value_bytes: int, batch_bytes: int) -> Decoded:
 
 
 def _batches(codec: int, value_bytes: int, batch_bytes: int) -> tuple[bytes, int]:
-    """As many as one GET brings of uncompressed ones; values are of random words, which codecs make half as long."""
+    """Make as many batches as one GET brings of uncompressed ones; values are of random words, which codecs make half
+    as long.
+    """
     rng = random.Random(1)
     words = [os.urandom(6).hex().encode() for _ in range(WORDS_COUNT)]
     batch_count = max(1, batch_bytes // value_bytes)

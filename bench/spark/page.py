@@ -1,4 +1,4 @@
-"""docs/benchmarks/spark.md, its JSON and its plot, from one run."""
+"""docs/benchmarks/spark.md, and its JSON and its plot in bench/results, from one run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import attrs
 import cattrs
 
 from bench.bars import Bar, Bars
+from bench.places import RESULTS, link, page_directory
 from bench.report import machine
 from bench.spark import tables
 from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS
 from bench.spark.tables import Outcome
 from kafscale import __version__
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 WANTED = {"where": 5.0}  # of the Kafka source's speed; 1 of all other queries
 
 _HEAD = f"""# Spark on the bucket, beside Spark's Kafka source
@@ -48,17 +48,17 @@ words, which the codecs make about half as long.
 """
 
 
-def write_page(outcome: Outcome, options: Mapping[str, object], directory: Path = DOCS) -> Path:
-    """Write the three files; returns the path of the page."""
+def write_page(outcome: Outcome, options: Mapping[str, object], directory: Path = RESULTS) -> Path:
+    """Write JSON and plot to `directory`, and the page; returns the path of the page."""
     content = {"version": __version__, "machine": machine(), "options": dict(options), **cattrs.unstructure(outcome)}
     (directory / "spark.json").write_text(json.dumps(content, indent=1, default=str) + "\n")
     (directory / "spark.svg").write_text(plot(outcome).svg())
-    path = directory / "spark.md"
-    path.write_text("\n".join(_lines(outcome, options)))
+    path = page_directory(directory) / "spark.md"
+    path.write_text("\n".join(_lines(outcome, options, link(path, directory / "spark.svg"))))
     return path
 
 
-def _lines(outcome: Outcome, options: Mapping[str, object]) -> Iterator[str]:
+def _lines(outcome: Outcome, options: Mapping[str, object], plot_link: str) -> Iterator[str]:
     here = machine()
     yield _HEAD
     yield (
@@ -68,7 +68,7 @@ def _lines(outcome: Outcome, options: Mapping[str, object]) -> Iterator[str]:
         f"Load average at the end: {here['load_average']}."
     )
     yield ""
-    yield "![Ratios](spark.svg)"
+    yield f"![Ratios]({plot_link})"
     yield ""
     yield from tables.speed(outcome).markdown()
     for title, text, table in (
@@ -83,7 +83,7 @@ def _lines(outcome: Outcome, options: Mapping[str, object]) -> Iterator[str]:
 
 
 def plot(outcome: Outcome) -> Bars:
-    """How many times as fast as the Kafka source, a bar for each query."""
+    """Return how many times as fast as the Kafka source, a bar for each query."""
     return Bars(
         title="times as fast as Spark's Kafka source",
         bars=[
@@ -96,18 +96,18 @@ def plot(outcome: Outcome) -> Bars:
 
 
 def save_part(outcome: Outcome, path: Path) -> None:
-    """What was measured of one shape, for a later run that resumes."""
+    """Save what was measured of one shape, for a later run that resumes."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(cattrs.unstructure(outcome)))
 
 
 def saved_part(path: Path) -> Outcome:
-    """What `save_part` has written."""
+    """Return what `save_part` has written."""
     return cattrs.structure(json.loads(path.read_text()), Outcome)
 
 
 def together(parts: list[Outcome]) -> Outcome:
-    """Of several shapes."""
+    """Join the outcomes of several shapes."""
     return Outcome(
         **{
             field.name: tuple(each for part in parts for each in getattr(part, field.name))

@@ -36,12 +36,12 @@ class Result:
 
     @property
     def rows_per_second(self) -> float:
-        """Of the topic, or of the hour."""
+        """The rows per second of the topic, or of the hour."""
         return self.rows / self.seconds
 
     @property
     def mib_per_second(self) -> float:
-        """Of values."""
+        """The MiB of values per second."""
         return self.rows_per_second * self.value_bytes / MIB
 
 
@@ -96,17 +96,17 @@ class Contest:
 
 @attrs.frozen(kw_only=True)
 class Pair:
-    """Both sources under one query, over all rounds."""
+    """The results of both sources under one query, over all rounds."""
 
     ours: Sequence[Result]
     theirs: Sequence[Result]
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the Kafka source: medians."""
+        """Return how many times as fast as the Kafka source: medians."""
         return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ours)
 
 
 def spread(values: Sequence[float]) -> float:
-    """From the least to the most, as a share of the median."""
+    """Return the spread from the least to the most, as a share of the median."""
     return (max(values) - min(values)) / median(values)

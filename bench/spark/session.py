@@ -12,7 +12,7 @@ import attrs
 
 from bench import processes
 from bench.processes import PROC
-from kafscale.testing.spark import resolve_jars, start_spark
+from tests.devtools.spark import resolve_jars, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,11 +48,11 @@ class Spark:
 
     @property
     def version(self) -> str:
-        """Of Spark."""
+        """The version of Spark."""
         return str(self.session.version)
 
     def used(self) -> Used:
-        """Until now."""
+        """Return what was used until now."""
         return Used(
             jvm_seconds=processes.cpu_seconds(self.jvm_pid),
             python_seconds=processes.descendants_cpu_seconds(self.jvm_pid),

@@ -61,7 +61,7 @@ class BucketSource:
         return spark.session.read.format("kafscale").options(**self.options(shape), **pushed, **options).load()
 
     def options(self, shape: Shape) -> Mapping[str, str]:
-        """What is read from where."""
+        """Return what is read from where."""
         return {**self.store, "subscribe": shape.topic}
 
 
@@ -76,7 +76,7 @@ class Query:
     by_where: bool = False
 
     def frame(self, source: Source, spark: Spark, shape: Shape) -> Frame:
-        """What the query reads."""
+        """Return what the query reads."""
         if self.hour is None:
             return source.load(spark, shape, {}, is_filtered=False)
         begin_ms, end_ms = hour_of(shape, self.hour)
@@ -94,7 +94,7 @@ def hour_of(shape: Shape, hour: int) -> tuple[int, int]:
 
 
 def at(timestamp_ms: int) -> datetime:
-    """As Python has it."""
+    """Return a time as Python has it."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 

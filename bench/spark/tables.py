@@ -25,7 +25,7 @@ class Outcome:
     decoded: Sequence[Decoded] = ()
 
     def pairs(self) -> Mapping[tuple[str, str], Pair]:
-        """By shape and query, in the order in which they were measured."""
+        """Return the pairs by shape and query, in the order in which they were measured."""
         return {
             key: Pair(ours=self._rounds(key, BUCKET), theirs=self._rounds(key, KAFKA))
             for key in dict.fromkeys((each.shape, each.query) for each in self.results)
@@ -52,7 +52,7 @@ class Table:
 
 
 def speed(outcome: Outcome) -> Table:
-    """Both sources beside each other."""
+    """Return the table of both sources beside each other."""
     headings = ["values, partitions", "query", "rows/s", "MiB/s", "spread", "Kafka rows/s", "Kafka MiB/s", "spread",
                 "times as fast", "broker CPU s", "Kafka broker CPU s"]  # fmt: skip
     return Table(headings, [[*key_cells(key), *_speed_cells(pair)] for key, pair in outcome.pairs().items()], 2)
@@ -75,7 +75,7 @@ def _speed_cells(pair: Pair) -> Iterator[str]:
 
 
 def read_bytes(outcome: Outcome) -> Table:
-    """What the planner says."""
+    """Return the table of what the planner says."""
     return Table(
         ["values, partitions", "query", "MiB read", "MiB needed", "MiB there"],
         [

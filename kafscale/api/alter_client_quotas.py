@@ -17,6 +17,7 @@ from kafscale.api.calls import Api, Call
 from kafscale.api.describe_client_quotas import CLIENT_ID
 from kafscale.api.services import Services
 from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaChange
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
 from kafscale.wire.messages.alter_client_quotas import (
@@ -32,10 +33,10 @@ KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 
 
 async def handle(services: Services, call: Call, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Each entry is accepted or refused on its own; those that are accepted take effect together."""
+    """Accept or refuse each entry on its own; those that are accepted take effect together."""
     results: list[AlterClientQuotasResult] = []
     changes: list[QuotaChange] = []
-    for entry in request.entries:
+    async for entry in in_turns(request.entries):
         result = AlterClientQuotasResult(error_code=NONE, entity=entry.entity)
         try:
             changes.append(_change(entry))

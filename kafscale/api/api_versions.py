@@ -19,6 +19,7 @@ from kafscale.api.services import Services
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
+NAME_MAX_COUNT = 100  # characters that are remembered as long as the connection is open
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -27,7 +28,7 @@ def handle(services: Services, call: Call, request: ApiVersionsRequest) -> ApiVe
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
-        call.peer.software_name, call.peer.software_version = name, version
+        call.peer.software_name, call.peer.software_version = name[:NAME_MAX_COUNT], version[:NAME_MAX_COUNT]
     return ApiVersionsResponse(api_keys=_api_keys(services))
 
 

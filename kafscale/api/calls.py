@@ -60,3 +60,7 @@ class Api:
     request: type
     response: type
     handle: Handler
+
+    def serves(self, version: int) -> bool:
+        """Tell whether that version is advertised."""
+        return self.min_version <= version <= self.max_version

@@ -13,13 +13,16 @@ from kafscale.api.services import Services
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_REQUEST
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.wire.schema import mapped
 
 TOPIC: Final = 2
 BROKER: Final = 4
 
 Configs = Mapping[str, str]
+Outcome = TypeVar("Outcome")
 
 
 class ConfigChange(Protocol):
@@ -59,7 +62,7 @@ async def change_configs(
     errors: list[KafkaError | None] = [None] * len(resources)
     wanted: dict[int, NewConfigs] = {}
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    for index, resource in enumerate(resources):
+    async for index, resource in in_turns(enumerate(resources)):
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Each resource must appear at most once.")
@@ -94,3 +97,20 @@ def _check(node: Node, resource: ConfigResource) -> None:
     if not resource.resource_name:
         raise KafkaError(INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(resource.resource_name)
+
+
+def outcomes(
+    make: Callable[..., Outcome], resources: Sequence[ConfigResource], errors: Sequence[KafkaError | None]
+) -> list[Outcome]:
+    """Return what became of each resource, in the class that the API has for it; made while it is encoded."""
+
+    def outcome(of: tuple[ConfigResource, KafkaError | None]) -> Outcome:
+        resource, error = of
+        return make(
+            error_code=error.code if error else NONE,
+            error_message=error.message if error else None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+
+    return mapped(outcome, list(zip(resources, errors, strict=True)))

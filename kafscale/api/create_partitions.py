@@ -14,6 +14,7 @@ from kafscale.api.calls import Api, Call
 from kafscale.api.replica_assignments import check_assignment
 from kafscale.api.services import Services
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 from kafscale.wire.messages.create_partitions import (
@@ -22,13 +23,14 @@ from kafscale.wire.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     outcomes: dict[str, Outcome] = {}
     wanted: list[MorePartitions] = []
     counts = Counter(topic.name for topic in request.topics)
-    for topic in request.topics:
+    async for topic in in_turns(request.topics):
         try:
             if counts[topic.name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
@@ -38,7 +40,7 @@ async def handle(services: Services, call: Call, request: CreatePartitionsReques
             outcomes[topic.name] = exc
     results = await services.topics.create_partitions(wanted, validate_only=request.validate_only)
     outcomes.update((more.name, outcome) for more, outcome in zip(wanted, results, strict=True))
-    return CreatePartitionsResponse(results=[_result(name, outcomes[name]) for name in counts])
+    return CreatePartitionsResponse(results=mapped(lambda name: _result(name, outcomes[name]), tuple(counts)))
 
 
 def _check_assignments(services: Services, wanted: CreatePartitionsTopic) -> None:
@@ -53,8 +55,9 @@ def _check_assignments(services: Services, wanted: CreatePartitionsTopic) -> Non
             f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) were "
             "specified.",
         )
+    node_ids = [node.node_id for node in services.assignment.brokers()]
     for assignment in wanted.assignments:
-        check_assignment(assignment.broker_ids, services.node.node_id, topic.replication_factor)
+        check_assignment(assignment.broker_ids, node_ids, topic.replication_factor)
 
 
 def _result(name: str, outcome: Outcome) -> CreatePartitionsTopicResult:

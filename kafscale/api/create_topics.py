@@ -20,6 +20,7 @@ from kafscale.api.replica_assignments import check_assignment
 from kafscale.api.services import Services
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 from kafscale.wire.messages.create_topics import (
@@ -30,13 +31,14 @@ from kafscale.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     outcomes: dict[str, Outcome] = {}
     wanted: list[NewTopic] = []
     counts = Counter(topic.name for topic in request.topics)
-    for topic in request.topics:
+    async for topic in in_turns(request.topics):
         try:
             if counts[topic.name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
@@ -45,7 +47,7 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
             outcomes[topic.name] = exc
     results = await services.topics.create(wanted, validate_only=request.validate_only)
     outcomes.update((new.name, outcome) for new, outcome in zip(wanted, results, strict=True))
-    return CreateTopicsResponse(topics=[_result(services, name, outcomes[name]) for name in counts])
+    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, name, outcomes[name]), tuple(counts)))
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
@@ -61,7 +63,8 @@ def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
                 INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {field} was not set to -1.",
             )
-        partition_count, replication_factor = _assigned(topic.assignments, services.node.node_id)
+        node_ids = [node.node_id for node in services.assignment.brokers()]
+        partition_count, replication_factor = _assigned(topic.assignments, node_ids)
     return NewTopic(
         name=topic.name,
         partition_count=partition_count,
@@ -70,7 +73,7 @@ def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_id: int) -> tuple[int, int]:
+def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_ids: Sequence[int]) -> tuple[int, int]:
     """Partition count and replication factor of a manual assignment. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     replication_factor = len(assignments[0].broker_ids)
     seen: set[int] = set()
@@ -81,7 +84,7 @@ def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_id: int) -
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
         seen.add(assignment.partition_index)
-        check_assignment(assignment.broker_ids, node_id, replication_factor)
+        check_assignment(assignment.broker_ids, node_ids, replication_factor)
     if seen != set(range(len(assignments))):
         raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence")
     return len(assignments), replication_factor

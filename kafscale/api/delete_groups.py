@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
+from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
 async def handle(services: Services, _call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     # All are begun before the first is waited for, so that they share one commit.
-    deletions = {group_id: services.groups.delete_group(group_id) for group_id in dict.fromkeys(request.groups_names)}
+    names = await distinct(request.groups_names, str)
+    deletions = {group_id: services.groups.delete_group(group_id) async for group_id in in_turns(names)}
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=group_id, error_code=await deletion.wait())

@@ -6,7 +6,9 @@ The new log start is durable before it is acknowledged, and holds for readers fr
 from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
+from kafscale.api.partitions import led_partition
 from kafscale.api.services import Services
+from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages.delete_records import (
@@ -21,24 +23,27 @@ HIGH_WATERMARK = -1
 
 async def handle(services: Services, call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
-    for topic in request.topics:
+    asked = await distinct_partitions(
+        ((topic.name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
+    )
+    turns = Turns()
+    for name, partitions in asked.items():
         results = []
-        for wanted in topic.partitions:
-            result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index)
+        for index, wanted in partitions.items():
+            await turns.step()
+            result = DeleteRecordsPartitionResult(partition_index=index)
             try:
-                result.low_watermark = await _delete(services, topic.name, wanted.partition_index, wanted.offset)
+                result.low_watermark = await _delete(services, name, index, wanted.offset)
             except KafkaError as exc:
                 result.error_code = exc.code
             results.append(result)
-        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
     return response
 
 
 async def _delete(services: Services, topic: str, index: int, before_offset: int) -> int:
     """Returns the log start offset as it is then. Raises KafkaError."""
-    partition = services.log.partition_named(topic, index)
-    if partition is None:
-        raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    partition = led_partition(services, topic, index)
     if partition.config.cleanup_policy == ("compact",):
         raise KafkaError(error_codes.POLICY_VIOLATION, "records of a topic that is only compacted can't be deleted")
     if before_offset == HIGH_WATERMARK:
@@ -47,8 +52,8 @@ async def _delete(services: Services, topic: str, index: int, before_offset: int
         raise KafkaError(error_codes.OFFSET_OUT_OF_RANGE)
     if before_offset > partition.log_start_offset:
         await services.topics.set_log_start_offset(partition.topic_id, index, before_offset)
-        partition.delete_records(before_offset)
-    return partition.log_start_offset
+        services.log.delete_records(partition.partition_id, before_offset)
+    return max(partition.log_start_offset, before_offset)
 
 
 API = Api(21, "DeleteRecords", 0, 2, DeleteRecordsRequest, DeleteRecordsResponse, handle)

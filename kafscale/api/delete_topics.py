@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_ID
 from kafscale.wire.messages.delete_topics import (
@@ -31,7 +32,7 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     results: list[DeletableTopicResult] = []
     by_name: dict[str, DeletableTopicResult] = {}
-    for topic, count in _counted(asked):
+    async for topic, count in in_turns(_counted(asked)):
         result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
         results.append(result)
         try:
@@ -50,7 +51,7 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
 
 
 def _counted(asked: Iterable[DeleteTopicState]) -> Iterable[tuple[DeleteTopicState, int]]:
-    """Each topic once, with how often it was given."""
+    """Return each topic once, with how often it was given."""
     counts = Counter((topic.name, topic.topic_id) for topic in asked)
     return [(DeleteTopicState(name=name, topic_id=topic_id), count) for (name, topic_id), count in counts.items()]
 

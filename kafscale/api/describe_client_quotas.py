@@ -47,7 +47,7 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
 
 
 def _filter(components: Sequence[DescribeClientQuotasComponent], *, strict: bool) -> Callable[[str | None], bool]:
-    """Whether a client id, or the default, is asked for: an entity must have every type that is named.
+    """Tell whether a client id, or the default, is asked for: an entity must have every type that is named.
 
     With `strict` it must have no other one.
     """

@@ -31,11 +31,11 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
             error_code=UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    node, endpoint = services.node, services.node.endpoint(call.peer)
+    brokers = ((node.node_id, node.endpoint(call.peer)) for node in services.assignment.brokers())
     return DescribeClusterResponse(
-        cluster_id=node.cluster_id,
-        controller_id=node.node_id,
-        brokers=[DescribeClusterBroker(broker_id=node.node_id, host=endpoint.host, port=endpoint.port)],
+        cluster_id=services.node.cluster_id,
+        controller_id=services.assignment.controller_id,
+        brokers=[DescribeClusterBroker(broker_id=node_id, host=at.host, port=at.port) for node_id, at in brokers],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),

@@ -12,6 +12,7 @@ read-only; a broker resource without a name is the cluster's dynamic defaults, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import BROKER, TOPIC, check_broker_id
@@ -19,6 +20,7 @@ from kafscale.api.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
 from kafscale.cluster.topics.names import check_topic_name
+from kafscale.concurrency.turns import distinct
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.describe_configs import (
@@ -29,10 +31,12 @@ from kafscale.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from kafscale.wire.schema import mapped
 
 
-def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_result(services, request, resource) for resource in request.resources])
+async def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    resources = await distinct(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
+    return DescribeConfigsResponse(results=mapped(partial(_result, services, request), resources))
 
 
 def _result(

@@ -10,46 +10,52 @@ A group that does not exist is "Dead", without an error. Protocol and metadata a
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafscale.api.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.groups.group import Group, GroupState
+from kafscale.cluster.groups.group import GroupState
+from kafscale.cluster.groups.members import Member
+from kafscale.concurrency.turns import distinct
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from kafscale.wire.schema import mapped
 
 
-def handle(services: Services, _call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def handle(services: Services, _call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    described = [_describe(group_id, services.groups.group(group_id)) for group_id in request.groups]
-    for group in described:
-        group.authorized_operations = operations
-    return DescribeGroupsResponse(groups=described)
+    group_ids = await distinct(request.groups, str)
+    return DescribeGroupsResponse(groups=mapped(partial(_describe, services, operations), group_ids))
 
 
-def _describe(group_id: str, group: Group | None) -> DescribedGroup:
+def _describe(services: Services, operations: int, group_id: str) -> DescribedGroup:
+    group = services.groups.group(group_id)
     if group is None:
-        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value, authorized_operations=operations)
     protocol = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=protocol or "",
-        members=[
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata(protocol) if protocol is not None else b"",
-                member_assignment=member.assignment,
-            )
-            for member in group.members
-        ],
+        members=mapped(partial(_member, protocol), tuple(group.members)),
+        authorized_operations=operations,
+    )
+
+
+def _member(protocol: str | None, member: Member) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(protocol) if protocol is not None else b"",
+        member_assignment=member.assignment,
     )
 
 

@@ -12,7 +12,7 @@ what can fill up. A partition's size is that of its record batches, in the bucke
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import attrs
@@ -21,6 +21,7 @@ import trio
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.log.log import Log
 from kafscale.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -40,7 +41,10 @@ class _Volume:
 
 
 async def handle(services: Services, call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    topics = [_sizes(services.log, topic, indexes) for topic, indexes in _asked(services.topics, request)]
+    turns = Turns()
+    topics = [
+        await _sizes(services.log, topic, indexes, turns) for topic, indexes in await _asked(services.topics, request)
+    ]
     volume = await trio.to_thread.run_sync(_volume, services.settings.data_dir)
     result = DescribeLogDirsResult(
         log_dir=str(services.settings.store),
@@ -51,23 +55,22 @@ async def handle(services: Services, call: Call, request: DescribeLogDirsRequest
     return DescribeLogDirsResponse(results=[result])
 
 
-def _asked(topics: TopicRegistry, request: DescribeLogDirsRequest) -> list[tuple[Topic, Iterable[int]]]:
+async def _asked(topics: TopicRegistry, request: DescribeLogDirsRequest) -> Collection[tuple[Topic, Collection[int]]]:
     """Topics that exist, each once, and the partitions that are asked for."""
     if request.topics is None:
         return [(topic, range(topic.partition_count)) for topic in topics.all()]
-    asked: dict[str, set[int]] = {}
-    for wanted in request.topics:
-        asked.setdefault(wanted.topic, set()).update(wanted.partitions)
+    asked = await distinct_partitions(((wanted.topic, wanted.partitions) for wanted in request.topics), int)
     return [(topic, sorted(indexes)) for name, indexes in asked.items() if (topic := topics.get(name)) is not None]
 
 
-def _sizes(log: Log, topic: Topic, indexes: Iterable[int]) -> DescribeLogDirsTopic:
-    """Without the partitions that do not exist, as in Kafka."""
-    found = [
-        DescribeLogDirsPartition(partition_index=index, partition_size=partition.size_bytes)
-        for index in indexes
-        if (partition := log.partition(topic.topic_id, index)) is not None
-    ]
+async def _sizes(log: Log, topic: Topic, indexes: Collection[int], turns: Turns) -> DescribeLogDirsTopic:
+    """Return the sizes of a topic's partitions; those that do not exist are left out, as in Kafka."""
+    found = []
+    for index in indexes:
+        await turns.step()
+        partition = log.partition(topic.topic_id, index)
+        if partition is not None:
+            found.append(DescribeLogDirsPartition(partition_index=index, partition_size=partition.size_bytes))
     return DescribeLogDirsTopic(name=topic.name, partitions=found)
 
 

@@ -3,6 +3,7 @@
      7  fetch sessions (KIP-227)                   12  flexible encoding
      9  the consumer's leader epoch is checked     13  topics by id (KIP-516)
     11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
+                                                   16  where other leaders are (KIP-951)
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
 by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.quotas`).
@@ -17,8 +18,10 @@ import trio
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.fetch_sessions import FetchContext, FetchedPartition, TopicName
-from kafscale.api.leader_epochs import check_leader_epoch
+from kafscale.api.partitions import NotLeader, find_partition, led_partition, tell_leader
 from kafscale.api.services import Services
+from kafscale.cluster.assignment import Leader
+from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.partition.tail import Releasable, Slices
@@ -36,6 +39,7 @@ from kafscale.wire.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+SHARES_WHILE_SHORT = 16  # of the fetch budget
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
@@ -58,6 +62,7 @@ class _Pass:
     left_bytes: int
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
     held: list[Releasable] = attrs.field(factory=list)
+    moved: list[tuple[PartitionData, Leader | None]] = attrs.field(factory=list)  # led elsewhere, and by whom
     size_bytes: int = 0
     complete: bool = False  # something is worth telling at once, however little it is
 
@@ -68,8 +73,15 @@ class _Pass:
         self.size_bytes += slices.size_bytes
         self.left_bytes -= slices.size_bytes
 
+    def refuse(self, data: PartitionData, exc: KafkaError) -> None:
+        """Return an error for a partition."""
+        data.error_code = exc.code
+        if isinstance(exc, NotLeader):
+            self.moved.append((data, exc.leader))
+        self.complete = True
+
     def is_enough(self, min_bytes: int) -> bool:
-        """Whether there is nothing to wait for."""
+        """Tell whether there is nothing to wait for."""
         return self.complete or self.size_bytes >= min_bytes
 
 
@@ -85,6 +97,8 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, request, context)
     reply = FetchReply(_response(context, look), look.held)
+    for data, leader in look.moved:
+        tell_leader(services, call.peer, leader, data, reply.response)
     if quota is not None:
         reply.response.throttle_time_ms = quota.throttle_ms(call.client_id, look.size_bytes)
     return reply
@@ -103,15 +117,12 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
             if look.is_enough(request.min_bytes) or services.draining.is_set():
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
-            try:
-                with trio.move_on_at(deadline) as timeout:
-                    await watch.waiter.event.wait()
-            except trio.Cancelled:
-                _release(look.held)
-                raise
+            held_count = len(look.held)
+            _release(look.held)  # nobody waits with memory that others need
+            with trio.move_on_at(deadline) as timeout:
+                await watch.waiter.event.wait()
             if timeout.cancelled_caught:
-                return look
-            _release(look.held)
+                return await _read_all(services, request, context) if held_count else look
 
 
 @attrs.define(eq=False)
@@ -132,9 +143,12 @@ class _Watch:
         return self
 
     def begin(self, min_bytes: int) -> None:
-        """Before each look: what becomes readable from here on is not missed."""
+        """Begin to watch.
+
+        Called before each look at the partitions, so that what becomes readable meanwhile is not missed.
+        """
         self.waiter.missing_bytes = min_bytes
-        self.waiter.event = trio.Event()
+        self.waiter.event.clear()
 
     def __exit__(self, *_: object) -> None:
         for partition in self._partitions:
@@ -149,16 +163,17 @@ def _release(held: list[Releasable]) -> None:
 
 
 def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
-    topic, index = fetched.topic, fetched.wanted.partition
-    if topic.name:
-        return services.log.partition_named(topic.name, index)
-    return services.log.partition(topic.topic_id, index)
+    topic = fetched.topic
+    topic_id = None if topic.name else topic.topic_id
+    return find_partition(services, topic.name, fetched.wanted.partition, topic_id=topic_id)
 
 
 async def _read_all(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
-    look = _Pass(left_bytes=min(request.max_bytes, services.settings.limits.fetch_max_bytes))
+    look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)))
+    turns = Turns()
     try:
         for fetched in context.partitions:
+            await turns.step()
             data = PartitionData(partition_index=fetched.wanted.partition)
             if request.isolation_level != READ_COMMITTED:
                 data.aborted_transactions = None
@@ -167,22 +182,28 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
                 partition = _check(services, fetched, data)
                 await _read_into(look, services.log.reader, partition, fetched.wanted, data)
             except KafkaError as exc:
-                data.error_code = exc.code
-                look.complete = True
+                look.refuse(data, exc)
     except BaseException:
         _release(look.held)
         raise
     return look
 
 
+def _most_bytes(services: Services) -> int:
+    """Return what one fetch may return: little while others wait for memory, so that not a few who are slow hold all of
+    it.
+    """
+    budget = services.log.reader.ranges.budget
+    most = services.settings.limits.fetch_max_bytes
+    return min(most, budget.size_bytes // SHARES_WHILE_SHORT) if budget.waiting_count else most
+
+
 def _check(services: Services, fetched: FetchedPartition, data: PartitionData) -> Partition:
     """The partition, if this fetch of it is in order; fills in its offsets. Raises KafkaError."""
-    partition = _find(services, fetched)
-    wanted = fetched.wanted
-    if partition is None:
-        unknown_id = not fetched.topic.name and services.topics.by_id(fetched.topic.topic_id) is None
-        raise KafkaError(error_codes.UNKNOWN_TOPIC_ID if unknown_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-    check_leader_epoch(partition, wanted.current_leader_epoch)
+    topic, wanted = fetched.topic, fetched.wanted
+    topic_id = None if topic.name else topic.topic_id
+    epoch = wanted.current_leader_epoch
+    partition = led_partition(services, topic.name, wanted.partition, topic_id=topic_id, leader_epoch=epoch)
     if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
         raise KafkaError(error_codes.OFFSET_OUT_OF_RANGE)
     data.high_watermark = partition.high_watermark
@@ -213,7 +234,8 @@ async def _read_into(
     elif slices.buffers:
         look.add(slices, data)
         partition.traffic.bytes_out.value += slices.size_bytes
-        partition.traffic.records_out.value += slices.end_offset - offset
+        if not slices.is_hole:
+            partition.traffic.records_out.value += slices.end_offset - offset
         # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
         look.complete |= offset < partition.flushed_offset
 

@@ -1,14 +1,15 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches and what it was told last.
 
 A consumer of many partitions then sends only what changed, and gets only what changed. A session that can't be kept
-(`--max-fetch-sessions`, none idle for long enough) is simply not opened: the consumer goes on with full fetches.
+(`--max-fetch-sessions` or too many partitions in all, and none idle for long enough) is simply not opened: the consumer
+goes on with full fetches.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import attrs
 import trio
@@ -26,9 +27,10 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EVICTABLE_AFTER_SECONDS = 120.0  # as Kafka: a session idle for this long makes room for a new one
 MAX_EPOCH = 2**31 - 1
+PARTITIONS_MAX_COUNT = 500_000  # of all sessions together, some 400 bytes each; Kafka has no limit
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)  # each partition's key has it
 class TopicName:
     """How a request names a topic: by name up to version 12, by id from 13 on; the other is empty."""
 
@@ -46,7 +48,7 @@ class FetchedPartition:
     told_log_start_offset: int = -1
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether an incremental response must hold this."""
+        """Tell whether an incremental response must hold this."""
         return bool(
             data.error_code
             or data.records
@@ -96,7 +98,7 @@ class FetchSession:
 class FetchContext:
     """What one request fetches. `session` is None for a full fetch without one; `incremental` leaves out old news."""
 
-    partitions: Iterable[FetchedPartition]
+    partitions: Collection[FetchedPartition]
     session: FetchSession | None
     incremental: bool
 
@@ -113,25 +115,31 @@ def requested(request: FetchRequest) -> Iterator[FetchedPartition]:
             yield FetchedPartition(name, partition)
 
 
+def distinct(request: FetchRequest) -> Collection[FetchedPartition]:
+    """The same, each once: what is said last of a partition holds, as in Kafka."""
+    if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+        return list(requested(request))
+    return {(fetched.topic, fetched.wanted.partition): fetched for fetched in requested(request)}.values()
+
+
 @attrs.define(eq=False)
 class FetchSessions:
     """All sessions of this broker, the least recently used first."""
 
     max_count: int
     sessions: OrderedDict[int, FetchSession] = attrs.field(factory=OrderedDict, init=False)
+    partitions_count: int = attrs.field(default=0, init=False)  # of all of them
     evicted_count: int = attrs.field(default=0, init=False)
 
     def resolve(self, request: FetchRequest, *, uses_topic_ids: bool) -> FetchContext:
-        """What this request means.
-
-        Raises KafkaError for an unknown session, a wrong epoch, or ids in a session of names and names in one of ids,
-        as after a change of versions: the client then begins a new session (KIP-516).
+        """Return what this request means. Raises KafkaError for an unknown session, a wrong epoch, or ids in a session
+        of names and names in one of ids, as after a change of versions: the client then begins a new session (KIP-516).
         """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self.sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             session = self._open(request, uses_topic_ids) if request.session_epoch == INITIAL_EPOCH else None
             if session is None:
-                return FetchContext(list(requested(request)), None, incremental=False)
+                return FetchContext(distinct(request), None, incremental=False)
             return FetchContext(list(session.partitions.values()), session, incremental=False)
         session = self.sessions.get(request.session_id)
         if session is None:
@@ -143,21 +151,35 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used = trio.current_time()
         self.sessions.move_to_end(session.session_id)
-        session.update(request)
+        self._update(session, request)
+        if self.partitions_count > PARTITIONS_MAX_COUNT:
+            self._close(session.session_id)
+            raise KafkaError(FETCH_SESSION_ID_NOT_FOUND)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
     def _open(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession | None:
         now = trio.current_time()
-        if len(self.sessions) >= self.max_count:
+        more = sum(len(topic.partitions) for topic in request.topics)
+        while len(self.sessions) >= self.max_count or self.partitions_count + more > PARTITIONS_MAX_COUNT:
             oldest = next(iter(self.sessions.values()), None)
             if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_SECONDS:
                 return None
-            del self.sessions[oldest.session_id]
+            self._close(oldest.session_id)
             self.evicted_count += 1
         session_id = random.randrange(1, MAX_EPOCH)
         while session_id in self.sessions:
             session_id = random.randrange(1, MAX_EPOCH)
         session = FetchSession(session_id, uses_topic_ids, 1, now)
-        session.update(request)
         self.sessions[session_id] = session
+        self._update(session, request)
         return session
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        before_count = len(session.partitions)
+        session.update(request)
+        self.partitions_count += len(session.partitions) - before_count
+
+    def _close(self, session_id: int) -> None:
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions_count -= len(session.partitions)

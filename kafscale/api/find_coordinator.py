@@ -4,26 +4,34 @@ v1  key types, error messages
 v3  flexible
 v4  several keys at once (KIP-699)
 
-This broker coordinates every group. There are no transactions yet: a transactional id is answered with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final, while "not available" would have it ask again
-until its `max.block.ms` is over.
+Which broker coordinates a group is the assignment's answer. There are no transactions yet: a transactional id is
+answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final, while "not available" would have
+it ask again until its `max.block.ms` is over.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+from kafscale.concurrency.turns import distinct
+from kafscale.wire.error_codes import (
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_REQUEST,
+    NONE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.schema import mapped
 
 GROUP, TRANSACTION = 0, 1
 
 
-def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if call.version >= 4:
-        return FindCoordinatorResponse(
-            coordinators=[_find(services, call, request.key_type, key) for key in request.coordinator_keys]
-        )
+        keys = await distinct(request.coordinator_keys, str)
+        return FindCoordinatorResponse(coordinators=mapped(partial(_find, services, call, request.key_type), keys))
     found = _find(services, call, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
@@ -36,10 +44,12 @@ def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> F
 
 def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinator:
     if key_type == GROUP:
-        endpoint = services.node.endpoint(call.peer)
-        return Coordinator(
-            key=key, error_code=NONE, node_id=services.node.node_id, host=endpoint.host, port=endpoint.port
-        )
+        node = services.assignment.coordinator(key)
+        if node is None:
+            message = "The coordinator is not available."
+            return Coordinator(key=key, error_code=COORDINATOR_NOT_AVAILABLE, error_message=message)
+        endpoint = node.endpoint(call.peer)
+        return Coordinator(key=key, error_code=NONE, node_id=node.node_id, host=endpoint.host, port=endpoint.port)
     if key_type == TRANSACTION:
         message = "This broker does not support transactions."
         return Coordinator(key=key, error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kafscale.api.calls import Api, Call
-from kafscale.api.config_resources import Configs, change_configs
+from kafscale.api.config_resources import Configs, change_configs, outcomes
 from kafscale.api.services import Services
 from kafscale.cluster.configs.definitions import ConfigType
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, NONE
+from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
 from kafscale.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -32,17 +32,7 @@ async def handle(
     services: Services, call: Call, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     errors = await change_configs(services, request.resources, _plan, validate_only=request.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code if error else NONE,
-                error_message=error.message if error else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, error in zip(request.resources, errors, strict=True)
-        ]
-    )
+    return IncrementalAlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
 
 
 def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:

@@ -15,7 +15,12 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.wire.error_codes import INVALID_REQUEST, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+from kafscale.errors import KafkaError, StorageFull
+from kafscale.wire.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    INVALID_REQUEST,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER_ID = NO_PRODUCER_EPOCH = -1
@@ -27,7 +32,14 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
     if request.transactional_id is not None:
         is_named = request.transactional_id != ""
         return InitProducerIdResponse(error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_named else INVALID_REQUEST)
-    return InitProducerIdResponse(producer_id=await services.producer_ids.allocate(), producer_epoch=0)
+    try:
+        producer_id = await services.producer_ids.allocate()
+    except StorageFull:
+        # As Kafka where no block of ids is to be had; every client tries again after that.
+        return InitProducerIdResponse(error_code=COORDINATOR_LOAD_IN_PROGRESS)
+    except KafkaError as exc:
+        return InitProducerIdResponse(error_code=exc.code)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 API = Api(22, "InitProducerId", 0, 4, InitProducerIdRequest, InitProducerIdResponse, handle)

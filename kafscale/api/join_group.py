@@ -12,14 +12,19 @@ v9  a leader may be told to skip the assignment (KIP-814)
 
 from __future__ import annotations
 
+import trio
+
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
-from kafscale.cluster.groups.events import GroupProtocol, Join, JoinResult
+from kafscale.cluster.groups.events import GroupProtocol, Join, JoinedMember, JoinResult
+from kafscale.concurrency.turns import in_turns
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
     has_rebalance_timeout = call.version >= 1
+    protocols = [GroupProtocol(one.name, one.metadata) async for one in in_turns(request.protocols)]
     join = Join(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
@@ -28,12 +33,18 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
         protocol_type=request.protocol_type,
-        protocols=tuple(GroupProtocol(protocol.name, protocol.metadata) for protocol in request.protocols),
+        protocols=tuple(protocols),
         member_id_required=call.version >= 4,
         can_skip_assignment=call.version >= 9,
         reason=request.reason or "not provided",
     )
-    return _response(call, await services.groups.join(request.group_id, join).wait())
+    reply = services.groups.join(request.group_id, join)
+    try:
+        result = await reply.wait()
+    except trio.Cancelled:  # the peer has gone
+        services.groups.abandon_join(request.group_id, reply)
+        raise
+    return _response(call, result)
 
 
 def _response(call: Call, result: JoinResult) -> JoinGroupResponse:
@@ -46,12 +57,13 @@ def _response(call: Call, result: JoinResult) -> JoinGroupResponse:
         leader=result.leader_id,
         skip_assignment=result.skip_assignment,
         member_id=result.member_id,
-        members=[
-            JoinGroupResponseMember(
-                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
-            )
-            for member in result.members
-        ],
+        members=mapped(_member, result.members),
+    )
+
+
+def _member(member: JoinedMember) -> JoinGroupResponseMember:
+    return JoinGroupResponseMember(
+        member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.cluster.groups.events import Leaving
+from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
@@ -27,7 +28,7 @@ async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> 
             group_instance_id=member.group_instance_id,
             reason=member.reason or "not provided",
         )
-        for member in request.members
+        async for member in in_turns(request.members)
     ]
     error_codes = await services.groups.leave(request.group_id, leavers)
     if COORDINATOR_NOT_AVAILABLE in error_codes:  # of the group, so of all
@@ -37,7 +38,7 @@ async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> 
             MemberResponse(
                 member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error_code
             )
-            for leaver, error_code in zip(leavers, error_codes, strict=True)
+            async for leaver, error_code in in_turns(zip(leavers, error_codes, strict=True))
         ]
     )
 

@@ -12,27 +12,33 @@ from __future__ import annotations
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
+from kafscale.cluster.groups.group import Group
+from kafscale.concurrency.turns import in_turns
 from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.schema import mapped
 
 CLASSIC = "classic"
 
 
-def handle(services: Services, _call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(services: Services, _call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     states = {state.strip().lower() for state in request.states_filter}
     types = {group_type.strip().lower() for group_type in request.types_filter}
     if types and CLASSIC not in types:
         return ListGroupsResponse()
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for group in services.groups.groups()
-            if not states or group.state.value.lower() in states
-        ]
+    groups = [
+        group
+        async for group in in_turns(list(services.groups.groups()))
+        if not states or group.state.value.lower() in states
+    ]
+    return ListGroupsResponse(groups=mapped(_listed, groups))
+
+
+def _listed(group: Group) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=CLASSIC,
     )
 
 

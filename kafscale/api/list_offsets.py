@@ -2,7 +2,7 @@
 
     2  isolation level      4  leader epochs      6  flexible encoding      7  the largest timestamp (KIP-734)
 
-With `read_committed`, "latest" is the last stable offset.
+With `read_committed`, "latest" is the last stable offset. A partition that is asked for twice is refused, as in Kafka.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 
 from kafscale.api.calls import Api, Call
-from kafscale.api.leader_epochs import check_leader_epoch
+from kafscale.api.partitions import led_partition
 from kafscale.api.services import Services
+from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.log.partition.partition import Partition
-from kafscale.log.read.reader import FoundOffset
+from kafscale.log.read.time_search import FoundOffset
 from kafscale.wire import error_codes
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -35,12 +36,19 @@ READ_COMMITTED = 1
 
 async def handle(services: Services, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
+    turns = Turns()
+    repeated = await _repeated(request)
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
+            await turns.step()
             answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
             try:
-                partition = services.log.partition_named(topic.name, wanted.partition_index)
+                if (topic.name, wanted.partition_index) in repeated:
+                    raise KafkaError(error_codes.INVALID_REQUEST)
+                partition = led_partition(
+                    services, topic.name, wanted.partition_index, leader_epoch=wanted.current_leader_epoch
+                )
                 found = await _find(services, call, partition, wanted, request.isolation_level)
             except KafkaError as exc:
                 answer.error_code = exc.code
@@ -55,13 +63,25 @@ async def handle(services: Services, call: Call, request: ListOffsetsRequest) ->
     return response
 
 
+async def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    """The partitions that are asked for more than once."""
+    turns = Turns()
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            await turns.step()
+            at = topic.name, wanted.partition_index
+            if at in seen:
+                repeated.add(at)
+            seen.add(at)
+    return repeated
+
+
 async def _find(
-    services: Services, call: Call, partition: Partition | None, wanted: ListOffsetsPartition, isolation_level: int
+    services: Services, call: Call, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int
 ) -> FoundOffset:
     """The answer for one partition. No record late enough: offset and timestamp -1. Raises KafkaError."""
-    if partition is None:
-        raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-    check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp_ms = wanted.timestamp
     if timestamp_ms == LATEST:
         committed = isolation_level == READ_COMMITTED

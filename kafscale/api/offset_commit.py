@@ -1,4 +1,4 @@
-"""OffsetCommit (8): store how far a group has read. Durable before it is acknowledged, all partitions or none.
+"""OffsetCommit (8): store how far a group has read. Durable before it is acknowledged; up to 1,000 all or none.
 
 v2  retention time chosen by the client (-1: the broker's), until v4
 v3  throttle time
@@ -13,10 +13,13 @@ refused one by one.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.cluster.groups.events import Identity
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
+from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import NONE, OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -25,14 +28,17 @@ from kafscale.wire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, _call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
     retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    turns = Turns()
     for topic in request.topics:
         for partition in topic.partitions:
+            await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
             error_code = _check(services, at, partition)
             if error_code != NONE:
@@ -44,18 +50,22 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
                 metadata=partition.committed_metadata,
                 retention_ms=retention_ms,
             )
-    error_code = await _commit(services, request, offsets) if offsets or not refused else NONE
+    error_code = NONE
+    if offsets:
+        refused |= await services.groups.commit_in_pieces(request.group_id, _identity(request), offsets)
+    elif not refused:
+        error_code = await services.groups.commit(request.group_id, _identity(request), {}).wait()
+
+    def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
+        at = TopicPartition(topic, partition.partition_index)
+        return OffsetCommitResponsePartition(
+            partition_index=partition.partition_index, error_code=refused.get(at, error_code)
+        )
+
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=refused.get(TopicPartition(topic.name, partition.partition_index), error_code),
-                    )
-                    for partition in topic.partitions
-                ],
+                name=topic.name, partitions=mapped(partial(outcome, topic.name), topic.partitions)
             )
             for topic in request.topics
         ]
@@ -71,15 +81,12 @@ def _check(services: Services, at: TopicPartition, partition: OffsetCommitReques
     return NONE
 
 
-async def _commit(
-    services: Services, request: OffsetCommitRequest, offsets: dict[TopicPartition, OffsetAndMetadata]
-) -> int:
-    identity = Identity(
+def _identity(request: OffsetCommitRequest) -> Identity:
+    return Identity(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         generation_id=request.generation_id_or_member_epoch,
     )
-    return await services.groups.commit(request.group_id, identity, offsets).wait()
 
 
 API = Api(8, "OffsetCommit", 2, 8, OffsetCommitRequest, OffsetCommitResponse, handle)

@@ -6,17 +6,22 @@ no consumer group nothing is known of that, and all are refused with NON_EMPTY_G
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.records import TopicPartition
+from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -24,27 +29,25 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
     group = services.groups.group(request.group_id)
     if error_code != NONE or group is None:
         return OffsetDeleteResponse(error_code=error_code)
-    outcome = {
-        at: _check(services, group, at)
-        for topic in request.topics
-        for at in (TopicPartition(topic.name, partition.partition_index) for partition in topic.partitions)
-    }
+    turns = Turns()
+    outcome: dict[TopicPartition, int] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            await turns.step()
+            at = TopicPartition(topic.name, partition.partition_index)
+            outcome[at] = _check(services, group, at)
     doomed = [at for at, code in outcome.items() if code == NONE]
     error_code = await services.groups.delete_offsets(request.group_id, doomed).wait()
     if error_code != NONE:
         return OffsetDeleteResponse(error_code=error_code)
+
+    def told(topic: str, partition: OffsetDeleteRequestPartition) -> OffsetDeleteResponsePartition:
+        index = partition.partition_index
+        return OffsetDeleteResponsePartition(partition_index=index, error_code=outcome[TopicPartition(topic, index)])
+
     return OffsetDeleteResponse(
         topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=outcome[TopicPartition(topic.name, partition.partition_index)],
-                    )
-                    for partition in topic.partitions
-                ],
-            )
+            OffsetDeleteResponseTopic(name=topic.name, partitions=mapped(partial(told, topic.name), topic.partitions))
             for topic in request.topics
         ]
     )

@@ -12,11 +12,15 @@ A partition, or a group, that nothing was ever committed for has offset -1 and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+import attrs
 
 from kafscale.api.calls import Api, Call
 from kafscale.api.services import Services
 from kafscale.cluster.groups.records import OffsetAndMetadata
+from kafscale.concurrency.turns import distinct, distinct_partitions
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -25,31 +29,46 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from kafscale.wire.schema import mapped
 
 
-def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < 8:
-        return OffsetFetchResponse(topics=_fetch(services, request.group_id, request.topics))
-    return OffsetFetchResponse(
-        groups=[
-            OffsetFetchResponseGroup(group_id=group.group_id, topics=_fetch(services, group.group_id, group.topics))
-            for group in request.groups
-        ]
-    )
+        return OffsetFetchResponse(topics=_fetch(services, await _asked(request.group_id, request.topics)))
+    groups = await distinct(request.groups, lambda group: group.group_id)
+    asked = [await _asked(group.group_id, group.topics) for group in groups]
+    return OffsetFetchResponse(groups=mapped(partial(_group, services), asked))
 
 
-def _fetch(
-    services: Services, group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None
-) -> list[OffsetFetchResponseTopic]:
-    offsets = services.groups.offsets(group_id)
+@attrs.frozen
+class _Asked:
+    """What is asked for of one group: partitions of topics, or all that it has; each once."""
+
+    group_id: str
+    topics: Mapping[str, Collection[int]] | None
+
+
+async def _asked(group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None) -> _Asked:
     if topics is None:
-        return [_topic(name, partitions, partitions) for name, partitions in offsets.items()]
-    return [_topic(topic.name, topic.partition_indexes, offsets.get(topic.name, {})) for topic in topics]
+        return _Asked(group_id, None)
+    return _Asked(group_id, await distinct_partitions(((each.name, each.partition_indexes) for each in topics), int))
 
 
-def _topic(name: str, partitions: Iterable[int], offsets: Mapping[int, OffsetAndMetadata]) -> OffsetFetchResponseTopic:
+def _group(services: Services, asked: _Asked) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_fetch(services, asked))
+
+
+def _fetch(services: Services, asked: _Asked) -> list[OffsetFetchResponseTopic]:
+    offsets = services.groups.offsets(asked.group_id)
+    topics = {name: tuple(of_topic) for name, of_topic in offsets.items()} if asked.topics is None else asked.topics
+    return mapped(lambda name: _topic(name, topics[name], offsets.get(name, {})), tuple(topics))
+
+
+def _topic(
+    name: str, partitions: Collection[int], offsets: Mapping[int, OffsetAndMetadata]
+) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
-        name=name, partitions=[_partition(partition, offsets.get(partition)) for partition in partitions]
+        name=name, partitions=mapped(lambda partition: _partition(partition, offsets.get(partition)), partitions)
     )
 
 

@@ -7,11 +7,13 @@ A consumer whose last record was of an older epoch asks this to see whether what
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafscale.api.calls import Api, Call
-from kafscale.api.leader_epochs import check_leader_epoch
+from kafscale.api.partitions import led_partition
 from kafscale.api.services import Services
+from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
-from kafscale.wire import error_codes
 from kafscale.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -19,27 +21,27 @@ from kafscale.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from kafscale.wire.schema import mapped
 
 
-def handle(services: Services, call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def handle(services: Services, call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    asked = await distinct_partitions(
+        ((topic.topic, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition
+    )
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_find(services, topic.topic, wanted) for wanted in topic.partitions],
+                topic=topic, partitions=mapped(partial(_find, services, topic), tuple(partitions.values()))
             )
-            for topic in request.topics
+            for topic, partitions in asked.items()
         ]
     )
 
 
 def _find(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition)
-    partition = services.log.partition_named(topic, wanted.partition)
     try:
-        if partition is None:
-            raise KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-        check_leader_epoch(partition, wanted.current_leader_epoch)
+        partition = led_partition(services, topic, wanted.partition, leader_epoch=wanted.current_leader_epoch)
     except KafkaError as exc:
         answer.error_code = exc.code
         return answer

@@ -56,7 +56,10 @@ class ByteRate:
             windows.popleft()
 
     def excess_seconds(self, bytes_per_second: float, now: float) -> float:
-        """After an `add`: the time without any more in which the rate comes down to that; negative if it is below."""
+        """Return how long nothing more may come until the rate is down to that; negative if it is below.
+
+        To be called after `add`.
+        """
         elapsed = now - self._windows[0].began_at
         missing_windows = max(0, WINDOWS_COUNT - 1 - int(elapsed / WINDOW_SECONDS))
         measured_seconds = elapsed + missing_windows * WINDOW_SECONDS
@@ -72,7 +75,7 @@ class ByteRateQuota:
     _rates: OrderedDict[str, ByteRate] = attrs.field(factory=OrderedDict, init=False)
 
     def burst_bytes(self, client_id: str) -> float:
-        """What a client may do at once that was silent before."""
+        """Return what a client may do at once that was silent before."""
         bytes_per_second = self.limit(client_id)
         return math.inf if bytes_per_second is None else bytes_per_second * (WINDOWS_COUNT - 1) * WINDOW_SECONDS
 
@@ -124,11 +127,11 @@ class Quotas:
             "quota",
             bounds=THROTTLE_BUCKETS_SECONDS,
         )
-        self.client_quotas.on_changed = self._update
+        self.client_quotas.follow(self._update)
         self._update()
 
     def _update(self) -> None:
-        """What was counted stays, so that a lower rate acts at once."""
+        """Take over new rates. What was counted stays, so that a lower rate acts at once."""
         settings = self.settings
         self.producer = self._quota(self.producer, "producer", PRODUCER_BYTE_RATE, settings.producer_byte_rate)
         self.consumer = self._quota(self.consumer, "consumer", CONSUMER_BYTE_RATE, settings.consumer_byte_rate)

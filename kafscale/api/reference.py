@@ -8,10 +8,10 @@ A test holds the committed page to the code.
 from __future__ import annotations
 
 import inspect
-import sys
+from types import ModuleType
 
 from kafscale.api.calls import Api
-from kafscale.api.table import APIS
+from kafscale.api.table import APIS, MODULES
 from kafscale.wire.schema import MAX
 
 _INTRODUCTION = """\
@@ -31,10 +31,11 @@ ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this list (KIP
 def protocol_page() -> str:
     """The whole page, as Markdown."""
     rows = sorted(APIS, key=lambda api: api.key)
+    modules = sorted(MODULES, key=lambda module: module.API.key)
     table = "".join(
         f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
     )
-    return _INTRODUCTION + table + "".join(map(_section, rows))
+    return _INTRODUCTION + table + "".join(map(_section, modules))
 
 
 def _flexible_since(api: Api) -> str:
@@ -42,9 +43,8 @@ def _flexible_since(api: Api) -> str:
     return str(since) if since <= MAX else "never"
 
 
-def _section(api: Api) -> str:
-    module = sys.modules[api.handle.__module__]
-    return f"\n## {api.name}\n\n```\n{inspect.getdoc(module)}\n```\n"
+def _section(module: ModuleType) -> str:
+    return f"\n## {module.API.name}\n\n```\n{inspect.getdoc(module)}\n```\n"
 
 
 if __name__ == "__main__":

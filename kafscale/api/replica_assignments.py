@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 
 
-def check_assignment(broker_ids: Sequence[int], node_id: int, replication_factor: int) -> None:
-    """The replicas of one partition. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], replication_factor: int) -> None:
+    """The replicas of one partition, of these brokers. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     if not broker_ids:
         raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list.")
     for broker_id in broker_ids:
-        if broker_id != node_id:
+        if broker_id not in node_ids:
             raise KafkaError(
                 INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered.",

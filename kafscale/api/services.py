@@ -8,11 +8,14 @@ import attrs
 import trio
 
 from kafscale.api.fetch_sessions import FetchSessions
+from kafscale.api.gate import Gate
 from kafscale.api.quotas import Quotas
+from kafscale.api.record_checks import RecordChecks
+from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.node import Node
-from kafscale.cluster.producers import ProducerIds
+from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.topics.topics import TopicRegistry
 from kafscale.config import Settings
 from kafscale.log.log import Log
@@ -33,6 +36,7 @@ class Services:
     settings: Settings
     api_versions: Sequence[tuple[int, int, int]]
     node: Node
+    assignment: Assignment
     topics: TopicRegistry
     producer_ids: ProducerIds
     groups: GroupCoordinator
@@ -40,6 +44,8 @@ class Services:
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
     quotas: Quotas
+    gate: Gate
+    record_checks: RecordChecks
     check_lead: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 

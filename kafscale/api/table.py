@@ -1,11 +1,13 @@
 """Every API that this broker serves. The dispatcher, ApiVersions and the protocol reference are built from this table.
 
-What is not finished is not here: clients fall back only where an API is absent.
+What is not finished is not here: clients fall back only where an API is absent. Each row is the `API` of the module
+named after it, which opens with its versions; for Produce that is the folder `kafscale/api/produce`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from kafscale.api import (
     alter_client_quotas,
@@ -40,7 +42,7 @@ from kafscale.api import (
 )
 from kafscale.api.calls import Api
 
-_MODULES = (
+MODULES: Sequence[ModuleType] = (
     produce,
     fetch,
     list_offsets,
@@ -72,4 +74,4 @@ _MODULES = (
     describe_cluster,
 )
 
-APIS: Sequence[Api] = tuple(module.API for module in _MODULES)
+APIS: Sequence[Api] = tuple(module.API for module in MODULES)

@@ -104,15 +104,16 @@ async def _adopt(
     from kafscale.broker import check_same_store
     from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
     from kafscale.cluster.controller.recovery import preview
+    from kafscale.cluster.controller.takeover import take_lead
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.takeover import take_lead
     from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
-    from kafscale.log.data_directory import lock_data_directory
+    from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
     from kafscale.store.opening.views import StoreViews
     from kafscale.store.paths import topic_id_text
 
+    keep_files_private()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
         if settings.data_dir.is_dir() or not dry_run:
@@ -125,10 +126,10 @@ async def _adopt(
         else:
             # What the bucket has of metadata goes before what this directory has, also at the next start.
             path = settings.data_dir / "metadata.db"
-            metadata = await stack.enter_async_context(SqliteMetadataStore.open(path))
+            metadata = local = await stack.enter_async_context(SqliteMetadataStore.open(path))
             await check_same_store(metadata, settings)
-            lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), metadata)
-            metadata, checkpointer = lead.metadata, lead.checkpointer
+            lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), local)
+            checkpointer = lead.checkpointer
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         await topics.load()
         known = {topic.topic_id for topic in topics.all()}

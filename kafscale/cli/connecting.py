@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
@@ -41,6 +42,30 @@ def parse_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def parse_spark_setting(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE, where the value may be a secret and come from a file. Raises ValueError."""
+    name, value = parse_setting(text)
+    return name, value_or_file(value)
+
+
+def value_or_file(value: str) -> str:
+    """@PATH stands for what is in that file, without the end of its line.
+
+    Arguments are seen by whoever lists the processes. A value that begins with @ is written with two of them.
+
+    Raises ValueError.
+    """
+    if not value.startswith("@"):
+        return value
+    if value.startswith("@@"):
+        return value[1:]
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        raise ValueError(f"'{value[1:]}' can't be read: {why}; write @@ for a value that begins with @") from exc
+
+
 def parse_time(text: str) -> int:
     """Read a time: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or `15m` for that long ago.
 
@@ -68,6 +93,7 @@ def take(options: dict[str, Any], cls: type[T]) -> T:
 ADDRESS = Parsed("HOST:PORT", Address.parse)
 TIME = Parsed("TIME", parse_time)
 SETTING = Parsed("NAME=VALUE", parse_setting)
+SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 
 bootstrap_option = click.option(
     "--bootstrap",

@@ -46,14 +46,18 @@ class Style:
 
     def formatter(self, topic: str) -> Formatter:
         """The function that writes a record."""
+        for_terminal = sys.stdout.isatty()
         if self.as_json:
-            return json_formatter(topic)
+            return json_formatter(topic, for_terminal=for_terminal)
+        return text_formatter(topic, self._template(), for_terminal=for_terminal)
+
+    def _template(self) -> str:
         if self.template is not None:
-            return text_formatter(topic, unescape(self.template))
+            return unescape(self.template)
         if self.raw:
-            return text_formatter(topic, "%v")
+            return "%v"
         separator = "" if self.key_separator is None else unescape(self.key_separator).replace("%", "%%")
-        return text_formatter(topic, f"%k{separator}%v\n" if separator else "%v\n")
+        return f"%k{separator}%v\n" if separator else "%v\n"
 
 
 @click.command("consume")
@@ -84,6 +88,8 @@ def command(
     **options: Any,
 ) -> None:
     """Write the records of TOPIC to stdout.
+
+    In a pipe or a file they are as they are; a terminal gets escapes for control characters in them.
 
     Without a place to begin at it waits for new records. With one it stops at what is the end now, unless --follow is
     given.

@@ -91,6 +91,8 @@ def _refusal(admin: Address, response: HTTPResponse) -> str:
     said = response.read(1000).decode(errors="replace").strip()
     if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return f"the broker at {admin} is not ready: {said}; try again later"
+    if response.status == HTTPStatus.FORBIDDEN:
+        return f"{admin} refuses that: {said}"
     if response.status == HTTPStatus.NOT_FOUND and said.startswith("there is no topic"):
         return f"{said}; `kafscale topics list` shows them"
     return f"{admin} answered {response.status} ({said or 'nothing'}): that is not the --admin-listen of this version"

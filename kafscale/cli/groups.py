@@ -9,7 +9,7 @@ import attrs
 import click
 
 from kafscale.cli.connecting import TIME, bootstrap_option, json_option, run_with_client, take
-from kafscale.cli.output import show, show_json
+from kafscale.cli.output import say, show, show_json
 from kafscale.config import Address
 from kafscale.errors import KafkaError
 
@@ -127,7 +127,7 @@ def describe_command(group: str, bootstrap: Address, as_json: bool) -> None:
             found = {"members": [*map(attrs.asdict, members)], "offsets": [*map(attrs.asdict, offsets)]}
             show_json({"group": group, "state": described.group_state, **found})
             return
-        click.echo(f"group {group} is {described.group_state}; members: {len(members)}")
+        say(f"group {group} is {described.group_state}; members: {len(members)}")
         for row_class, rows in ((MemberRow, members), (OffsetRow, offsets)):
             if rows:
                 click.echo()

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from kafscale.cli.connecting import json_option
-from kafscale.cli.output import show, show_json
+from kafscale.cli.output import say, show, show_json
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load
 from kafscale.errors import DamagedObject, NotFound
@@ -61,7 +61,7 @@ def _show(found: Inspection, name: str, *, with_rows: bool, as_json: bool) -> No
         show(found.row_class, found.rows)
     click.echo()
     for line in found.damage:
-        click.echo(f"damaged: {line}")
+        say(f"damaged: {line}")
     if not found.damage:
         checked = f"; {'entries' if found.kind == 'checkpoint' else 'batches'}: {len(found.rows)}" if found.rows else ""
         click.echo(f"whole: every checksum is right{checked}")

@@ -12,19 +12,16 @@ from itertools import pairwise
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.cli.output import iso_time
 from kafscale.cluster.controller.claim import decode_claim
 from kafscale.errors import DamagedObject
-from kafscale.formats import segment, segment_v1
-from kafscale.formats import wal_entries as wal_format
-from kafscale.formats import wal_objects as s3_wal_format
+from kafscale.formats import manifest_checkpoint, metadata_checkpoint, segment, segment_v1, wal_entries, wal_objects
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.segment_check import BodyCheck
-from kafscale.log import manifest_checkpoint, metadata_checkpoint
 from kafscale.log.check.local_wal_check import WalFileCheck
 from kafscale.log.check.s3_wal_check import WalObjectCheck
-from kafscale.store.base import Buffer
-from kafscale.store.paths import SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
 from kafscale.wire.compression import NAMES, NONE
 from kafscale.wire.records import BatchHeader, validate, validate_compressed
 
@@ -199,14 +196,15 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
         found.add(fact, value)
     key = _segment_key(name)
     if key is not None:
-        told = (topic_id_text(key.topic_id), key.partition, key.base_offset, key.generation)
-        written = (topic_id_text(identity.topic_id), identity.partition, identity.base_offset, identity.generation)
-        found.expect("what it says of itself", written, told)
+        epoch = identity.leader_epoch if key.epoch == EPOCH_UNKNOWN else key.epoch
+        told = (topic_id_text(key.topic_id), key.partition, key.base_offset, epoch, key.generation)
+        own = (identity.partition, identity.base_offset, identity.leader_epoch, identity.generation)
+        found.expect("what it says of itself", (topic_id_text(identity.topic_id), *own), told)
     return footer
 
 
 def _segment_key(name: str) -> SegmentKey | None:
-    """What a key says, also at the end of the path of a file store."""
+    """Return what a key says, also at the end of the path of a file store."""
     parts = name.split("/")
     return parse_segment_key("/".join(parts[-5:])) or parse_segment_key("/".join(parts[-4:]))
 
@@ -256,7 +254,7 @@ def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
     header, topics, transactions = check.header, set(), 0
     if header is not None:
         for checked in check.entries():
-            if checked.entry.kind == wal_format.METADATA:
+            if checked.entry.kind == wal_entries.METADATA:
                 transactions += 1
                 _inspect_transaction(found, checked.entry)
             elif checked.header is not None:
@@ -278,7 +276,7 @@ def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
     return found
 
 
-def _inspect_transaction(found: Inspection, entry: wal_format.WalEntry) -> None:
+def _inspect_transaction(found: Inspection, entry: wal_entries.WalEntry) -> None:
     try:
         decode_transaction(memoryview(entry.data))
     except DamagedObject as exc:
@@ -295,6 +293,10 @@ def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
     puts = read.transaction.puts
     found.add("log epoch", read.position.epoch)
     found.add("log number", read.position.number)
+    if read.base is not None:
+        found.add("changes since checkpoint number", read.base)
+        found.add("deleted", len(read.transaction.deletes))
+        found.add("deleted prefixes", len(read.transaction.delete_prefixes))
     found.add("entries", len(puts))
     found.add("bytes", len(view))
     for kind, count in sorted(Counter(key.partition("/")[0] for key in puts).items()):
@@ -334,7 +336,7 @@ def _own_key(name: str) -> str:
     return key if parse_numbered_key(key) is not None else name
 
 
-def _entry_row(entry: wal_format.WalEntry, header: BatchHeader) -> EntryRow:
+def _entry_row(entry: wal_entries.WalEntry, header: BatchHeader) -> EntryRow:
     row = batch_row(header, entry.position)
     return EntryRow(**attrs.asdict(row), topic_id=topic_id_text(entry.topic_id), partition=entry.partition)
 
@@ -348,7 +350,7 @@ def validated(batch: memoryview) -> BatchHeader:
 
 
 def batch_row(header: BatchHeader, position: int) -> BatchRow:
-    """How a batch is shown."""
+    """Return the row by which a batch is shown."""
     return BatchRow(
         position=position,
         base_offset=header.base_offset,
@@ -363,8 +365,8 @@ def batch_row(header: BatchHeader, position: int) -> BatchRow:
 
 
 _BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
-    wal_format.FILE_MAGIC: _inspect_wal,
-    s3_wal_format.MAGIC: _inspect_wal_object,
+    wal_entries.FILE_MAGIC: _inspect_wal,
+    wal_objects.MAGIC: _inspect_wal_object,
     metadata_checkpoint.MAGIC: _inspect_checkpoint,
     manifest_checkpoint.MAGIC: _inspect_manifests,
     segment.HEADER_MAGIC: _inspect_segment,

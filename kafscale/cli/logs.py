@@ -1,8 +1,8 @@
 """The broker's own log: on stderr, one record a line, as text or JSON.
 
 Only `kafscale.*` follows `--log-level`; libraries log warnings and above, since httpx tells of each request at `info`.
-Times are UTC. Control characters in a message are escaped in the text format: a client chooses its client id, and must
-not be able to write lines of its own into the log.
+Times are UTC. Clients choose names and ids, and must not be able to write lines of their own into the log, nor to do
+anything to the terminal that shows it: `kafscale.outside` escapes what could, and a line has a maximum.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import json
 import logging
 import sys
 import time
+from types import TracebackType
 
 from kafscale.config import LogFormat, LogLevel
+from kafscale.outside import bounded, escaped, escaped_json, escaped_lines
 
-_CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+MESSAGE_MAX_COUNT = 4_000  # characters; of a traceback as many times more as its frames are likely to need
+TRACEBACK_MAX_COUNT = 40_000
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class TextFormatter(logging.Formatter):
@@ -31,8 +35,11 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        record.message = record.message.translate(_CONTROL_CHARACTERS)
+        record.message = escaped(bounded(record.message, MESSAGE_MAX_COUNT))
         return super().formatMessage(record)
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's name)
+        return escaped_lines(bounded(super().formatException(ei), TRACEBACK_MAX_COUNT))
 
 
 class JsonFormatter(TextFormatter):
@@ -43,11 +50,11 @@ class JsonFormatter(TextFormatter):
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": bounded(record.getMessage(), MESSAGE_MAX_COUNT),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return escaped_json(json.dumps(fields, ensure_ascii=False))
 
 
 def configure_logging(level: LogLevel, log_format: LogFormat) -> None:

@@ -18,6 +18,7 @@ from importlib import import_module
 import click
 
 import kafscale
+from kafscale.cli.output import say
 from kafscale.errors import ConfigError, KafScaleError
 
 COMMANDS = (
@@ -113,5 +114,5 @@ def _one_line(text: str) -> str:
 
 
 def _fail(line: str, code: int) -> int:
-    click.echo(line, err=True)
+    say(line, err=True)
     return code

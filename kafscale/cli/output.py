@@ -1,19 +1,22 @@
 """What commands print: a table on a terminal, plain columns in a pipe, JSON for programs.
 
 Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects; so the three can't
-differ in what they tell.
+differ in what they tell. What a terminal would act on in them, such as control characters in a name, it gets as
+escapes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any
 
 import attrs
 import click
+
+from kafscale.outside import escaped, escaped_json, escaped_lines
 
 
 def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
@@ -37,7 +40,18 @@ def show_cells(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[s
 
 def show_json(value: Any) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    document = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(escaped_json(document) if sys.stdout.isatty() else document)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line that may have text of others in it, such as a broker's message. err: to stderr."""
+    click.echo(escaped_lines(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
+
+
+def fit(lines: Iterable[str], file: IO[str]) -> Iterator[str]:
+    """The lines as that file may have them."""
+    return map(escaped_lines, lines) if file.isatty() else iter(lines)
 
 
 def iso_time(timestamp_ms: int) -> str:
@@ -66,7 +80,7 @@ def _show_table(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         numeric = bool(cells) and all(row[index].lstrip("-").isdigit() or row[index] == "-" for row in cells)
         table.add_column(title, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a topic named [bold] is not markup
+        table.add_row(*(Text(escaped(cell)) for cell in row))  # Text: a topic named [bold] is not markup
     Console().print(table)
 
 

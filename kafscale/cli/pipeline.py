@@ -1,4 +1,4 @@
-"""`kafscale pipeline run|validate|status|maintain`: topics kept in Iceberg tables."""
+"""`kafscale pipeline run|validate|status|maintain|reset`: topics kept in Iceberg tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, json_option
+from kafscale.cli.connecting import SPARK_SETTING, json_option
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.config import Address
 from kafscale.errors import KafScaleError, StartupError
@@ -19,9 +19,11 @@ from kafscale.errors import KafScaleError, StartupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kafscale.spark.bucket.position import Position
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.config import Pipeline
     from kafscale.spark.pipeline.maintenance import Care
+    from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Observer
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
@@ -39,9 +41,14 @@ def command() -> None:
 
 
 def spark_options(function: Function) -> Function:
-    """`--master` and `--conf`."""
+    """Add the options `--master` and `--conf` to a command."""
     function = click.option(
-        "--conf", "conf", type=SETTING, multiple=True, help="A setting of Spark, NAME=VALUE; repeatable."
+        "--conf",
+        "conf",
+        type=SPARK_SETTING,
+        multiple=True,
+        envvar="KAFSCALE_SPARK_CONF",
+        help="A setting of Spark, NAME=VALUE, or NAME=@PATH to read a file; repeatable.  [KAFSCALE_SPARK_CONF]",
     )(function)
     return click.option(
         "--master",
@@ -163,12 +170,73 @@ def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) 
         raise PipelineFailed("; ".join(problems))
 
 
+@command.command("reset")
+@file_argument
+@click.option("--topic", "topics", multiple=True, required=True, help="Which topic; repeatable.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Begin at the first record also where it is the topic of before: what was read comes once more.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@json_option
+@spark_options
+def reset_command(
+    file: Path, *, topics: tuple[str, ...], from_beginning: bool, dry_run: bool, as_json: bool, **options: Any
+) -> None:
+    """Let the mappings of FILE go on with what there is of a topic now, and show where that is.
+
+    A topic that was deleted and created again is read from its beginning; of one whose records were deleted before
+    they were read, those that are left are. All else goes on where the tables are, and rows in them stay.
+    """
+    pipeline = _read(file)
+    with _session(pipeline, options["master"], options["conf"]) as spark:
+        from kafscale.spark.pipeline.reset import carry_out, locked, plan
+
+        with locked(spark, pipeline):
+            resets = plan(spark, pipeline, topics, from_beginning=from_beginning)
+            if not dry_run:
+                carry_out(spark, pipeline, resets)
+    show(ResetRow, [ResetRow.of(each, dry_run=dry_run) for each in resets], as_json=as_json)
+
+
+@attrs.frozen(kw_only=True)
+class ResetRow:
+    """One topic of one mapping, as it is shown."""
+
+    mapping: str
+    topic: str
+    topic_id: str | None
+    offsets: list[str]
+    new_topic_id: str | None
+    new_offsets: list[str]
+    outcome: str
+
+    @classmethod
+    def of(cls, reset: Reset, *, dry_run: bool) -> ResetRow:
+        """Return the row of what was done, or would be."""
+        return cls(
+            mapping=reset.mapping.id,
+            topic=reset.topic,
+            topic_id=reset.before.topic_ids.get(reset.topic),
+            offsets=_offsets_of(reset.before, reset.topic),
+            new_topic_id=reset.after.topic_ids.get(reset.topic),
+            new_offsets=_offsets_of(reset.after, reset.topic),
+            outcome="stays as it is" if not reset.changes else "would be reset" if dry_run else "reset",
+        )
+
+
+def _offsets_of(position: Position, topic: str) -> list[str]:
+    """Return a topic's offsets in the form in which `status` shows them, but without the topic's name."""
+    return [f"{index}:{offset}" for (name, index), offset in sorted(position.offsets.items()) if name == topic]
+
+
 @attrs.frozen
 class Terminal:
     """Says on stderr what a pipeline does."""
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """One line for each batch."""
+        """Print one line for each batch."""
         if outcome.commit_seconds is None:
             click.echo(f"{mapping}: batch {outcome.batch.batch_id} was in the table already", err=True)
             return
@@ -180,15 +248,15 @@ class Terminal:
         )
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """One line, but for bugs."""
+        """Print the error in one line."""
         click.echo(f"{mapping}: failed: {_one_line(error)}", err=True)
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """One line."""
+        """Print one line."""
         click.echo(f"{mapping}: starts again in {delay_seconds:.0f} s: {_one_line(error)}", err=True)
 
     def maintained(self, care: Care) -> None:
-        """One line for each table."""
+        """Print one line for each table."""
         if care.problem:
             click.echo(f"{care.table}: maintenance is left for the next time: {care.problem}", err=True)
             return
@@ -248,7 +316,7 @@ def _observing(pipeline: Pipeline) -> Iterator[Observer]:
 
 @attrs.frozen
 class Observers:
-    """Tells each of several."""
+    """Tells several observers what happens."""
 
     each: tuple[Observer, ...]
 

@@ -98,7 +98,10 @@ class LineReader:
     _rest: bytes = b""
 
     async def read(self) -> list[bytes]:
-        """At least one line, without its end; none at the end of the stream, whose last line need not have one."""
+        """Return the lines that are there without their ends, at least one; none at the end of the stream.
+
+        The last line need not have an end.
+        """
         import trio
 
         while data := await trio.to_thread.run_sync(_read_what_is_there, self.stream, abandon_on_cancel=True):

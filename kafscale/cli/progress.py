@@ -11,14 +11,14 @@ from kafscale.config.units import MIB
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """For a number whose end is not known; the function takes how many it is now."""
+    """Show a count whose end is not known. The function that is given takes how many it is now."""
     with _bar("[progress.description]{task.description} {task.completed:,}", what, None) as report:
         yield report
 
 
 @contextmanager
 def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """For bytes of a known total; the function takes how many are done."""
+    """Show how many bytes of a known total are done. The function that is given takes their number."""
     text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"
     with _bar(text, what, total_bytes) as report:
         yield report

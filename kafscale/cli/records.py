@@ -16,6 +16,7 @@ from typing import Any
 
 from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
+from kafscale.outside import escaped_bytes, escaped_json
 from kafscale.wire.records import Record
 
 Header = tuple[str, bytes | None]
@@ -59,8 +60,8 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
     return Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[*own, *headers])
 
 
-def json_formatter(topic: str) -> Formatter:
-    """One JSON object a line."""
+def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
+    """One JSON object a line. for_terminal: what a terminal would act on is shown as JSON's escapes."""
 
     def render(partition: int, record: Record) -> bytes:
         fields: dict[str, Any] = {
@@ -72,18 +73,23 @@ def json_formatter(topic: str) -> Formatter:
             **_text_field("value", record.value),
             "headers": [_pair(name, value) for name, value in record.headers],
         }
-        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        document = json.dumps(fields, ensure_ascii=False)
+        return (escaped_json(document) if for_terminal else document).encode() + b"\n"
 
     return render
 
 
-def text_formatter(topic: str, template: str) -> Formatter:
-    """A template with the letters of FORMAT_HELP; a null key or value is empty."""
+def text_formatter(topic: str, template: str, *, for_terminal: bool = False) -> Formatter:
+    """A template with the letters of FORMAT_HELP; a null key or value is empty.
+
+    for_terminal: what a terminal would act on in a record is shown as escapes, but for line ends and tabs.
+    """
     encoded = template.encode()
 
     def render(partition: int, record: Record) -> bytes:
         def field(match: re.Match[bytes]) -> bytes:
-            return _FIELDS[match[1]](topic, partition, record)
+            data = _FIELDS[match[1]](topic, partition, record)
+            return escaped_bytes(data) if for_terminal else data
 
         return _FORMAT.sub(field, encoded)
 

@@ -59,6 +59,8 @@ def command(config_file: str | None, **flags: Any) -> None:
     import trio
 
     from kafscale import broker
+    from kafscale.log.wal.data_directory import keep_files_private
 
     gc.enable()
+    keep_files_private()
     trio.run(broker.serve, settings)

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from kafscale.cli.connecting import take
-from kafscale.cli.output import show_cells
+from kafscale.cli.output import fit, say, show_cells
 from kafscale.cli.sql_options import (
     SparkOptions,
     option,
@@ -118,7 +118,7 @@ def _run_shell(engine: Engine, results: Results) -> None:
         run_interruptibly(lambda: results.show(engine.frame(statement)), cancel)
 
     with history(history_path()):
-        Shell(read=input, write=click.echo, execute=execute).run()
+        Shell(read=input, write=say, execute=execute).run()
 
 
 def _run_all(engine: Engine, text: str, results: Results) -> None:
@@ -130,7 +130,7 @@ def _run_all(engine: Engine, text: str, results: Results) -> None:
 
 
 def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
-    """Where text goes. Raises ConfigError."""
+    """Open what text goes to. Raises ConfigError."""
     if options.output is None or options.format == "parquet":
         return nullcontext(sys.stdout)
     try:
@@ -159,7 +159,8 @@ class Results:
             elif self.options.format == "table":
                 self._show_table(frame)
             else:
-                self.file.writelines(csv_lines(frame) if self.options.format == "csv" else json_lines(frame))
+                lines = csv_lines(frame) if self.options.format == "csv" else json_lines(frame)
+                self.file.writelines(fit(lines, self.file))
         self.file.flush()
 
     def _show_table(self, frame: DataFrame) -> None:
@@ -167,7 +168,8 @@ class Results:
 
         cells = first_cells(frame, self.options.max_rows)
         if cells.columns == ["plan"]:
-            self.file.writelines(row[0] or "" for row in cells.rows)  # of EXPLAIN: lines to be read as they are
+            plan = (row[0] or "" for row in cells.rows)  # of EXPLAIN: lines to be read as they are
+            self.file.writelines(fit(plan, self.file))
             return
         shown = [["NULL" if cell is None else cell for cell in row] for row in cells.rows]
         show_cells(cells.columns, shown, file=self.file)

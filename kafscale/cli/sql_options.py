@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, Parsed
+from kafscale.cli.connecting import SPARK_SETTING, Parsed, value_or_file
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load, parse_size
 from kafscale.errors import ConfigError
@@ -64,7 +64,7 @@ def parse_catalog(text: str) -> CatalogOptions:
             raise ValueError(
                 f"'{part}' is not a setting of a catalog; allowed: KEY=VALUE with commas between, of {allowed}"
             )
-        given[name] = value.strip().lower() == "true" if name == "s3_path_style" else value.strip()
+        given[name] = value.strip().lower() == "true" if name == "s3_path_style" else value_or_file(value.strip())
     if "type" not in given:
         raise ValueError(f"'{text}' has no type; allowed: type=hadoop, type=jdbc or type=rest")
     return CatalogOptions(**given)
@@ -79,9 +79,12 @@ _OPTIONS = (
         "catalogs",
         type=Parsed("KEY=VALUE,…", parse_catalog),
         multiple=True,
-        help="A catalog of Iceberg tables, as name=lake,type=hadoop,warehouse=/data/lake; repeatable.",
+        help="A catalog of Iceberg tables, as name=lake,type=hadoop,warehouse=/data/lake; repeatable. "
+        "password=@PATH and the like read a file.",
     ),
-    option("--conf", type=SETTING, multiple=True, help="A setting of Spark; repeatable."),
+    option(
+        "--conf", type=SPARK_SETTING, multiple=True, help="A setting of Spark; NAME=@PATH reads a file; repeatable."
+    ),
     option(
         "--max-scan-bytes",
         type=Parsed("SIZE", parse_size),
@@ -98,9 +101,10 @@ _OPTIONS = (
     option(
         "--option",
         "source_options",
-        type=SETTING,
+        type=SPARK_SETTING,
         multiple=True,
-        help="An option of Spark's reader for all topics, such as includeHeaders=true; repeatable.",
+        help="An option of Spark's reader for all topics, such as includeHeaders=true; NAME=@PATH reads a file; "
+        "repeatable.",
     ),
 )
 
@@ -113,12 +117,12 @@ def spark_options(function: Function) -> Function:
 
 
 def read_settings(flags: dict[str, Any], config_file: str | None) -> Settings:
-    """Where the bucket is. Raises ConfigError."""
+    """Return where the bucket is. Raises ConfigError."""
     return load(flags, os.environ, config_file).settings
 
 
 def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
-    """Options of `format("kafscale")`. Raises ConfigError."""
+    """Return the options of `format("kafscale")`. Raises ConfigError."""
     if (options.value_format is None) != (options.registry is None):
         raise ConfigError("--value-format and --registry belong together; allowed: both, or neither")
     store = settings.store
@@ -156,5 +160,5 @@ def spark_session(options: SparkOptions, *, app_name: str, **conf: str) -> Itera
 
 
 def scan_limit(options: SparkOptions) -> int | None:
-    """None for no limit."""
+    """Return how many bytes a scan may read; None for no limit."""
     return options.max_scan_bytes or None

@@ -115,7 +115,7 @@ def _cost(size_bytes: int, price: float) -> float:
 
 
 async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None, bool]:
-    """What is there, what is pending, and whether it is known what of it is deletable."""
+    """Return what is there, what is pending, and whether it is known what of it is deletable."""
     from kafscale.log.check.usage import measure_usage, pending_bytes
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command

@@ -88,10 +88,11 @@ def _show(report: Report, *, as_json: bool) -> None:
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
     from kafscale.cluster.controller.own_objects import OwnObjects
     from kafscale.log.check.verification import Verifier
-    from kafscale.log.data_directory import lock_data_directory
+    from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.s3_replay import list_log
     from kafscale.store.opening.opening import store_of_command
 
+    keep_files_private()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
         if with_data_dir:
@@ -131,7 +132,9 @@ async def _read_wal(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
-    """After the listing: what is missing before a log start that moved meanwhile was listed before it went."""
+    """Read the metadata after the listing, so that what went missing before a log start that moved meanwhile counts as
+    deleted.
+    """
     from kafscale.log.check.verification import KnownTopic
     from kafscale.log.repair.findings import Finding, Kind
 

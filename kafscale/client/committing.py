@@ -35,7 +35,7 @@ class GroupReader:
     async def positions(
         self, otherwise: Mapping[int, int], *, least: Mapping[int, int], most: Mapping[int, int]
     ) -> dict[int, int]:
-        """Where to begin in each partition: as committed if the log has that offset, else as `otherwise` says.
+        """Return where to begin in each partition: as committed if the log has that offset, else as `otherwise` says.
 
         `least` and `most` are the ends of the log.
 

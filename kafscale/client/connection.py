@@ -17,12 +17,12 @@ import attrs
 import trio
 
 from kafscale import __version__
+from kafscale.buffers import Buffer, size_of
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kafscale.wire.primitives import Buffer
 
 MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 RECEIVE_BYTES = 256 << 10
@@ -93,7 +93,7 @@ class Connection:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing more can be sent on it."""
+        """Tell whether nothing more can be sent on it."""
         return bool(self._broken)
 
     def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
@@ -167,7 +167,7 @@ class Connection:
 
     async def _write(self, parts: Sequence[Buffer]) -> None:
         try:
-            if sum(map(len, parts)) <= JOIN_BELOW_BYTES:
+            if size_of(parts) <= JOIN_BELOW_BYTES:
                 await self.stream.send_all(b"".join(parts))
             else:
                 for part in parts:

@@ -107,7 +107,7 @@ def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]
 
 
 def _whole_batches(records: memoryview) -> Iterator[memoryview]:
-    """Like `batches`, but a batch that is cut off at the end is no error: brokers other than this one may send one."""
+    """Iterate over batches as `batches` does, but leave out one that is cut off, as other brokers may send."""
     while len(records) >= HEADER_BYTES:
         end = LENGTH_END + int.from_bytes(records[8:12], "big", signed=True)
         if end < HEADER_BYTES:

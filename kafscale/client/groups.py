@@ -105,7 +105,7 @@ async def delete_group(client: Client, group: str) -> None:
 
 
 def assigned_partitions(members: Iterable[DescribedGroupMember]) -> dict[TopicPartition, DescribedGroupMember]:
-    """Which member has which partition, for members that speak the consumer protocol; others are left out."""
+    """Return which member has which partition. Members that do not speak the consumer protocol are left out."""
     owners = {}
     for member in members:
         for topic in _assignment(member.member_assignment).assigned_partitions:

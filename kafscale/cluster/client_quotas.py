@@ -1,4 +1,4 @@
-"""The quotas of client ids: durable before they act. Reads are synchronous, from memory.
+"""The quotas of client ids: durable before they act. Reads are synchronous, from memory, which follows the metadata.
 
 A quota is that of one client id, or the default of all that have none of their own; in Kafka's terms the entity
 `client-id` with a name or without. Each key counts for itself: a client id with a rate for consuming alone has the
@@ -16,7 +16,8 @@ import attrs
 import trio
 
 from kafscale.cluster.converter import decode, encode
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.follower import Follower
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import POLICY_VIOLATION
 
@@ -43,22 +44,37 @@ class QuotaChange:
 
 @attrs.define(eq=False)
 class ClientQuotas:
-    """All of them. `on_changed` is called after they have been loaded or altered."""
+    """All of them. Who follows them is called after they have been loaded or altered."""
 
     store: MetadataStore
-    on_changed: Callable[[], None] = lambda: None
-    _by_client: dict[str | None, Values] = attrs.field(factory=dict, init=False)
+    _by_client: dict[str | None, Values] = attrs.field(factory=dict, init=False)  # another one after each change
     _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    _follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._follower = Follower(self.store, (_PREFIX,), self._apply)
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Call the listener, which must not raise, after each change from now on."""
+        self._listeners.append(listener)
 
     async def load(self) -> None:
-        """What was set before this broker started."""
-        for entry in await self.store.list(_PREFIX):
-            client_id = DEFAULT_CLIENT if entry.key == _DEFAULT else entry.key.removeprefix(_NAMED)
-            self._by_client[client_id] = decode(dict[str, float], entry.value)
-        self.on_changed()
+        """Take in what was set before this broker started."""
+        await self._follower.load()
+
+    def _apply(self, change: Change) -> None:
+        by_client = dict(self._by_client)
+        for key in filter(_is_quota, change.deletes):
+            by_client.pop(_client_id(key), None)
+        for key in filter(_is_quota, change.puts):
+            by_client[_client_id(key)] = decode(dict[str, float], change.puts[key])
+        self._by_client = by_client
+        for listener in self._listeners:
+            listener()
 
     def all(self) -> Mapping[str | None, Values]:
-        """By client id; None is the default."""
+        """Return what is set, by client id; the key None is the default."""
         return self._by_client
 
     def limit(self, key: str, client_id: str) -> float | None:
@@ -67,29 +83,36 @@ class ClientQuotas:
         return self._by_client.get(DEFAULT_CLIENT, {}).get(key) if own is None else own
 
     def has(self, key: str) -> bool:
-        """Whether any client may have it."""
+        """Tell whether a value of this key is set for any client."""
         return any(key in values for values in self._by_client.values())
 
     async def alter(self, changes: Sequence[QuotaChange]) -> None:
         """Apply all in their order, as one transaction. Raises KafkaError, and what the store raises."""
         async with self._altering:
+            await self._follower.settle()
             changed: dict[str | None, Values] = {}
             for change in changes:
                 before = changed.get(change.client_id, self._by_client.get(change.client_id, {}))
                 after = {**before, **change.values}
                 changed[change.client_id] = {key: value for key, value in after.items() if value is not None}
-            everything = {client: values for client, values in {**self._by_client, **changed}.items() if values}
-            if len(everything) > max(QUOTAS_MAX_COUNT, len(self._by_client)):
+            clients = {client for client, values in {**self._by_client, **changed}.items() if values}
+            if len(clients) > max(QUOTAS_MAX_COUNT, len(self._by_client)):
                 raise KafkaError(POLICY_VIOLATION, f"there can't be more than {QUOTAS_MAX_COUNT:,} client quotas")
-            await self.store.commit(
+            await self._follower.commit(
                 Transaction(
                     puts={_key(client): encode(dict(values)) for client, values in changed.items() if values},
                     deletes=[_key(client) for client, values in changed.items() if not values],
                 )
             )
-            self._by_client = everything
-            self.on_changed()
 
 
 def _key(client_id: str | None) -> str:
     return _DEFAULT if client_id is None else _NAMED + client_id
+
+
+def _client_id(key: str) -> str | None:
+    return DEFAULT_CLIENT if key == _DEFAULT else key.removeprefix(_NAMED)
+
+
+def _is_quota(key: str) -> bool:
+    return key.startswith(_PREFIX)

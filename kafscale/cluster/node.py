@@ -36,9 +36,9 @@ class ReachedBy(Protocol):
 class Node:
     """One broker.
 
-    `broker_epoch` is claimed in the bucket and grows with every start. While a single broker owns every partition it is
-    also their leader epoch. `advertised` has an entry for each listener; None advertises the address that the client
-    reached, because the listener is bound to a wildcard address and nothing else is known to lead there.
+    `broker_epoch` is claimed in the bucket and grows with every start. `advertised` has an entry for each listener;
+    None advertises the address that the client reached, because the listener is bound to a wildcard address and nothing
+    else is known to lead there.
     """
 
     node_id: int
@@ -47,13 +47,13 @@ class Node:
     advertised: Mapping[str, Endpoint | None]
 
     def endpoint(self, peer: ReachedBy) -> Endpoint:
-        """What this client is told to connect to: always an address of the listener that it used."""
+        """Return what this client is told to connect to: always an address of the listener that it used."""
         advertised = self.advertised.get(peer.listener_name)
         return advertised or Endpoint(peer.reached_host, peer.reached_port)
 
 
 def epoch_key(node_id: int) -> str:
-    """Where the metadata has the epoch of a broker's last start."""
+    """Return where the metadata has the epoch of a broker's last start."""
     return f"brokers/{node_id}/epoch"
 
 
@@ -77,7 +77,8 @@ async def register_node(
             "leave the option out, or give another --data-dir"
         )
     final_id = known_id or cluster_id or random_cluster_id()
-    await store.commit(Transaction(puts={CLUSTER_ID_KEY: encode(final_id), epoch_key(node_id): encode(broker_epoch)}))
+    puts = {CLUSTER_ID_KEY: encode(final_id), epoch_key(node_id): encode(broker_epoch)}
+    await store.commit(Transaction(puts=puts, essential=True))
     return Node(node_id=node_id, cluster_id=final_id, broker_epoch=broker_epoch, advertised=advertised)
 
 

@@ -19,7 +19,7 @@ class _Waiter:
     granted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Share:
     """What was granted to somebody, as a thing to pass on; whoever has it last owes `release`, once."""
 
@@ -29,10 +29,16 @@ class Share:
     def release(self) -> None:
         self.budget.release(self.size_bytes)
 
+    def shrink(self, size_bytes: int) -> None:
+        """Give back what is not needed of it."""
+        assert size_bytes <= self.size_bytes
+        excess_bytes, self.size_bytes = self.size_bytes - size_bytes, size_bytes
+        self.budget.release(excess_bytes)
+
 
 @attrs.define(eq=False)
 class ByteBudget:
-    """At most `size_bytes` are held at once, or more by one alone who wants more than that."""
+    """Bounds how many bytes are held at once to `size_bytes`. One who wants more than that gets it, alone."""
 
     size_bytes: int
     used_bytes: int = attrs.field(default=0, init=False)
@@ -44,7 +50,7 @@ class ByteBudget:
         return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> bool:
-        """Whether it was granted; not if others wait. Whoever gets it owes `release`."""
+        """Tell whether it was granted; not if others wait. Whoever gets it owes `release`."""
         if self._waiters or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
@@ -68,7 +74,7 @@ class ByteBudget:
             raise
 
     async def share(self, size_bytes: int, *, may_wait: bool = True) -> Share | None:
-        """As `acquire`; None if it is not granted at once and the caller may not wait."""
+        """Acquire bytes as a share to pass on; None if they are not free at once and the caller may not wait."""
         if may_wait:
             await self.acquire(size_bytes)
         elif not self.acquire_nowait(size_bytes):
@@ -76,14 +82,14 @@ class ByteBudget:
         return Share(self, size_bytes)
 
     def release(self, size_bytes: int) -> None:
-        """Give it back."""
+        """Give back bytes that were acquired."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, "more was released than had been granted"
         self._serve_waiters()
 
     @asynccontextmanager
     async def held(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold it for the block."""
+        """Hold so many bytes for the block."""
         await self.acquire(size_bytes)
         try:
             yield

@@ -27,7 +27,7 @@ class Flight:
         self._landed.set()
 
     async def wait(self) -> None:
-        """Until it is over; then look again for what was loaded. Raises what the load failed with."""
+        """Wait until the load is over; then look again for what was loaded. Raises what the load failed with."""
         await self._landed.wait()
         if self._error is not None:
             raise self._error

@@ -15,6 +15,8 @@ from math import inf
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
+
 # Entries left behind by timers that were cancelled or moved earlier are dropped when they come up, or all at once when
 # there are more of them than live ones and than this.
 STALE_ENTRIES_MIN_COUNT = 256
@@ -41,7 +43,7 @@ class TimerQueue:
     _heap: list[tuple[float, int, Timer]] = attrs.field(factory=list, init=False)
     _sequence: int = attrs.field(default=0, init=False)
     _stale_count: int = attrs.field(default=0, init=False)
-    _moved_earlier: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _moved_earlier: Signal = attrs.field(factory=Signal, init=False)
 
     def __len__(self) -> int:
         """Entries in the heap, stale ones too."""
@@ -61,7 +63,7 @@ class TimerQueue:
 
     @property
     def next_deadline(self) -> float:
-        """When `fire_due` has to be called at the latest, as far as is known; inf: not at all."""
+        """The time by which `fire_due` has to be called, as far as is known; infinite if no timer is set."""
         return self._heap[0][0] if self._heap else inf
 
     def fire_due(self) -> None:
@@ -88,7 +90,7 @@ class TimerQueue:
         while True:
             with trio.move_on_at(self.next_deadline):
                 await self._moved_earlier.wait()
-            self._moved_earlier = trio.Event()
+            self._moved_earlier.clear()
             self.fire_due()
 
     def _push(self, timer: Timer) -> None:

@@ -38,8 +38,23 @@ class Limits:
     max_in_flight_bytes: Size = option(
         64 * MIB,
         "Bytes of those requests; past it the broker stops reading. One request larger than this is still taken alone.",
-        why="Kafka: queued.max.request.bytes, over all connections, no limit.",
+        why="Kafka reads one request at a time.",
         least=16 * KIB,
+    )
+    queued_max_request_bytes: Size = option(
+        64 * MIB,
+        "Bytes of requests that have come in part, or wait for their turn, beyond 64 KiB of each connection; past it "
+        "large requests wait, and are given up if they do not come on. Produces that come into the chunk pool may have "
+        "half of that instead.",
+        why="Kafka: queued.max.request.bytes, no limit.",
+        least=1 * MIB,
+    )
+    frame_timeout_seconds: Seconds = option(
+        30.0,
+        "A request must be whole this long after its first byte, and a second later for each 8 KiB of it that are "
+        "here; else its connection is closed.",
+        why="Kafka has no such limit; a half request would hold its connection for good.",
+        least=1,
     )
     connection_idle_timeout_seconds: Seconds = option(
         600.0,
@@ -51,6 +66,12 @@ class Limits:
         128 * MIB,
         "Largest size that a compressed batch may unpack to, checked while it is unpacked.",
         why="Kafka has no limit and unpacks records one by one.",
+        least=1 * MIB,
+    )
+    max_decompressed_request_bytes: Size = option(
+        1024 * MIB,
+        "Largest size that the large compressed batches of one Produce may unpack to together.",
+        why="Kafka has no limit. A request of --max-frame-bytes that is compressed to a tenth unpacks to 1 GiB.",
         least=1 * MIB,
     )
     max_message_bytes: Size = option(
@@ -65,6 +86,13 @@ class Limits:
         "Most that one fetch returns, whatever the client asks for (the first batch is returned even if larger).",
         why="Kafka: fetch.max.bytes of the broker, 55 MiB.",
         least=1 * KIB,
+        most=2047 * MIB,
+    )
+    max_response_bytes: Size = option(
+        64 * MIB,
+        "Largest answer but those of fetches; a request that would get a larger one ends its connection instead.",
+        why="100,000 partitions are 4 MiB of Metadata, a million offsets 25 MiB. librdkafka takes 95 MiB.",
+        least=1 * MIB,
         most=2047 * MIB,
     )
     max_fetch_sessions_count: int = option(
@@ -97,6 +125,14 @@ class Limits:
         why="Kafka: group.max.size, no limit.",
         least=1,
     )
+    group_state_bytes: Size = option(
+        256 * MIB,
+        "Memory for the state of all consumer groups: members, assignments and committed offsets; past it joining and "
+        "committing what is not known yet fails with COORDINATOR_NOT_AVAILABLE, and clients try again.",
+        why="An offset is counted with 256 bytes and its metadata, a member with 1 KiB and what it says of itself. "
+        "Kafka has no limit.",
+        least=1 * MIB,
+    )
     offset_metadata_max_bytes: Size = option(
         4 * KIB,
         "Largest metadata string of a committed offset.",
@@ -108,6 +144,25 @@ class Limits:
         "An idempotent producer's last sequences are forgotten this long after its last batch.",
         why="Kafka: producer.id.expiration.ms, 24 hours.",
         least=1_000,
+    )
+    max_producer_ids_per_partition_count: int = option(
+        10_000,
+        "Idempotent producers that a partition remembers; past it those go first that have been idle for longest.",
+        why="Kafka has no limit; KIP-936, which proposes one by rate, was not adopted. 100,000 are 14 MB of a footer.",
+        least=1,
+        most=100_000,
+    )
+    max_producer_ids_count: int = option(
+        200_000,
+        "Idempotent producers that all partitions together remember, counted in each; past it as for one partition.",
+        why="Kafka has no limit.",
+        least=1,
+    )
+    max_producer_state_bytes: Size = option(
+        256 * MIB,
+        "Memory for what is remembered of them; past it as for their number. Each takes 1 to 2 KiB.",
+        why="Kafka has no limit.",
+        least=1 * MIB,
     )
     footer_cache_bytes: Size = option(
         32 * MIB,

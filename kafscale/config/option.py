@@ -95,7 +95,7 @@ class Option:
 
     @property
     def form(self) -> str:
-        """What a value looks like, as in `--segment-bytes SIZE`."""
+        """Return what a value looks like, as in `--segment-bytes SIZE`."""
         return _form(self.type)
 
     @property

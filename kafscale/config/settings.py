@@ -273,6 +273,13 @@ class Settings:
         "Create a topic when a client asks for it by name and allows that.",
         why="Kafka: auto.create.topics.enable, true.",
     )
+    auto_create_topics_per_minute_count: int = option(
+        600,
+        "Topics that are created like that in a minute, a sixth of them at once; further ones when clients ask again.",
+        why="A client that asks for thousands of names does not make them all. Kafka: KIP-599's quota, none.",
+        least=1,
+        most=1_000_000,
+    )
     default_partitions_count: int = option(
         1,
         "Partitions of a topic that is created without a number.",

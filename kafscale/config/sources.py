@@ -42,7 +42,9 @@ class Loaded:
     sources: dict[str, str]
 
     def source(self, option: Option) -> str:
-        """Such as `flag --listen`, `environment KAFSCALE_LISTEN`, `file kafscale.toml` or `default`."""
+        """Return where an option's value came from: `flag --listen`, `environment KAFSCALE_LISTEN`, `file
+        kafscale.toml`, `default`.
+        """
         return self.sources.get(option.attribute, DEFAULT_SOURCE)
 
 

@@ -28,7 +28,7 @@ STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX, memory: or memory:SIZE
 
 
 class Durability(enum.StrEnum):
-    """When a produce is acknowledged: see the table in the docs on durability."""
+    """The condition on which a produce is acknowledged; the page on durability has a table."""
 
     WAL = "wal"
     S3_WAL = "s3-wal"
@@ -97,7 +97,7 @@ class Listener:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it accepts on every interface, so that its own host is nothing to tell a client."""
+        """Tell whether it accepts on every interface, so that its own host is nothing to tell a client."""
         return self.host in WILDCARD_HOSTS
 
     @classmethod

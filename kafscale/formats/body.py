@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Iterator
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.wire.records import HEADER_BYTES, LENGTH_END, parse_header
 
 PIECE_BYTES = 4 << 20  # at 20 ms and 100 MB/s a GET, two thirds of the time are the transfer
@@ -64,7 +65,7 @@ class BatchSplitter:
         return header.size_bytes
 
     def finish(self) -> None:
-        """Nothing more comes. Raises CorruptBatch if a batch is cut off."""
+        """End the body: nothing more comes. Raises CorruptBatch if a batch is cut off."""
         if self._kept_bytes:
             raise CorruptBatch(f"a record batch is cut off after {self._kept_bytes} bytes")
 

@@ -6,13 +6,14 @@ coroutines wait for nothing but the store, and Spark's readers run them on one t
 
 from __future__ import annotations
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats import segment_v1
 from kafscale.formats.footers_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
-from kafscale.store.base import Buffer, ObjectPart, ObjectStore
-from kafscale.store.paths import SegmentKey
+from kafscale.store.base import ObjectPart, ObjectStore
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
 
 FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 KiB
 
@@ -23,7 +24,9 @@ async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
 
 
 async def read_footer_and_tail(store: ObjectStore, segment_key: SegmentKey) -> tuple[Footer, ObjectPart]:
-    """As `read_footer`, with the end of the object that it was in, and some of the batches with it."""
+    """Read a footer as `read_footer` does, and return with it the end of the object that was read, which has some of
+    the batches.
+    """
     part = await store.get_tail(segment_key.key, FOOTER_READ_BYTES)
     if segment_v1.is_version_1(part.data):
         return await read_footer_v1(store, segment_key, part), part
@@ -53,7 +56,10 @@ def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) ->
 
 
 async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKey) -> Footer:
-    """As `read_footer`; where version 1 tells no timestamps, the whole object is read. Raises as `read_footer` does."""
+    """Read a footer that tells timestamps. Where version 1 tells none, the whole object is read.
+
+    Raises as `read_footer` does.
+    """
     footer = await read_footer(store, segment_key)
     if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
         footer = await read_exact_footer_v1(store, segment_key)
@@ -66,7 +72,7 @@ def encode_index(footer: Footer) -> bytes:
 
 
 async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:
-    """Whether the `.index` is there and is that of the `.kfs` with this footer."""
+    """Tell whether the `.index` is there and is that of the `.kfs` with this footer."""
     if footer.version != segment_v1.VERSION:
         return await read_index(store, segment_key) == footer
     key = segment_key.of_kind("index").key
@@ -94,5 +100,6 @@ def check_identity(footer: Footer, key: SegmentKey) -> None:
     """A footer of another segment, copied or renamed, is as good as a damaged one."""
     identity = footer.identity
     told = (identity.topic_id, identity.partition, identity.base_offset, identity.generation)
-    if told != (key.topic_id, key.partition, key.base_offset, key.generation):
+    of_its_writer = key.epoch in (EPOCH_UNKNOWN, identity.leader_epoch)
+    if told != (key.topic_id, key.partition, key.base_offset, key.generation) or not of_its_writer:
         raise DamagedObject(f"{key.key}: the footer is that of another segment")

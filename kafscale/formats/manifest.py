@@ -1,7 +1,9 @@
-"""The list of a partition's segments, and the one rule by which overlaps are resolved for every reader.
+"""The list of a partition's segments, and what is left out of it because something newer covers it.
 
-A flush writes generation 0. Merged and compacted objects are higher generations, and the newest complete one wins over
-what it covers.
+A flush writes generation 0. Merged and compacted objects are higher generations. Of two objects the one that a later
+leader epoch has written is the newer one, and of the same epoch that of the higher generation. The newest complete one
+wins over what it covers. What a broker of an earlier epoch wrote too late is sorted out before, by
+`kafscale.formats.resolution`.
 """
 
 from __future__ import annotations
@@ -14,19 +16,39 @@ from operator import attrgetter
 import attrs
 from crc32c import crc32c
 
+from kafscale.formats.segment import Footer
 from kafscale.store.paths import SegmentKey
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
-_base_offset_and_generation = attrgetter("base_offset", "generation")
+_order = attrgetter("base_offset", "epoch", "generation")
+_rank = attrgetter("epoch", "generation")
+
+PartitionId = tuple[bytes, int]  # topic id, partition
 
 MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
 FINGERPRINT_UNKNOWN = 0
 
 
 def fingerprint(object_size_bytes: int, etag: str) -> int:
-    """What a listing tells of an object's content, in 8 bytes: the lower half of its size, and a hash of its ETag."""
+    """Return what a listing tells of an object's content, in 8 bytes: the lower half of its size, and a hash of its
+    ETag.
+    """
     return (object_size_bytes & 0xFFFF_FFFF) << 32 | crc32c(etag.encode())
+
+
+@attrs.frozen
+class ListedSegment:
+    """A `.kfs` in the bucket, its size, and that of its `.index`: None if there is none. `fingerprint` is Segment's."""
+
+    key: SegmentKey
+    object_size_bytes: int
+    index_size_bytes: int | None
+    fingerprint: int
+
+    @property
+    def has_index(self) -> bool:
+        return self.index_size_bytes is not None
 
 
 @attrs.frozen(kw_only=True)
@@ -51,8 +73,17 @@ class Segment:
         return self.key.base_offset
 
     @property
+    def epoch(self) -> int:
+        return self.key.epoch
+
+    @property
     def generation(self) -> int:
         return self.key.generation
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Epoch and generation: what has the greater one is newer."""
+        return self.key.epoch, self.key.generation
 
     @property
     def kfs_key(self) -> str:
@@ -63,34 +94,46 @@ class Segment:
         return self.key.of_kind("index").key
 
 
-def resolve(segments: Iterable[Segment]) -> Sequence[Segment]:
-    """What to read, in order of offset: a segment that a newer generation covers is left out.
+def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRINT_UNKNOWN) -> Segment:
+    """Return what the manifest keeps of a segment; `fingerprint` is that of its `.kfs`, if it is known."""
+    return Segment(
+        key=key,
+        last_offset=footer.last_offset,
+        size_bytes=footer.identity.body_bytes,
+        max_timestamp_ms=footer.identity.max_timestamp_ms,
+        first_dirty_offset=footer.first_dirty_offset,
+        fingerprint=fingerprint,
+    )
 
-    So is one of which a newer generation covers a part, if what is left of it is in older ones: what was made later did
-    not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
-    that overlap are both kept; who reads prefers the larger base offset, then the newer generation.
 
-    What a flush wrote is left out if it begins within a merged segment and goes on behind its end. Merges take whole
-    segments, so it is no source of that one: it was sent before another broker took over, and came when what was at its
-    key had been merged and deleted.
+def without_covered(segments: Iterable[Segment]) -> Sequence[Segment]:
+    """These in order of offset, but for those that newer ones cover.
+
+    One of which newer ones cover a part is left out too, if what is left of it is in older ones: what was made later
+    did not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
+    that overlap are both kept; who reads prefers the larger base offset, then the newer one.
+
+    What a flush wrote is left out if it begins within a newer merged segment and goes on behind its end. Merges take
+    whole segments, so it is no source of that one: it was sent before another broker took over, and came when what was
+    at its key had been merged and deleted.
     """
-    ordered = sorted(segments, key=_base_offset_and_generation)
+    ordered = sorted(segments, key=_order)
     if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):
         return ordered  # as nearly always; it takes a third of the time
     late = _late_flushes(ordered)
     ordered = [segment for segment in ordered if segment.key not in late]
     kept: list[Segment] = []
-    covered = _OffsetRanges()
-    newest_first = sorted(ordered, key=lambda s: -s.generation)
-    for _, same_generation in groupby(newest_first, key=attrgetter("generation")):
+    covered = OffsetRanges()
+    newest_first = sorted(sorted(ordered, key=_base_offset), key=_rank, reverse=True)
+    for _, equally_new in groupby(newest_first, key=_rank):
         newer = covered.copy()
-        for segment in same_generation:
+        for segment in equally_new:
             first, last = segment.base_offset, segment.last_offset
             if covered.hold(first, last) or (newer.meet(first, last) and _is_left_over(segment, newer, ordered)):
                 continue
             kept.append(segment)
             covered.add(first, last)
-    return sorted(kept, key=_base_offset_and_generation)
+    return sorted(kept, key=_order)
 
 
 def _late_flushes(ordered: Sequence[Segment]) -> set[SegmentKey]:
@@ -100,30 +143,34 @@ def _late_flushes(ordered: Sequence[Segment]) -> set[SegmentKey]:
         if merged.generation:
             start = bisect_left(flushes, merged.base_offset, key=_base_offset)
             end = bisect_right(flushes, merged.last_offset, key=_base_offset)
-            late.update(each.key for each in flushes[start:end] if each.last_offset > merged.last_offset)
+            late.update(
+                each.key
+                for each in flushes[start:end]
+                if each.last_offset > merged.last_offset and each.epoch <= merged.epoch
+            )
     return late
 
 
-def _is_left_over(segment: Segment, newer: _OffsetRanges, others: Iterable[Segment]) -> bool:
+def _is_left_over(segment: Segment, newer: OffsetRanges, others: Iterable[Segment]) -> bool:
     held = newer.copy()
     for other in others:
-        if other.generation < segment.generation:
+        if other.rank < segment.rank:
             held.add(other.base_offset, other.last_offset)
     return held.hold(segment.base_offset, segment.last_offset)
 
 
 @attrs.define(eq=False)
-class _OffsetRanges:
+class OffsetRanges:
     """A set of offsets, as ranges (both ends inclusive) in order, of which no two overlap or touch."""
 
     _firsts: list[int] = attrs.field(factory=list)
     _lasts: list[int] = attrs.field(factory=list)
 
-    def copy(self) -> _OffsetRanges:
-        return _OffsetRanges(self._firsts[:], self._lasts[:])
+    def copy(self) -> OffsetRanges:
+        return OffsetRanges(self._firsts[:], self._lasts[:])
 
     def meet(self, first: int, last: int) -> bool:
-        """Whether any of these offsets is in the set."""
+        """Tell whether any of these offsets is in the set."""
         index = bisect_right(self._firsts, last) - 1
         return index >= 0 and self._lasts[index] >= first
 
@@ -166,7 +213,7 @@ class Manifest:
         return self.segments[following] if following < len(self.segments) else None
 
     def refers_to(self, key: SegmentKey) -> bool:
-        """Whether this segment is one of those that are read."""
+        """Tell whether this segment is one of those that are read."""
         return self._index_of(key) is not None
 
     def _index_of(self, key: SegmentKey) -> int | None:
@@ -177,11 +224,12 @@ class Manifest:
             index += 1
         return None
 
-    def covers(self, first: int, last: int, *, generation: int) -> bool:
-        """Whether segments of newer generations hold all of these offsets (both ends inclusive), as for `resolve`."""
-        newer = _OffsetRanges()
+    def covers(self, key: SegmentKey, last: int) -> bool:
+        """Tell whether newer segments hold all offsets of the one with this key, which ends with `last`."""
+        first, rank = key.base_offset, (key.epoch, key.generation)
+        newer = OffsetRanges()
         for segment in self.segments:
-            if segment.generation > generation and segment.base_offset <= last and segment.last_offset >= first:
+            if segment.base_offset <= last and segment.last_offset >= first and segment.rank > rank:
                 newer.add(segment.base_offset, segment.last_offset)
         return newer.hold(first, last)
 
@@ -206,17 +254,18 @@ class Manifest:
         return True
 
     def key_before(self, base_offset: int) -> SegmentKey | None:
-        """Of the segment before the one that begins here."""
+        """Return the key of the segment before the one that begins at this offset; None if it is the first."""
         index = bisect_left(self.segments, base_offset, key=_base_offset)
         return self.segments[index - 1].key if index else None
 
     def replace(self, sources: Sequence[Segment], merged: Segment) -> None:
         """Read `merged` instead of these segments, all of which are in here and of older generations.
 
-        It must hold all of their offsets: so `resolve` comes to the same after a restart that finds the sources too.
+        It must hold all of their offsets: so a restart that finds the sources too comes to the same.
         """
         assert sources, merged
         assert all(each.generation < merged.generation for each in sources), (sources, merged)
+        assert all(each.rank < merged.rank for each in sources), (sources, merged)
         assert merged.base_offset <= min(map(_base_offset, sources)), (sources, merged)
         assert merged.last_offset >= max(map(_last_offset, sources)), (sources, merged)
         indexes = {index for each in sources if (index := self._index_of(each.key)) is not None}
@@ -224,13 +273,16 @@ class Manifest:
         self._exchange(indexes, [merged])
 
     def _exchange(self, indexes: Collection[int], added: Iterable[Segment]) -> None:
-        """In a copy, as others go through the list; a look at each segment would take 50 ms for 100,000 of them."""
+        """Replace segments in a copy of the list, since others may be going through it.
+
+        No step looks at each segment: for 100,000 of them that would take 50 ms.
+        """
         kept = self.segments.copy()
         first, end = min(indexes), max(indexes) + 1
         self.size_bytes -= sum(kept[index].size_bytes for index in indexes)
         kept[first:end] = [kept[index] for index in range(first, end) if index not in indexes]
         for segment in added:
-            insort(kept, segment, key=_base_offset_and_generation)
+            insort(kept, segment, key=_order)
             self.size_bytes += segment.size_bytes
         self.segments = kept
 

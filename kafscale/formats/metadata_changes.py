@@ -4,7 +4,8 @@
                   | deleted prefixes: count u32, key...
     key, value  = length u32 | bytes (a key is UTF-8)
 
-What a transaction expects is not kept: it was checked before the transaction was written.
+What a transaction expects is not kept: it was checked before the transaction was written. Nor is whether it was
+essential.
 """
 
 from __future__ import annotations
@@ -23,62 +24,66 @@ _LENGTH = struct.Struct(">I")
 
 @attrs.frozen
 class Transaction:
-    """All of `puts` and `deletes`, if every key of `expect` has the revision given (0: does not exist)."""
+    """All of `puts` and `deletes`, if every key of `expect` has the revision given (0: does not exist).
+
+    `essential` is what must go on while the local disk is full: what a start writes, and what leads to free space. It
+    may use the room that is reserved for that.
+    """
 
     puts: Mapping[str, bytes] = attrs.field(factory=dict)
     deletes: Sequence[str] = ()
     delete_prefixes: Sequence[str] = ()
     expect: Mapping[str, int] = attrs.field(factory=dict)
+    essential: bool = attrs.field(default=False, kw_only=True)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    """The whole of it but for `expect`."""
-    return b"".join(
-        [
-            encode_beginning(len(transaction.puts)),
-            encode_puts(transaction.puts),
-            _encode_keys(transaction.deletes),
-            _encode_keys(transaction.delete_prefixes),
-        ]
-    )
+    """The whole of it but for `expect` and `essential`."""
+    pairs = [(key.encode(), value) for key, value in transaction.puts.items()]
+    deletes, prefixes = ([key.encode() for key in keys] for keys in (transaction.deletes, transaction.delete_prefixes))
+    return encode_pairs(pairs, deletes, prefixes)
 
 
-def encode_beginning(puts_count: int) -> bytes:
-    """What comes before the puts."""
-    return bytes((VERSION,)) + _LENGTH.pack(puts_count)
+def encode_pairs(
+    pairs: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = (), delete_prefixes: Sequence[bytes] = ()
+) -> bytes:
+    """A transaction of keys that are encoded already."""
+    parts = [bytes((VERSION,)), _LENGTH.pack(len(pairs))]
+    for key, value in pairs:
+        parts += (_LENGTH.pack(len(key)), key, _LENGTH.pack(len(value)), value)
+    return b"".join([*parts, _encode_keys(deletes), _encode_keys(delete_prefixes)])
 
 
-def encode_puts(puts: Mapping[str, bytes]) -> bytes:
-    """Some of the puts, which can be written piece by piece."""
-    parts: list[bytes] = []
-    for key, value in puts.items():
-        encoded = key.encode()
-        parts += (_LENGTH.pack(len(encoded)), encoded, _LENGTH.pack(len(value)), value)
-    return b"".join(parts)
-
-
-def _encode_keys(keys: Sequence[str]) -> bytes:
+def _encode_keys(keys: Sequence[bytes]) -> bytes:
     parts = [_LENGTH.pack(len(keys))]
     for key in keys:
-        encoded = key.encode()
-        parts += (_LENGTH.pack(len(encoded)), encoded)
+        parts += (_LENGTH.pack(len(key)), key)
     return b"".join(parts)
-
-
-NO_DELETES = _encode_keys(()) * 2  # what comes behind the puts of a transaction without deletes
 
 
 def decode_transaction(data: memoryview) -> Transaction:
-    """What `encode_transaction` was given. Raises DamagedObject."""
+    """Return what `encode_transaction` was given. Raises DamagedObject."""
+    return _decode_one(_Values(data, 0))
+
+
+def decode_transactions(data: memoryview) -> Iterator[Transaction]:
+    """Some, one behind the other. Raises DamagedObject."""
+    values = _Values(data, 0)
+    while values.position < len(data):
+        yield _decode_one(values)
+
+
+def _decode_one(values: _Values) -> Transaction:
     try:
-        if data[0] != VERSION:
-            raise DamagedObject(f"a transaction of metadata has version {data[0]}; only {VERSION} is known")
-        values = _Values(data, 1)
+        version = values.data[values.position]
+        if version != VERSION:
+            raise DamagedObject(f"a transaction of metadata has version {version}; only {VERSION} is known")
+        values.position += 1
         puts = {values.text(): values.value() for _ in range(values.length())}
         deletes = [values.text() for _ in range(values.length())]
         delete_prefixes = [values.text() for _ in range(values.length())]
     except (struct.error, IndexError, UnicodeDecodeError) as exc:
-        raise DamagedObject(f"a transaction of metadata of {len(data)} bytes can't be read: {exc}") from exc
+        raise DamagedObject(f"a transaction of metadata of {len(values.data)} bytes can't be read: {exc}") from exc
     return Transaction(puts=puts, deletes=deletes, delete_prefixes=delete_prefixes)
 
 

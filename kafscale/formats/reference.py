@@ -10,20 +10,24 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.formats import metadata_changes as transaction_format
-from kafscale.formats import segment, segment_v1
-from kafscale.formats import wal_entries as wal_format
-from kafscale.formats import wal_objects as s3_wal_format
-from kafscale.log import log_end, manifest_checkpoint, metadata_checkpoint
+from kafscale.formats import (
+    log_end,
+    manifest_checkpoint,
+    metadata_changes,
+    metadata_checkpoint,
+    segment,
+    segment_v1,
+    wal_entries,
+    wal_objects,
+)
 from kafscale.store import paths
 from kafscale.wire import batch_header
 
 _INTRODUCTION = """\
 # Formats
 
-Made by `python -m kafscale.formats.reference`; what is changed are the modules named below. `kafscale inspect`
-prints and
-verifies each of them.
+Made by `python -m kafscale.formats.reference`; what is changed are the modules named below. `kafscale inspect` prints
+and verifies each of them.
 
 A reader accepts every version that was ever written.
 """
@@ -32,12 +36,12 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Keys", paths),
     ("Segments", segment),
     ("Segments, version 1", segment_v1),
-    ("Write-ahead log", wal_format),
-    ("Write-ahead log in the bucket", s3_wal_format),
+    ("Write-ahead log", wal_entries),
+    ("Write-ahead log in the bucket", wal_objects),
     ("Checkpoints of the manifests", manifest_checkpoint),
     ("The log's end in such a checkpoint", log_end),
     ("Checkpoints of the metadata", metadata_checkpoint),
-    ("The transaction in such a checkpoint", transaction_format),
+    ("The transaction in such a checkpoint", metadata_changes),
     ("Record batches", batch_header),
 )
 

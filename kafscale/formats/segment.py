@@ -14,6 +14,15 @@ reader skips kinds that it does not know, so later versions can add some (aborte
 newer version is refused. The index has a row per batch, or per ~size/1024 bytes where there are more than 1,024, so
 that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
 
+    producers, version 1   producers                                   all that there are after the last batch
+    producers, version 2   i64 producers from | producers              some: those that wrote here, and a few others
+    producer               i64 id | i16 epoch | i64 last heard of, ms | u8 count | batches
+    batch of one           i32 first sequence | i32 last sequence | i64 base offset | i64 last offset
+
+Version 2 is written only where a partition has more producers than a footer should hold. The state of all of them is in
+the footers of the segments that hold the offset `producers from` or come after it; of one that is in several, the
+latest holds. A reader that knows only version 1 refuses it, and does not take some for all.
+
 Offsets of a compacted segment have holes. It keeps the base offset of what it was made of, and its last batch; a row of
 the index begins where the one before it ends, so that an offset in a hole finds the row that holds what follows.
 
@@ -25,8 +34,8 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 from sys import byteorder
 from typing import Protocol
@@ -34,9 +43,9 @@ from typing import Protocol
 import attrs
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NewerVersion
-from kafscale.log.producers import ProducedBatch, Producer
-from kafscale.store.base import Buffer
+from kafscale.formats.producers import ProducedBatch, Producer
 
 VERSION = 2
 HEADER = struct.Struct(">4sHHqiqI")
@@ -48,7 +57,9 @@ FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason t
 
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
 SECTION_VERSION = 1  # of each of these
+SOME_PRODUCERS_VERSION = 2  # of the producers' section, where it has not all of them
 IDENTITY = struct.Struct(">16siqiiqiqqI")
+PRODUCERS_FROM = struct.Struct(">q")
 PRODUCER = struct.Struct(">qhqB")
 PRODUCED_BATCH = struct.Struct(">iiqq")
 EPOCH = struct.Struct(">iq")
@@ -80,9 +91,9 @@ class EpochStart:
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Which segment this is, and what it holds.
+    """Tells which segment this is, and what it holds.
 
-    `leader_epoch` is that of the broker that wrote the object; `body_crc` is the CRC-32C over all batches.
+    `leader_epoch` is the one with which its writer led the partition; `body_crc` is the CRC-32C over all batches.
     """
 
     topic_id: bytes
@@ -110,6 +121,9 @@ class Index:
 class Footer:
     """A decoded footer. `producers` is the state after the segment's last batch; `version` is that of the object.
 
+    All producers are in the footers of the segments that hold `producers_from` or come after it; by default, in this
+    one alone.
+
     `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
     """
 
@@ -119,12 +133,21 @@ class Footer:
     index: Index
     producers: Sequence[Producer]
     epochs: Sequence[EpochStart]
+    producers_from: int = attrs.field()
     first_dirty_offset: int = 0
     version: int = VERSION
 
+    @producers_from.default
+    def _here(self) -> int:
+        return self.identity.base_offset
+
+    @property
+    def has_all_producers(self) -> bool:
+        return self.producers_from >= self.identity.base_offset
+
     @property
     def end_position(self) -> int:
-        """Where the batches end, from the start of the `.kfs`."""
+        """Return where the batches end, from the start of the `.kfs`."""
         return HEADER.size + self.identity.body_bytes
 
     def row_of(self, offset: int) -> int:
@@ -152,15 +175,21 @@ class Footer:
 
 
 def build_footer(
-    identity: Identity, spans: Sequence[Span], *, producers: Sequence[Producer], epochs: Sequence[EpochStart]
+    identity: Identity,
+    spans: Sequence[Span],
+    *,
+    producers: Sequence[Producer],
+    producers_from: int | None = None,
+    epochs: Sequence[EpochStart],
 ) -> Footer:
-    """The footer of a segment that holds these batches, in this order."""
+    """The footer of a segment that holds these batches, in this order. Without `producers_from` it has all of them."""
     return Footer(
         identity=identity,
         last_offset=spans[-1].last_offset,
         record_count=sum(span.last_offset - span.base_offset + 1 for span in spans),
         index=_build_index(identity, spans),
         producers=producers,
+        producers_from=identity.base_offset if producers_from is None else producers_from,
         epochs=epochs,
     )
 
@@ -193,17 +222,21 @@ def encode_header(footer: Footer) -> bytes:
 def encode_footer(footer: Footer) -> bytes:
     """Footer and trailer: the end of the `.kfs`, and the whole `.index`."""
     identity = footer.identity
+    producers = encode_producers(footer.producers)
     sections = [
-        (IDENTITY_SECTION, IDENTITY.pack(*attrs.astuple(identity))),
-        (INDEX_SECTION, _encode_index(footer.index)),
-        (PRODUCERS_SECTION, encode_producers(footer.producers)),
-        (EPOCHS_SECTION, encode_epochs(footer.epochs)),
+        (IDENTITY_SECTION, SECTION_VERSION, IDENTITY.pack(*attrs.astuple(identity))),
+        (INDEX_SECTION, SECTION_VERSION, _encode_index(footer.index)),
+        (PRODUCERS_SECTION, SECTION_VERSION, producers)
+        if footer.has_all_producers
+        else (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION, PRODUCERS_FROM.pack(footer.producers_from) + producers),
+        (EPOCHS_SECTION, SECTION_VERSION, encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
-        sections.append((COMPACTION_SECTION, COMPACTION.pack(footer.first_dirty_offset)))
+        sections.append((COMPACTION_SECTION, SECTION_VERSION, COMPACTION.pack(footer.first_dirty_offset)))
     encoded = b"".join(
-        SECTION.pack(kind, SECTION_VERSION, len(payload), crc32c(payload)) + payload for kind, payload in sections
+        SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload for kind, version, payload in sections
     )
+    assert len(encoded) <= FOOTER_MAX_BYTES, f"a footer of {len(encoded)} bytes can't be read again"
     trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
     crc = _trailer_crc(encoded, trailer)
     return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
@@ -237,15 +270,21 @@ def encode_epochs(epochs: Iterable[EpochStart]) -> bytes:
 
 
 def _encode_producer(producer: Producer) -> bytes:
-    head = PRODUCER.pack(producer.producer_id, producer.epoch, producer.last_timestamp_ms, len(producer.batches))
-    return head + b"".join(
-        PRODUCED_BATCH.pack(batch.base_sequence, batch.last_sequence, batch.base_offset, batch.last_offset)
-        for batch in producer.batches
-    )
+    fields: list[int] = []
+    for batch in producer.batches:
+        fields += (batch.base_sequence, batch.last_sequence, batch.base_offset, batch.last_offset)
+    count = len(producer.batches)
+    return _producer_of(count).pack(producer.producer_id, producer.epoch, producer.last_timestamp_ms, count, *fields)
+
+
+@cache
+def _producer_of(batch_count: int) -> struct.Struct:
+    """A producer with so many batches; one call for all of it takes half of what one for each batch does."""
+    return struct.Struct(PRODUCER.format + PRODUCED_BATCH.format[1:] * batch_count)
 
 
 def footer_bytes_needed(tail: Buffer, name: str) -> int:
-    """How many of an object's last bytes hold its footer and trailer. Raises DamagedObject."""
+    """Return how many of an object's last bytes hold its footer and trailer. Raises DamagedObject."""
     if len(tail) < TRAILER.size:
         raise DamagedObject(f"{name}: {len(tail)} bytes are too few for a trailer; it is cut off or not a segment")
     length, _, _, _, version, _, magic = TRAILER.unpack(memoryview(tail)[-TRAILER.size :])
@@ -266,20 +305,26 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
         raise DamagedObject(f"{name}: the footer's CRC-32C is wrong")
     try:
         sections = _split_sections(encoded, name)
+        identity = _decode_identity(sections[IDENTITY_SECTION, SECTION_VERSION])
+        producers, producers_from = _decode_producers_section(sections, identity)
         return Footer(
-            identity=_decode_identity(sections[IDENTITY_SECTION]),
+            identity=identity,
             last_offset=last_offset,
             record_count=record_count,
-            index=_decode_index(sections[INDEX_SECTION]),
-            producers=decode_producers(sections[PRODUCERS_SECTION]),
-            epochs=decode_epochs(sections[EPOCHS_SECTION]),
-            first_dirty_offset=_decode_compaction(sections.get(COMPACTION_SECTION)),
+            index=_decode_index(sections[INDEX_SECTION, SECTION_VERSION]),
+            producers=producers,
+            producers_from=producers_from,
+            epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION]),
+            first_dirty_offset=_decode_compaction(sections.get((COMPACTION_SECTION, SECTION_VERSION))),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
 
 
-def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
+_Sections = dict[tuple[int, int], memoryview]  # by kind and version
+
+
+def _split_sections(encoded: memoryview, name: str) -> _Sections:
     sections = {}
     position = 0
     while position < len(encoded):
@@ -287,9 +332,10 @@ def _split_sections(encoded: memoryview, name: str) -> dict[int, memoryview]:
         payload = encoded[position + SECTION.size : position + SECTION.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
-        if kind <= COMPACTION_SECTION and version != SECTION_VERSION:
+        is_known = version == SECTION_VERSION or (kind, version) == (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION)
+        if kind <= COMPACTION_SECTION and not is_known:
             raise NewerVersion(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
-        sections[kind] = payload
+        sections[kind, version] = payload
         position += SECTION.size + length
     return sections
 
@@ -326,10 +372,17 @@ def decode_producers(payload: Buffer) -> Sequence[Producer]:
         producer_id, epoch, last_timestamp_ms, count = PRODUCER.unpack_from(payload, position)
         position += PRODUCER.size
         end = position + count * PRODUCED_BATCH.size
-        batches = deque(ProducedBatch(*row) for row in PRODUCED_BATCH.iter_unpack(payload[position:end]))
+        batches = [ProducedBatch(*row) for row in PRODUCED_BATCH.iter_unpack(payload[position:end])]
         producers.append(Producer(producer_id, epoch, batches, last_timestamp_ms))
         position = end
     return producers
+
+
+def _decode_producers_section(sections: _Sections, identity: Identity) -> tuple[Sequence[Producer], int]:
+    some = sections.get((PRODUCERS_SECTION, SOME_PRODUCERS_VERSION))
+    if some is None:
+        return decode_producers(sections[PRODUCERS_SECTION, SECTION_VERSION]), identity.base_offset
+    return decode_producers(some[PRODUCERS_FROM.size :]), PRODUCERS_FROM.unpack_from(some)[0]
 
 
 def _decode_compaction(payload: memoryview | None) -> int:

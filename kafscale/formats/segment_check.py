@@ -1,7 +1,8 @@
 """Whether the batches of a segment are what its footer says, piece by piece. Sans-IO.
 
 Every checksum is computed anew, and what is written twice must agree. What is wrong is gathered, not raised, so that
-one look shows all of it; what only follows from something that was found is left out.
+one look shows all of it; what only follows from something that was found is left out. Records are as their clients sent
+them, and older versions did not parse them: what is wrong inside of a batch is no damage.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable
 import attrs
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, KafkaError
 from kafscale.formats.body import BatchSplitter, LocatedBatch
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import HEADER, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
-from kafscale.store.base import Buffer
-from kafscale.wire.records import BatchHeader, compute_crc, parse_header, validate
+from kafscale.wire.records import BatchHeader, compute_crc, parse_header, validate_header
 
 
 @attrs.frozen
@@ -32,7 +33,10 @@ class Damage:
 
 
 def validate_compacted(batch: memoryview) -> BatchHeader:
-    """As `validate`, for a batch some of whose records may have been compacted away. Raises KafkaError."""
+    """Validate a batch as `validate_header` does, but allow that compaction has removed some of its records.
+
+    Raises KafkaError.
+    """
     header = parse_header(batch)
     if compute_crc(batch) != header.crc:
         raise CorruptBatch(f"the CRC of the record batch is {compute_crc(batch):#x}, its header says {header.crc:#x}")
@@ -75,11 +79,11 @@ class BodyCheck:
 
     @property
     def position(self) -> int:
-        """Where the last whole batch ends."""
+        """The position where the last whole batch ends."""
         return self._splitter.position
 
     def feed(self, piece: Buffer) -> None:
-        """The next bytes."""
+        """Check the next bytes."""
         self.body_crc = crc32c(piece, self.body_crc)
         if self._ended:
             return
@@ -93,7 +97,7 @@ class BodyCheck:
             self._break(exc)
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """End the body: nothing more comes."""
         if not self._ended:
             try:
                 self._splitter.finish()
@@ -107,7 +111,7 @@ class BodyCheck:
         self.damage.append(Damage(self.position, f"the batch at byte {self.position}: {exc}"))
 
     def _take(self, batch: LocatedBatch) -> None:
-        check = self.check_batch or (validate_compacted if self.merged else validate)
+        check = self.check_batch or (validate_compacted if self.merged else validate_header)
         self.batch_count += 1
         try:
             header = check(batch.data)
@@ -152,7 +156,7 @@ class BodyCheck:
         self._row_latest_ms = max(self._row_latest_ms, header.max_timestamp_ms)
 
     def _begins_at(self, header: BatchHeader, row_offset: int) -> bool:
-        """Whether a row of this offset begins with this batch: a hole before the batch belongs to its row."""
+        """Tell whether a row of this offset begins with this batch: a hole before the batch belongs to its row."""
         if not self.merged or self._next_offset is None:
             return row_offset == header.base_offset
         return row_offset in (header.base_offset, self._next_offset)

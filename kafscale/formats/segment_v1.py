@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import (
@@ -36,7 +37,6 @@ from kafscale.formats.segment import (
     build_footer,
     check_index_order,
 )
-from kafscale.store.base import Buffer
 from kafscale.store.paths import SegmentKey
 
 VERSION = 1
@@ -88,7 +88,7 @@ class Ends:
 
 
 def is_version_1(tail: Buffer) -> bool:
-    """Whether an object that ends like this is a `.kfs` of version 1."""
+    """Tell whether an object that ends like this is a `.kfs` of version 1."""
     return bytes(tail[-len(TRAILER_MAGIC) :]) == TRAILER_MAGIC
 
 
@@ -123,7 +123,7 @@ def encode_trailer(trailer: Trailer) -> bytes:
 
 
 def decode_ends(key: SegmentKey, head: Buffer, tail: Buffer, size_bytes: int) -> Ends:
-    """What a `.kfs` says of itself, which must agree with its key. Raises DamagedObject."""
+    """Return what a `.kfs` says of itself, which must agree with its key. Raises DamagedObject."""
     header, trailer = decode_header(head, key.key), decode_trailer(tail, key.key)
     if size_bytes <= HEADER.size + TRAILER.size:
         raise DamagedObject(f"{key.key}: {size_bytes} bytes are too few for a segment")

@@ -32,8 +32,8 @@ from typing import Any
 import attrs
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject
-from kafscale.store.base import Buffer
 
 VERSION = 1
 FILE_MAGIC = b"KAFSWAL\n"
@@ -172,12 +172,15 @@ def decode_entry(buffer: memoryview, position: int, *, salt: int) -> WalEntry | 
 
 
 def run_start(places: Sequence[tuple[int, int]]) -> int:
-    """Where the header of the first entry of a run begins. `places` are positions and lengths of the data of each."""
+    """Return where the header of the first entry of a run begins.
+
+    `places` are positions and lengths of the data of each.
+    """
     return places[0][0] - ENTRY_HEADER_BYTES
 
 
 def run_bytes(places: Sequence[tuple[int, int]]) -> int:
-    """How long a run of entries is, with its headers and what lies between them."""
+    """Return how long a run of entries is, with its headers and what lies between them."""
     return sum(places[-1]) - run_start(places)
 
 
@@ -206,7 +209,10 @@ def scan(buffer: memoryview, position: int, *, salt: int) -> Iterator[WalEntry]:
 
 
 def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int | None:
-    """Where, from `position` on, a valid entry was written after entry `sequence` was durable; None if nowhere."""
+    """Find, from `position` on, a valid entry that was written after entry `sequence` was durable.
+
+    Returns its position, or None.
+    """
     view = memoryview(buffer)
     candidate = buffer.find(ENTRY_MAGIC_BYTES, position)
     while candidate >= 0:
@@ -220,7 +226,7 @@ def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int
 
 
 def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
-    """Whether entry `sequence`, which is known not to be valid, was being written at `position`."""
+    """Tell whether entry `sequence`, which is known not to be valid, was being written at `position`."""
     if position + ENTRY_HEADER_BYTES > len(buffer):
         return False
     magic, _, _, found_sequence = struct.unpack_from(">IIIQ", buffer, position)
@@ -228,5 +234,5 @@ def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
 
 
 def is_zero(buffer: bytes, position: int) -> bool:
-    """Whether the buffer holds only zeros from `position` on, as an allocated file does behind its last entry."""
+    """Tell whether the buffer holds only zeros from `position` on, as an allocated file does behind its last entry."""
     return buffer.count(0, position) == max(0, len(buffer) - position)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 import attrs
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject
 from kafscale.formats.wal_entries import FileHeader, WalEntry, WalFile, encode, scan
-from kafscale.store.base import Buffer
 
 VERSION = 1
 MAGIC = b"KAFSWOBJ"
@@ -69,7 +69,7 @@ class WalObject(WalFile):
 
 
 def wal_object(key: str, epoch: int, header: ObjectHeader) -> WalObject:
-    """What is kept of an object of this epoch; nothing is pending in it yet."""
+    """Return what is kept of an object of this epoch; nothing is pending in it yet."""
     return WalObject(
         key,
         FileHeader(header.number, header.sequence, header.salt, created_ms=0, started=True),

@@ -1,1 +1,16 @@
-"""Durability: WAL, chunk pool, partitions, segments, flusher, reader. Knows no requests and no connections."""
+"""The log: what makes records durable, keeps them and gives them back. Knows no requests and no connections.
+
+`opening` builds a `log.Log` from the settings; the broker, and nobody else, enters there. What handlers use is
+`log.Log` and the `Partition` that it gives them. The rooms, from the lowest one up:
+
+    wal        what is acknowledged, on the local disk or in the bucket
+    partition  one partition's state
+    repair     one segment: verified, rebuilt, set aside
+    read       fetches
+    bucket     listing, restore, deletion
+    flush      from memory to the bucket
+    rewrite    merging, compaction, retention
+    check      `kafscale verify` and `kafscale storage`
+
+Chunk pool, cleaners and the threads that unpack are shared by all partitions. Bytes are those of `kafscale.formats`.
+"""

@@ -1,7 +1,7 @@
 """The log: all partitions of this broker, and what they share.
 
     chunk pool    memory of everything that is not in the bucket yet
-    WAL           one for all partitions, on disk or in the bucket; None under `segment` durability
+    journal       one for all partitions: a log on disk or in the bucket, or the flush itself
     flusher       takes tails to the bucket
     spiller       frees memory by means of the WAL when the bucket does not take enough; under `wal` only
     reader        memory tail, else one ranged GET
@@ -11,7 +11,7 @@
     compactor     keeps the latest record of each key, of topics that want it
 
 `restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
-WAL holds. Neither waits for the pool: replayed batches stay in the WAL's files until they are flushed or fetched.
+journal holds. Neither waits for the pool: replayed batches stay in the log's files until they are flushed or fetched.
 """
 
 from __future__ import annotations
@@ -19,34 +19,39 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
 import trio
 
 from kafscale.errors import DamagedObject, StoreError
+from kafscale.formats.manifest import ListedSegment, PartitionId
+from kafscale.formats.manifest_checkpoint import MissingSegment
+from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry, WalFile
-from kafscale.log.bucket.listing import ListedSegment, PartitionId, list_segments
+from kafscale.log.bucket.deletion import Deleter
+from kafscale.log.bucket.listing import list_segments
+from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer, find_manifests
+from kafscale.log.bucket.postponed import PostponedEntries
 from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
-from kafscale.log.deletion import Deleter
+from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
-from kafscale.log.manifest_checkpoint import ManifestCheckpointer, find_manifests
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Placed, Traffic
-from kafscale.log.partition.tail import TailBatch
+from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.read.reader import LogReader
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
-from kafscale.log.wal.local_wal import KEPT_PREFIX, Wal
-from kafscale.log.wal.s3_replay import EarlierLog
-from kafscale.log.wal.s3_wal import S3Wal
-from kafscale.metrics import CounterFamily, Metrics
+from kafscale.log.wal.journal import Journal
+from kafscale.metrics import CounterFamily, Measured, Metrics
+from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews
-from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
+from kafscale.store.paths import SegmentKey, parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.versions import VersionWriter
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
@@ -57,13 +62,14 @@ REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held;
 
 @attrs.frozen(kw_only=True)
 class TopicSpec:
-    """What the log must know of a topic to hold its partitions."""
+    """What the log must know of a topic to hold its partitions. `leader_epochs` has those that are led here."""
 
     name: str
     topic_id: bytes
     partition_count: int
     config: LogConfig
     log_start_offsets: Mapping[int, int]
+    leader_epochs: Mapping[int, int]
 
 
 @attrs.frozen(eq=False)
@@ -96,85 +102,160 @@ class TrafficMetrics:
 
 @attrs.define(eq=False, kw_only=True)
 class Log:
-    """All partitions. Topics come and go by `open_topic`, `close_topic` and `delete_objects`."""
+    """All partitions that this broker leads, some of a topic or all of them.
+
+    Topics come and go by `open_topic`, `close_topic` and `delete_objects`, a partition of a topic that stays by
+    `kafscale.log.hand_over`. `broker_epoch` is in the keys of what this start of the broker writes for all of them.
+    `by_name` has an entry for each topic that exists, and None in it for a partition that is not led here. `moving` are
+    those on their way in or out: they exist in memory, and nobody produces to them or fetches from them.
+    """
 
     views: StoreViews
     namespace: str
-    leader_epoch: int
+    broker_epoch: int
     segment_bytes: int
     pool: ChunkPool
-    wal: Wal | S3Wal | None
+    journal: Journal
     flusher: Flusher
     reader: LogReader
     deleter: Deleter
     merger: Merger
     compactor: Compactor
+    producer_budget: ProducerBudget
     traffic: TrafficMetrics
+    spiller: Spiller | None
+    partitions: dict[PartitionId, Partition]
     manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
     restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
-    spiller: Spiller | None = attrs.field(default=None, init=False)
-    partitions: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
-    by_name: dict[str, list[Partition]] = attrs.field(factory=dict, init=False)
+    by_name: dict[str, list[Partition | None]] = attrs.field(factory=dict, init=False)
+    moving: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
+    _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
+    _restore_before: Callable[[PartitionId, EpochStart], Awaitable[None]] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         writer = VersionWriter(
-            store=self.views.background, namespace=self.namespace, kind="manifests", epoch=self.leader_epoch
+            store=self.views.background, namespace=self.namespace, kind="manifests", epoch=self.broker_epoch
         )
         self.manifest_checkpointer = ManifestCheckpointer(writer=writer, partitions=self.partitions.values)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show all parts, the start, and what the partitions have together, to whoever scrapes."""
+        parts: list[Measured] = [self.pool, self.flusher, self.reader, self.deleter, self.merger, self.compactor]
+        parts += [self.producer_budget, self.restored, self.manifest_checkpointer]
+        parts += [] if self.spiller is None else [self.spiller]
+        for part in parts:
+            part.register(metrics)
+        metrics.gauge("kafscale_partitions", "Partitions.", lambda: len(self.partitions))
+        help = "Batches of the WAL that were not replayed, as another broker has written their offsets."
+        metrics.gauge("kafscale_superseded_batches", help, self.superseded.total)
+        metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", self.tail_bytes)
+        help = "Segments that are damaged and not read."
+        metrics.gauge("kafscale_quarantined_segments", help, self.quarantined_count)
+        help = "Segments that a broker wrote after another one had taken over, and that are not read."
+        metrics.gauge("kafscale_late_segments", help, self.late_count)
 
     def partition(self, topic_id: bytes, index: int) -> Partition | None:
         return self.partitions.get((topic_id, index))
 
     def partition_named(self, topic: str, index: int) -> Partition | None:
-        """By the name of the topic, as older clients produce and fetch."""
+        """Return a partition by the name of its topic, as older clients produce and fetch."""
         partitions = self.by_name.get(topic)
         return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
 
     # ---- topics -----------------------------------------------------------------------------------------------
 
     def open_topic(self, spec: TopicSpec) -> None:
-        """Create the partitions of a topic that are not there yet; those that are get its configuration."""
+        """Open the partitions that the topic has not had before and that are led here; the others get its config.
+
+        They are empty: nobody can have written to a partition that is new, and at a start `restore` comes afterwards.
+        """
         partitions = self.by_name.setdefault(spec.name, [])
-        for partition in partitions:
-            partition.config = spec.config
+        for partition in (*partitions, *self._moving_of(spec.name)):
+            if partition is not None:
+                partition.config = spec.config
         for index in range(len(partitions), spec.partition_count):
-            partition = Partition(
-                topic=spec.name,
-                topic_id=spec.topic_id,
-                index=index,
-                leader_epoch=self.leader_epoch,
-                config=spec.config,
-                namespace=self.namespace,
-                segment_bytes=self.segment_bytes,
-                pool=self.pool,
-                wal=self.wal,
-                on_dirty=self.flusher.mark,
-                on_flushed=self.merger.note,
-                traffic=self.traffic.of_topic(spec.name),
-            )
-            partition.log_start_offset = spec.log_start_offsets.get(index, 0)
-            partitions.append(partition)
-            self.partitions[spec.topic_id, index] = partition
+            partitions.append(None)
+            if index in spec.leader_epochs:
+                self.open_partition(self.new_partition(spec, index))
 
     def close_topic(self, name: str) -> Sequence[Partition]:
-        """Forget a topic's partitions; waiting fetches and produces of them are answered."""
-        partitions = self.by_name.pop(name, [])
-        for partition in partitions:
-            del self.partitions[partition.topic_id, partition.index]
-            self.flusher.forget(partition)
-            partition.close()
+        """Forget the partitions of a topic that was deleted; waiting fetches and produces of them are answered."""
+        partitions = [partition for partition in self.by_name.pop(name, []) if partition is not None]
+        for partition in (*partitions, *self._moving_of(name)):
+            self.close_partition(partition, UNKNOWN_TOPIC_OR_PARTITION)
         self.traffic.forget_topic(name)
         return partitions
 
-    async def delete_objects(self, name: str, topic_id: bytes) -> None:
-        """Delete everything that a topic has in the bucket. What can't be deleted now is logged, and stays."""
-        await self.flusher.wait_ended(topic_id)  # an upload that is under way would leave its objects behind
+    def _moving_of(self, topic: str) -> Sequence[Partition]:
+        return [partition for partition in self.moving.values() if partition.topic == topic]
+
+    # ---- one partition ----------------------------------------------------------------------------------------
+
+    def new_partition(self, spec: TopicSpec, index: int) -> Partition:
+        """An empty partition, which nobody finds before `open_partition`."""
+        partition = Partition(
+            topic=spec.name,
+            topic_id=spec.topic_id,
+            index=index,
+            leader_epoch=spec.leader_epochs[index],
+            config=spec.config,
+            namespace=self.namespace,
+            segment_bytes=self.segment_bytes,
+            pool=self.pool,
+            journal=self.journal,
+            on_dirty=self.flusher.mark,
+            on_flushed=self.merger.note,
+            producer_budget=self.producer_budget,
+            traffic=self.traffic.of_topic(spec.name),
+        )
+        partition.log_start_offset = spec.log_start_offsets.get(index, 0)
+        return partition
+
+    def open_partition(self, partition: Partition) -> None:
+        """Serve a partition of an open topic from now on."""
+        assert not partition.closed
+        partition.is_leaving = False
+        self.moving.pop(partition.partition_id, None)
+        self.by_name[partition.topic][partition.index] = partition
+        self.partitions[partition.partition_id] = partition
+
+    def withdraw_partition(self, partition: Partition) -> None:
+        """Let nobody find a partition any more. Its waiting fetches are answered; what was appended goes its way."""
+        self.moving[partition.partition_id] = partition
+        self.by_name[partition.topic][partition.index] = None
+        del self.partitions[partition.partition_id]
+        partition.wake_waiters()
+
+    def delete_records(self, partition_id: PartitionId, before_offset: int) -> None:
+        """Drop what is durably deleted. The partition may have come back meanwhile, or be on its way."""
+        partition = self.partitions.get(partition_id) or self.moving.get(partition_id)
+        if partition is not None:
+            partition.delete_records(before_offset)
+
+    def close_partition(self, partition: Partition, error: int) -> None:
+        """Forget a partition; whoever still holds it is answered with `error`. The others of its topic stay."""
+        self.moving.pop(partition.partition_id, None)
+        if self.partitions.pop(partition.partition_id, None) is not None:
+            row = self.by_name.get(partition.topic)
+            if row is not None:
+                row[partition.index] = None
+        self.flusher.forget(partition)
+        self.merger.forget(partition)
+        partition.close(error)
+
+    async def delete_objects(self, topic: BuriedTopic) -> None:
+        """Delete everything that a topic has in the bucket. What can't be deleted now is logged, and stays.
+
+        Raises Fenced.
+        """
+        name = topic.name
+        await self.flusher.wait_ended(topic.topic_id)  # an upload that is under way would leave its objects behind
         deleted = 0
         try:
-            async with aclosing(self._list_topic(name, topic_id)) as pages:
+            async with aclosing(self._list_topic(name, topic.topic_id)) as pages:
                 async for keys in pages:
-                    await self.views.background.delete(keys)
+                    await guarded(self.views.background).delete_in_turn([keys], topic.decided)
                     deleted += len(keys)
         except StoreError as exc:
             logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
@@ -229,7 +310,13 @@ class Log:
         }
         done = _Progress(f"restoring partitions: %d of {len(wanted)}")
         for partition_id, contents in (await restorer.restore(wanted, done.report)).items():
-            self._take_restored(self.partitions[partition_id], contents)
+            take_restored(self.partitions[partition_id], contents)
+
+        async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
+            contents = await restorer.restore_partition(partition_id, wanted[partition_id], begun=[begun])
+            take_restored(self.partitions[partition_id], contents)
+
+        self._restore_before = restore_before
         self.restored.seconds = trio.current_time() - began
         logger.info(
             "restored %d partitions in %.1f s: %d objects listed, %d segments known by the checkpoint, %d footers read",
@@ -240,58 +327,33 @@ class Log:
             self.restored.footer_read_count,
         )
 
-    def _take_restored(self, partition: Partition, contents: RestoredPartition) -> None:
-        partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
-        partition.quarantined.update(contents.quarantined)
-        if not contents.segments or contents.lost_before:
-            return  # it has been said what is missing
-        first_offset = contents.segments[0].base_offset
-        if first_offset > partition.log_start_offset:
-            logger.error(
-                "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
-                partition,
-                partition.log_start_offset,
-                first_offset,
-            )
-
-    async def replay(self, earlier: EarlierLog | None = None) -> None:
-        """Bring back what the WAL has and no segment has. Raises DamagedObject, StoreError.
-
-        `earlier` is what the log in the bucket held at the start: needed under `s3-wal` only.
-        """
+    async def replay(self) -> None:
+        """Bring back what the journal has and no segment has. Raises DamagedObject, StorageFailed, StoreError."""
         now_ms = time.time_ns() // 1_000_000
-        if isinstance(self.wal, Wal):
-            progress = _Progress("replaying the write-ahead log: %d entries")
-            await self.wal.replay(
-                lambda entry: self._replay_entry(entry, now_ms),
-                on_progress=lambda done: progress.report(done.entry_count),
-            )
-            await self._keep_superseded(self.wal)
-        elif self.wal is not None:
-            assert earlier is not None
-            await self.wal.replay(earlier, lambda entry: self._replay_entry(entry, now_ms))
+
+        def handle(entry: WalEntry) -> bool:
+            return self._replay_entry(entry, now_ms)
+
+        progress = _Progress("replaying the write-ahead log: %d entries")
+        await self.journal.replay(handle, on_progress=lambda done: progress.report(done.entry_count))
+        if self._restore_before is not None:
+            await self._postponed.replay(self.journal, self._restore_before, handle)
+            self._restore_before = None
+        await self.journal.keep_superseded(self.superseded)
         for partition in self.partitions.values():
             partition.skip_missing()
 
-    async def _keep_superseded(self, wal: Wal) -> None:
-        """What only this data directory has, of offsets that another broker has written since, is left to the user."""
-        for file in tuple(self.superseded):
-            if not await wal.keep_copy(file):
-                del self.superseded[file]  # an earlier start has kept it and said so
-        if self.superseded:
-            logger.error(
-                "%d record batches that were acknowledged here are not in the log: another broker has taken over and "
-                "written the same partitions; they are kept in %s of %s: see `kafscale inspect --batches`",
-                self.superseded.total(),
-                ", ".join(f"{KEPT_PREFIX}{file.name}" for file in self.superseded),
-                wal.disk.location,
-            )
-
     def _replay_entry(self, entry: WalEntry, now_ms: int) -> bool:
-        """Put an entry back into its partition's tail; False if it is in the bucket, or its topic is deleted."""
+        """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is not led here.
+
+        What is not led here any more was flushed before it was handed over, or its topic is deleted.
+        """
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None:
             return False
+        if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
+            self._postponed.add(entry)
+            return True
         if partition.has_superseded(entry):
             assert entry.file is not None
             self.superseded[entry.file] += 1
@@ -314,49 +376,67 @@ class Log:
 
     def _place_replayed(self, partition: Partition, data: memoryview) -> Placed | None:
         """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
-        if not isinstance(self.wal, S3Wal) or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
+        if self.journal.is_local or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
             return None
         return partition.place_nowait(data)
 
     # ---- while running ----------------------------------------------------------------------------------------
 
-    def on_durable(self, entries: Iterable[WalEntry]) -> None:
-        """These entries are synced to disk, in this order: high watermarks move."""
-        ends: dict[Partition, int] = {}
-        sizes: dict[Partition, int] = {}
-        for batch in entries:
-            assert isinstance(batch, TailBatch)
-            batch.became_durable()
-            partition = batch.owner
-            if partition.closed:
-                partition.release(batch)
-            else:
-                ends[partition] = batch.last_offset + 1
-                sizes[partition] = sizes.get(partition, 0) + batch.size_bytes
-        for partition, end_offset in ends.items():
-            partition.on_durable(end_offset, sizes[partition])
-
     @property
     def is_full(self) -> bool:
-        """Whether the write-ahead log has no room on the disk, so that nothing should be appended now."""
-        return isinstance(self.wal, Wal) and self.wal.is_full
+        """Tell whether the journal has no room on the disk, so that nothing should be appended now."""
+        return self.journal.is_full
 
     async def wait_for_room(self) -> None:
         """Wait while it is full."""
-        if isinstance(self.wal, Wal):
-            await self.wal.wait_for_room()
+        await self.journal.wait_for_room()
 
     def quarantined_count(self) -> int:
         """Segments in the bucket that are damaged and not read."""
         return sum(len(partition.quarantined) for partition in self.partitions.values())
 
+    def late_count(self) -> int:
+        """Segments in the bucket that superseded brokers wrote too late, and that nobody reads."""
+        return sum(len(partition.late) for partition in self.partitions.values())
+
     def producer_ids(self) -> Iterable[int]:
-        """Of all idempotent producers that any partition remembers."""
+        """Iterate over the ids of all idempotent producers that any partition remembers."""
         return (producer_id for partition in self.partitions.values() for producer_id in partition.producers.producers)
 
     def tail_bytes(self) -> int:
         """Bytes that are in no segment yet."""
         return sum(partition.tail.size_bytes for partition in self.partitions.values())
+
+
+def take_restored(partition: Partition, contents: RestoredPartition) -> None:
+    """Have a partition begin with what the bucket holds of it."""
+    partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
+    partition.quarantined.update(contents.quarantined)
+    partition.missing.update((_key_of(partition, each), each.last_offset) for each in contents.missing)
+    partition.set_aside(contents.late)
+    if not contents.segments or contents.lost_before:
+        return  # it has been said what is missing
+    first_offset = contents.segments[0].base_offset
+    if first_offset > partition.log_start_offset:
+        logger.error(
+            "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
+            partition,
+            partition.log_start_offset,
+            first_offset,
+        )
+
+
+def _key_of(partition: Partition, missing: MissingSegment) -> SegmentKey:
+    return SegmentKey(
+        namespace=partition.namespace,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=missing.base_offset,
+        epoch=missing.epoch,
+        generation=missing.generation,
+        version=missing.version,
+    )
 
 
 def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Container[PartitionId]) -> None:

@@ -7,25 +7,31 @@ not read into the wrong log and not passed over: the start is refused, and says 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from kafscale.config import Durability
 from kafscale.errors import StartupError
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.log import Log
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.journal import Handle
 from kafscale.log.wal.local_wal import Wal
-from kafscale.log.wal.s3_replay import EarlierLog
-from kafscale.log.wal.s3_wal import S3Wal
 
 
-async def check_other_logs(log: Log, journal: S3Wal | None, earlier: EarlierLog, disk: Disk) -> None:
-    """To be called when `log` is restored and replayed. Raises StartupError, DamagedObject, StoreError."""
-    if not isinstance(log.wal, S3Wal):
+async def check_other_logs(
+    log: Log, durability: Durability, replay_bucket: Callable[[Handle], Awaitable[object]], disk: Disk
+) -> None:
+    """Refuse to start without what another durability has acknowledged, once `log` is restored and replayed.
+
+    `replay_bucket` replays the log in the bucket.
+
+    Raises StartupError, DamagedObject, StorageFailed, StoreError.
+    """
+    if durability is not Durability.S3_WAL:
         counter = _MissingBatches(log)
-        if journal is None:
-            await earlier.replay(counter.handle)
-        else:
-            await journal.replay(earlier, counter.handle)
+        await replay_bucket(counter.handle)
         counter.refuse("the write-ahead log in the bucket", "s3-wal")
-    if not isinstance(log.wal, Wal):
+    if durability is not Durability.WAL:
         counter = _MissingBatches(log)
         await Wal(disk=disk, on_durable=lambda entries: None).replay(counter.handle)
         counter.refuse(f"the write-ahead log in {disk.location}", "wal")

@@ -1,1 +1,1 @@
-"""Listeners, connections and the admin HTTP endpoint. Decides nothing about data."""
+"""Sockets: the listeners for Kafka's protocol (`kafka`) and the admin endpoint (`http`). Decides nothing about data."""

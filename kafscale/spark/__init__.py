@@ -33,10 +33,10 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 _talk_through_unix_sockets()
 
 LAZY = {  # what is imported with pyspark
-    "from_registry": "registry_column",
-    "split_values": "registry_column",
-    "count_values": "registry_column",
-    "LagListener": "lag_listener",
+    "from_registry": "values.registry_column",
+    "split_values": "values.registry_column",
+    "count_values": "values.registry_column",
+    "LagListener": "source.lag_listener",
 }
 
 

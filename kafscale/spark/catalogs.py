@@ -72,7 +72,7 @@ class CatalogOptions:
 
     @property
     def on_s3(self) -> bool:
-        """Whether the warehouse is in S3."""
+        """Tell whether the warehouse is in S3."""
         return (self.warehouse or "").startswith("s3://")
 
     def packages(self) -> Sequence[str]:

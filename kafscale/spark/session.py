@@ -78,7 +78,7 @@ class SessionOptions:
         return _listed(self.conf.get("spark.jars", ""))
 
     def coordinates(self) -> Sequence[str]:
-        """Of all jars, each once, in order."""
+        """The coordinates of all jars, each once, in order."""
         given = _listed(self.conf.get("spark.jars.packages", ""))
         needed = [jar for catalog in self.catalogs for jar in catalog.packages()]
         return list(dict.fromkeys([*needed, *self.packages, *given]))
@@ -147,7 +147,9 @@ def check_java() -> None:
 
 
 def _java_version(program: str) -> int | None:
-    """From the file that is beside the programs of most Javas, or else from Java itself, which takes long to start."""
+    """Find the version in the file that is beside the programs of most Javas, or ask Java itself, which takes long to
+    start.
+    """
     with suppress(OSError):
         release = Path(program).resolve().parents[1] / "release"
         if found := _JAVA_RELEASE.search(release.read_text(encoding="utf-8", errors="replace")):
@@ -168,13 +170,13 @@ def _first_line(exc: Exception) -> str:
 
 
 def cache_directory() -> Path:
-    """Of this user."""
+    """Return this user's directory for caches."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafscale"
 
 
 @attrs.frozen
 class JarCache:
-    """Which files Spark resolved some coordinates to. A list whose files are not all there does not count."""
+    """Remembers which files Spark resolved some coordinates to. A list whose files are not all there does not count."""
 
     path: Path = attrs.field(factory=lambda: cache_directory() / "jars.json")
 
@@ -213,6 +215,6 @@ def _key(coordinates: Iterable[str]) -> str:
 
 
 def _is_of(file: str, coordinate: str) -> bool:
-    """By the name that Ivy gives: group_artifact-version.jar."""
+    """Tell by the name that Ivy gives, group_artifact-version.jar, whether a file is that of a coordinate."""
     group, artifact, version = coordinate.split(":")[:3]
     return Path(file).name == f"{group}_{artifact}-{version}.jar"

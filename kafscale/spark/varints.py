@@ -1,4 +1,4 @@
-"""Zigzag varints, many at a time: one per element of an array of positions."""
+"""Zigzag varints, one by itself, or many at a time: one per element of an array of positions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kafscale.errors import DecodeError
 
 Positions = NDArray[np.int64]
 Raw = NDArray[np.uint8]
@@ -19,7 +21,9 @@ def _signed(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sizes() -> NDArray[np.int64]:
-    """By two bytes, the second one the higher: how far a number that they begin with, and as many bytes, go; or 0."""
+    """Return a table by two bytes, of which the second one is the higher: the length of a number that begins with them
+    plus as many bytes as it says, or 0 if two bytes do not tell.
+    """
     pairs = np.arange(1 << 16)
     first, second = pairs & 0xFF, pairs >> 8
     goes_on = first >= 0x80
@@ -55,7 +59,7 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
 
 
 def skip_varints(raw: Raw, positions: Positions) -> Positions:
-    """Behind the number at each position."""
+    """Return the positions behind the number at each position."""
     ends = positions + 1
     goes_on = raw.take(positions, mode="clip") >= 0x80
     ends += goes_on
@@ -74,7 +78,7 @@ def pairs_of(data: memoryview) -> NDArray[np.uint16]:
 
 
 def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Positions:
-    """Behind the number at each position, and as many bytes as it says. Raises IndexError.
+    """Return the positions behind the number at each position and as many bytes as it says. Raises IndexError.
 
     `pairs` are those of `raw`: this is done with few positions at a time, where an array operation costs more than what
     it does, so it has few. A negative position counts from the end: who calls checks that all grow.
@@ -115,3 +119,20 @@ def read_varint(raw: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         shift += 7
     return (value >> 1) ^ -(value & 1), position
+
+
+def read_checked_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a number as `read_varint` does, from bytes that nobody has checked.
+
+    Raises DecodeError if it does not end.
+    """
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift >= 7 * VARINT_MAX_BYTES:
+            raise DecodeError("a number that does not end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position

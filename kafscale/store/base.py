@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-Buffer = bytes | bytearray | memoryview
+from kafscale.buffers import Buffer
 
 LIST_PAGE_MAX_COUNT = 1000  # S3's
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 
 BLOCK_BYTES = 1 << 20
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 
 import attrs
 
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.buffers import Buffer
+from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 
 
 @attrs.define(eq=False)

@@ -15,8 +15,9 @@ from itertools import count
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 from kafscale.store.blocks import BLOCK_BYTES, BlockObject, BlockPool, fill
 from kafscale.store.paths import check_key, check_prefix
 
@@ -147,7 +148,7 @@ class MemoryStore:
         """`check` raises PreconditionFailed."""
         check_key(key)
         await trio.lowlevel.checkpoint()
-        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        size_bytes = size_of(parts)
         if self.max_bytes is None or size_bytes < BLOCK_BYTES:
             check()
             return self._publish(key, _JoinedObject(b"".join(parts)))

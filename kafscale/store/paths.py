@@ -1,6 +1,8 @@
 """Every key in the bucket is made, checked and taken apart here.
 
-    {namespace}/{topic}/{topic id}/{partition}/segment-{base offset, 20 digits}-{generation, 5 to 9}.kfs and .index
+    {namespace}/{topic}/{topic id}/{partition}/
+        segment-{base offset, 20 digits}-{epoch, 10 digits}-{generation, 5 to 9}.kfs and .index
+        segment-{base offset, 20 digits}-{generation, 5 to 9}.kfs and .index              from before epochs were in it
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
@@ -12,6 +14,9 @@ everywhere in the program; in a key it is Kafka's text for it (22 characters of 
 --describe` prints it). Digits are padded, so that the order of keys is the order of offsets; generations of one offset
 are in order up to 99,999, and nothing depends on that. Kafka's topic names ([a-zA-Z0-9._-], never "." or "..") need no
 escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
+
+The epoch in a segment's key is the one with which its writer led the partition, whatever records are in it. So no
+two leaders ever write the same key, and a later one's object is told from what an earlier one wrote late.
 
 KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name, so
 whoever finds its segments knows which topic they belong to, and nothing has to remember it.
@@ -33,6 +38,7 @@ OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
 GENERATION_MAX = 999_999_999  # a small partition that is compacted every 15 s takes 6 million a year
 EPOCH_MAX = 2**31 - 1
+EPOCH_UNKNOWN = -1  # in keys from before epochs were in them: below every epoch that a broker can claim
 SYSTEM = "_kafscale"
 
 SegmentKind = Literal["kfs", "index"]
@@ -41,7 +47,7 @@ NumberedKind = Literal["wal", "checkpoint", "manifests"]
 _NAMESPACE = r"[a-zA-Z0-9][a-zA-Z0-9._-]*"
 _TOPIC = r"(?!\.{1,2}(?:/|\Z))[a-zA-Z0-9._-]{1,249}"
 _DIRECTORY = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(?:([a-zA-Z0-9_-]{{22}})/)?(0|[1-9][0-9]{{0,9}})")
-_SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{5}|[1-9][0-9]{5,8}))?\.(kfs|index)")
+_SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{10}))?(?:-([0-9]{5}|[1-9][0-9]{5,8}))?\.(kfs|index)")
 _NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint|manifests)/([0-9]{{10}})/([0-9]{{20}})\.(\w+)")
 _VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -51,7 +57,8 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 class SegmentKey:
     """What the key of a segment (`kfs`) or of its index says. `topic_id` is 16 raw bytes.
 
-    One of version 1 has the id that `version_1_topic_id` gives, and generation 0.
+    `epoch` is the leader epoch of the broker that wrote it, EPOCH_UNKNOWN in a key that does not tell. One of version 1
+    has the id that `version_1_topic_id` gives, and generation 0.
     """
 
     namespace: str = NAMESPACE_DEFAULT
@@ -59,6 +66,7 @@ class SegmentKey:
     topic_id: bytes
     partition: int
     base_offset: int
+    epoch: int = EPOCH_UNKNOWN
     generation: int = 0
     kind: SegmentKind = "kfs"
     version: Literal[1, 2] = 2
@@ -71,12 +79,18 @@ class SegmentKey:
         prefix = partition_prefix(self.topic, self.topic_id, self.partition, namespace=self.namespace)
         _check_range("base offset", self.base_offset, OFFSET_MAX)
         _check_range("generation", self.generation, GENERATION_MAX)
-        return f"{prefix}segment-{self.base_offset:020d}-{self.generation:05d}.{self.kind}"
+        epoch = ""
+        if self.epoch != EPOCH_UNKNOWN:
+            _check_range("epoch", self.epoch, EPOCH_MAX)
+            epoch = f"-{self.epoch:010d}"
+        return f"{prefix}segment-{self.base_offset:020d}{epoch}-{self.generation:05d}.{self.kind}"
 
     def _version_1_key(self) -> str:
         _check_range("partition", self.partition, PARTITION_MAX)
         _check_range("base offset", self.base_offset, OFFSET_MAX)
         _check_range("generation of version 1", self.generation, 0)
+        if self.epoch != EPOCH_UNKNOWN:
+            raise ValueError(f"version 1 has no epochs, and not {self.epoch}")
         if self.topic_id != version_1_topic_id(self.topic, namespace=self.namespace):
             raise ValueError(f"topic {self.topic} has another id in version 1")
         prefix = topic_name_prefix(self.topic, namespace=self.namespace)
@@ -88,15 +102,18 @@ class SegmentKey:
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """What `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
+    """Return what `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
     directory, _, name = key.rpartition("/")
     partition = _parse_directory(directory)
     match = _SEGMENT_NAME.fullmatch(name)
     if partition is None or match is None:
         return None
-    base_offset_text, generation, kind = match.groups()
+    base_offset_text, epoch_text, generation, kind = match.groups()
     base_offset = int(base_offset_text)
-    if base_offset > OFFSET_MAX or (generation is None) != (partition.version == 1):
+    epoch = EPOCH_UNKNOWN if epoch_text is None else int(epoch_text)
+    if base_offset > OFFSET_MAX or epoch > EPOCH_MAX:
+        return None
+    if (generation is None) != (partition.version == 1) or (epoch_text is not None and generation is None):
         return None
     return SegmentKey(
         namespace=partition.namespace,
@@ -104,6 +121,7 @@ def parse_segment_key(key: str) -> SegmentKey | None:
         topic_id=partition.topic_id,
         partition=partition.index,
         base_offset=base_offset,
+        epoch=epoch,
         generation=int(generation or 0),
         kind="kfs" if kind == "kfs" else "index",
         version=partition.version,
@@ -140,26 +158,27 @@ def version_1_topic_id(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> byt
 
 
 def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of all topics of a namespace start with. Raises ValueError."""
+    """Return what the keys of all topics of a namespace start with. Raises ValueError."""
     if re.fullmatch(_NAMESPACE, namespace) is None:
         raise ValueError(f"a namespace is a letter or digit, then [a-zA-Z0-9._-]*, not {namespace!r}")
     return f"{namespace}/"
 
 
+@lru_cache(maxsize=1_000)  # each segment's key is made of it several times: to be uploaded, listed, read, deleted
 def topic_prefix(topic: str, topic_id: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of all segments of one incarnation of a topic start with. Raises ValueError."""
+    """Return what the keys of all segments of one incarnation of a topic start with. Raises ValueError."""
     return f"{topic_name_prefix(topic, namespace=namespace)}{topic_id_text(topic_id)}/"
 
 
 def topic_name_prefix(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of all topics that ever had this name start with, version 1's too. Raises ValueError."""
+    """Return what the keys of all topics that ever had this name start with, version 1's too. Raises ValueError."""
     if re.fullmatch(_TOPIC, topic) is None:
         raise ValueError(f"a topic's name is 1 to 249 of [a-zA-Z0-9._-] and not . or .., not {topic!r}")
     return f"{namespace_prefix(namespace)}{topic}/"
 
 
 def partition_prefix(topic: str, topic_id: bytes, partition: int, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of all segments of a partition start with. Raises ValueError."""
+    """Return what the keys of all segments of a partition start with. Raises ValueError."""
     _check_range("partition", partition, PARTITION_MAX)
     return f"{topic_prefix(topic, topic_id, namespace=namespace)}{partition}/"
 
@@ -187,12 +206,12 @@ def system_key(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
 
 
 def system_namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of all of the broker's own objects start with. Raises ValueError."""
+    """Return what the keys of all of the broker's own objects start with. Raises ValueError."""
     return f"{SYSTEM}/{namespace_prefix(namespace)}"
 
 
 def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """What the keys of one kind of the broker's own objects start with. Raises ValueError."""
+    """Return what the keys of one kind of the broker's own objects start with. Raises ValueError."""
     return f"{system_key(*names, namespace=namespace)}/"
 
 
@@ -218,7 +237,7 @@ class NumberedKey:
 
 
 def parse_numbered_key(key: str) -> NumberedKey | None:
-    """What `NumberedKey.key` was made of, or None if the key is nothing that it makes."""
+    """Return what `NumberedKey.key` was made of, or None if the key is nothing that it makes."""
     match = _NUMBERED.fullmatch(key)
     if match is None:
         return None

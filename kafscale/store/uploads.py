@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 
 
 @attrs.frozen

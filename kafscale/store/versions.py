@@ -6,20 +6,26 @@ successor, a write that was cut short harms nothing, and a damaged one leaves th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
 import attrs
 
-from kafscale.errors import DamagedObject
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.buffers import Buffer
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import guarded
 from kafscale.store.paths import NumberedKey, NumberedKind, parse_numbered_key, system_prefix
 
 KEPT_COUNT = 2
+LOOKS_MAX_COUNT = 10  # between two of them at least one object was written and one deleted
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -31,26 +37,49 @@ class Versions(Generic[T]):
     damage: Sequence[DamagedObject] = ()
 
 
-async def find_versions(
-    store: ObjectStore, namespace: str, kind: NumberedKind, decode: Callable[[str, Buffer], T]
-) -> Versions[T]:
-    """`decode` gets key and content, and raises DamagedObject. Raises StoreError."""
+async def undisturbed(look: Callable[[], Awaitable[T]]) -> T:
+    """List and read from the beginning again if what was listed had gone before it was read.
+
+    Whoever deleted it had written something newer before. Raises what `look` does.
+    """
+    for _ in range(LOOKS_MAX_COUNT - 1):
+        try:
+            return await look()
+        except NotFound as exc:
+            logger.info("%s has been deleted since it was listed: looking again", exc)
+    return await look()
+
+
+async def list_versions(store: ObjectStore, namespace: str, kind: NumberedKind) -> Sequence[NumberedKey]:
+    """List the objects of one kind, oldest first. Raises StoreError."""
     keys: list[NumberedKey] = []
     async with aclosing(store.list(system_prefix(kind, namespace=namespace))) as pages:
         async for page in pages:
             keys += [key for info in page if (key := parse_numbered_key(info.key)) is not None]
-    damage: list[DamagedObject] = []
-    for key in reversed(keys):
-        try:
-            return Versions(keys, decode(key.key, (await store.get(key.key)).data), damage)
-        except DamagedObject as exc:
-            damage.append(exc)
-    return Versions(keys, None, damage)
+    return keys
+
+
+async def find_versions(
+    store: ObjectStore, namespace: str, kind: NumberedKind, decode: Callable[[str, Buffer], T]
+) -> Versions[T]:
+    """`decode` gets key and content, and raises DamagedObject. Raises StoreError."""
+
+    async def look() -> Versions[T]:
+        keys = await list_versions(store, namespace, kind)
+        damage: list[DamagedObject] = []
+        for key in reversed(keys):
+            try:
+                return Versions(keys, decode(key.key, (await store.get(key.key)).data), damage)
+            except DamagedObject as exc:
+                damage.append(exc)
+        return Versions(keys, None, damage)
+
+    return await undisturbed(look)
 
 
 @attrs.define(eq=False, kw_only=True)
 class VersionWriter:
-    """Writes those of one epoch, and deletes all but the last two."""
+    """Writes those of one epoch, and deletes all but the last two, or those that the last two need."""
 
     store: ObjectStore
     namespace: str
@@ -60,18 +89,25 @@ class VersionWriter:
     _written_count: int = attrs.field(default=0, init=False)
 
     def inherit(self, keys: Sequence[NumberedKey]) -> None:
-        """Those of earlier epochs, which are deleted in time."""
+        """Take over the objects of earlier epochs, which are deleted in time."""
         self._keys.extend(keys)
 
-    async def write(self, parts: Sequence[Buffer]) -> None:
-        """Raises StoreError; it may have been written then."""
+    def of_the_epoch_before(self) -> Sequence[NumberedKey]:
+        """Return what is left of the last epoch that wrote any before ours."""
+        earlier = [key for key in self._keys if key.epoch != self.epoch]
+        return [key for key in earlier if key.epoch == earlier[-1].epoch]
+
+    async def write(self, parts: Sequence[Buffer]) -> NumberedKey:
+        """Returns its key. Raises StoreError; it may have been written then."""
         key = NumberedKey(namespace=self.namespace, kind=self.kind, epoch=self.epoch, number=self._written_count)
         self._written_count += 1
         await self.store.put_if_absent(key.key, parts)
         self._keys.append(key)
+        return key
 
-    async def trim(self) -> None:
-        """Delete all but the last two. Raises StoreError."""
-        while len(self._keys) > KEPT_COUNT:
-            await self.store.delete([self._keys[0].key])
-            self._keys.popleft()
+    async def trim(self, needed: Iterable[NumberedKey] = ()) -> None:
+        """Delete all but the last two of all, and those that are `needed`. Raises StoreError, Fenced."""
+        kept = {*needed, *list(self._keys)[-KEPT_COUNT:]}
+        for key in [key for key in self._keys if key not in kept]:
+            await guarded(self.store).delete_in_turn([[key.key]])
+            self._keys.remove(key)

@@ -99,7 +99,7 @@ class BackgroundBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients call `bootstrap.servers`; the same over restarts."""
+        """Return what clients call `bootstrap.servers`; the same over restarts."""
         return f"{HOST}:{self._proxy.port}"
 
     # ---- its lives --------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class BackgroundBroker:
         return name
 
     def records(self, topic: str) -> list[StoredRecord]:
-        """What consumers can read: by partition, and there by offset. Faults of the network do not touch it.
+        """Return what consumers can read: by partition, and there by offset. Faults of the network do not touch it.
 
         Raises KafkaError if there is no such topic, BrokerUnavailable while the broker is down.
         """

@@ -40,7 +40,7 @@ class Fault:
 
     @property
     def met_count(self) -> int:
-        """How many requests, or operations of the store, it has met; 0 for a fault of the network."""
+        """Return how many requests, or operations of the store, it has met; 0 for a fault of the network."""
         return self._counts()
 
     def end(self) -> None:

@@ -1,8 +1,7 @@
 """A disk in memory that can be slow, full or broken, and that forgets in a crash what was not synced.
 
-`MemoryDisk` is a `kafscale.log.wal.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are
-asked for
-by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
+`MemoryDisk` is a `kafscale.log.wal.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are asked
+for by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 
 SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
@@ -36,7 +35,8 @@ class MemoryDisk:
     synced: dict[str, bytearray] = attrs.field(factory=dict, init=False)
     note: Callable[[str], None] | None = None  # told of each operation
     operations: Counter[str] = attrs.field(factory=Counter, init=False)  # how often each was called
-    _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the write under way in a file
+    _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the last write to a file
+    _writing: set[str] = attrs.field(factory=set, init=False)
     _faults: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def fail(self, operation: str, *, after: int = 0, error_number: int = errno.EIO) -> None:
@@ -112,12 +112,14 @@ class MemoryDisk:
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         await self._begin("write", name)
-        assert name not in self._unsynced, "two writes at a time"
+        assert name not in self._writing, "two writes at a time"
         data = b"".join(buffers)
         self.files[name][position : position + len(data)] = data
         self._unsynced[name] = (position, data)
+        self._writing.add(name)
         with trio.CancelScope(shield=True):  # as a thread in fdatasync can't be cancelled
             await trio.sleep(self.sync_seconds)
+        self._writing.discard(name)
         self._count("sync")
         self.synced[name][position : position + len(data)] = data
         del self._unsynced[name]
@@ -138,7 +140,7 @@ class MemoryDisk:
         del self.files[name], self.synced[name]
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: a disk in memory has nothing to close."""
 
     async def _begin(self, operation: str, name: str = "") -> None:
         await trio.lowlevel.checkpoint()

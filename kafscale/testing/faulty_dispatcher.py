@@ -12,13 +12,15 @@ import attrs
 import trio
 
 from kafscale.api import metadata, produce
-from kafscale.api.calls import Peer
+from kafscale.api.calls import Call
+from kafscale.api.gate import Gate
 from kafscale.api.produce import PendingProduce
 from kafscale.errors import KafkaError, ProtocolError
 from kafscale.log.partition.chunks import Lease
-from kafscale.server.dispatch import Dispatcher, Reply, Request
+from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
 from kafscale.testing.refusals import refusal, set_errors
 from kafscale.wire import error_codes
+from kafscale.wire.messages.produce import ProduceRequest
 
 EVERY_API = "*"
 
@@ -38,8 +40,19 @@ class RequestFault:
     met_count: int = attrs.field(default=0, init=False)
 
     def may_meet(self, api: str) -> bool:
-        """Whether it would happen to a request of this API now."""
+        """Tell whether it would happen to a request of this API now."""
         return self.api in (api, EVERY_API) and self.met_count != self.times
+
+
+@attrs.define(eq=False, kw_only=True)
+class _FaultyGate(Gate):
+    """While Produces are to meet a fault, they are looked at one by one."""
+
+    faults: list[RequestFault]
+
+    def takes_plain(self, call: Call, request: ProduceRequest, topic: str) -> bool:
+        is_met = any(each.may_meet(produce.API.name) for each in self.faults)
+        return not is_met and super().takes_plain(call, request, topic)
 
 
 @attrs.define(eq=False)
@@ -48,14 +61,15 @@ class FaultyDispatcher(Dispatcher):
 
     faults: list[RequestFault] = attrs.field(factory=list, kw_only=True)
 
-    def accept(self, frame: memoryview, peer: Peer, received_at: float, lease: Lease | None) -> Request:
-        request = super().accept(frame, peer, received_at, lease)
-        if isinstance(request.pending, PendingProduce) and (code := self._take_error(request)) != error_codes.NONE:
-            _refuse_produce(request.pending, code)
-        return request
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.services.gate = _FaultyGate(quotas=self.services.quotas, faults=self.faults)
 
-    def takes_plain(self) -> bool:
-        return super().takes_plain() and not any(each.may_meet(produce.API.name) for each in self.faults)
+    def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
+        pending = super().begin(request, frame_lease)
+        if (code := self._take_error(request)) != error_codes.NONE:
+            _refuse_produce(pending, code)
+        return pending
 
     def may_wait(self, request: Request) -> bool:
         delayed = any(each.delay_seconds and each.may_meet(request.api.name) for each in self.faults)
@@ -90,15 +104,16 @@ class FaultyDispatcher(Dispatcher):
         message = self._decode(request)
         if request.api is metadata.API:
             response = await metadata.handle(self.services, call, message)
+            response.topics = list(response.topics)  # they may be made only when they are encoded
             set_errors(response, error_code)
         else:
             response = refusal(message, row.api.response, error_code)
         row.errors.count(response)
-        return Reply(self._encode(row, call, response, call.version))
+        return await self._encoded(row, call, response, call.version)
 
 
 def _refuse_produce(pending: PendingProduce, error_code: int) -> None:
-    """Before it is ordered: nothing of it gets into the log."""
+    """Refuse a Produce before it is ordered, so that nothing of it gets into the log."""
     pending.refuse(KafkaError(error_code))
     pending.unchecked.clear()
     pending.incomplete = False

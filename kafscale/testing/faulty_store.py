@@ -29,8 +29,10 @@ from typing import TypeVar
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import Conflict, SlowDown, StoreError, StoreUnavailable
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart, ObjectStore
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class StoreCall:
 
 @attrs.frozen
 class On:
-    """Which operations a rule is for: `fnmatch` patterns of the operation and of any of its keys.
+    """Says which operations a rule is for: `fnmatch` patterns of the operation and of any of its keys.
 
     skip: how many of them to let pass first. times: how many to meet, None for all. probability: of meeting each.
     """
@@ -75,7 +77,7 @@ class Rule:
     _skipped_count: int = attrs.field(default=0, init=False)
 
     def meets(self, call: StoreCall, random: Random) -> bool:
-        """Whether it happens to this one; counts it if so."""
+        """Tell whether the fault happens to this operation; counts it if so."""
         if self.met_count == self.on.times or not self.on.matches(call):
             return False
         if self._skipped_count < self.on.skip:
@@ -93,7 +95,7 @@ class Gate:
 
     arrived_count: int = attrs.field(default=0, init=False)
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _arrival: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _arrival: Signal = attrs.field(factory=Signal, init=False)
 
     def open(self) -> None:
         """Let go those that are held, and hold none any more."""
@@ -106,8 +108,7 @@ class Gate:
 
     async def wait_opened(self) -> None:
         self.arrived_count += 1
-        self._arrival.set()
-        self._arrival = trio.Event()
+        self._arrival.wake()
         await self._opened.wait()
 
 
@@ -178,7 +179,7 @@ class FaultyStore:
         self.rules.clear()
 
     def count(self, operation: str = "*", key: str = "*") -> int:
-        """How many operations were tried whose name and key are like these patterns."""
+        """Return how many operations were tried whose name and key are like these patterns."""
         return sum(map(On(operation, key).matches, self.calls))
 
     async def get(self, key: str) -> ObjectPart:

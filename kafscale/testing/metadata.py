@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Entry, Transaction
-from kafscale.errors import PreconditionFailed
+from kafscale.cluster.metadata.base import Change, Entry, Outcome, Take, Transaction
+from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.errors import PreconditionFailed, StorageFull
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -16,14 +18,24 @@ class MemoryMetadataStore:
     """A MetadataStore without a disk, so it works on an autojump clock.
 
     `gate`, while it is set to an event that has not happened, holds back every commit; `failure`, while it is set, is
-    raised by every method. Both are for tests of what happens while a commit is on its way, and when it is lost.
+    raised by every coroutine. `full` is a disk without room, `reserved_count` how many essential commits have some.
+    They are for tests of what happens while a commit is on its way, and when it is lost.
     """
 
     gate: trio.Event | None = None
     failure: Exception | None = None
+    full: bool = False
+    reserved_count: int = 0
     commits: list[Transaction] = attrs.field(factory=list, init=False)
     _entries: dict[str, Entry] = attrs.field(factory=dict, init=False)
-    _revision: int = attrs.field(default=0, init=False)
+    _published: ChangeLog = attrs.field(factory=ChangeLog, init=False)
+
+    @property
+    def revision(self) -> int:
+        return self._published.revision
+
+    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
+        return self._published.read(after, notify)
 
     async def get(self, key: str) -> Entry | None:
         await self._reach()
@@ -34,15 +46,35 @@ class MemoryMetadataStore:
         return [self._entries[key] for key in sorted(self._entries, key=str.encode) if key.startswith(prefix)]
 
     async def commit(self, transaction: Transaction) -> int:
+        (outcome,) = await self.apply([transaction])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome.revision
+
+    async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         if self.gate is not None:
             await self.gate.wait()
         await self._reach()
-        for key, revision in transaction.expect.items():
-            entry = self._entries.get(key)
-            if (entry.revision if entry is not None else 0) != revision:
-                raise PreconditionFailed(f"{key} does not have revision {revision}")
-        self.commits.append(transaction)
-        return self._apply(transaction)
+        outcomes = []
+        for transaction in transactions:
+            outcome = self._apply(transaction)
+            self._published.publish([outcome])
+            outcomes.append(outcome)
+        return outcomes
+
+    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
+        await self._reach()
+        return self._refusal(transaction)
+
+    async def check_room(self) -> None:
+        await self._reach()
+        if self.full:
+            raise StorageFull("the disk in memory is full")
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
+        await self._reach()
+        yield MemorySnapshot(dict(self._entries))
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -52,15 +84,42 @@ class MemoryMetadataStore:
         if self.failure is not None:
             raise self.failure
 
-    def _apply(self, transaction: Transaction) -> int:
-        doomed = {key for key in transaction.deletes if key in self._entries}
+    def _refusal(self, transaction: Transaction) -> PreconditionFailed | None:
+        for key, revision in transaction.expect.items():
+            entry = self._entries.get(key)
+            if (entry.revision if entry is not None else 0) != revision:
+                return PreconditionFailed(f"{key} does not have revision {revision}")
+        return None
+
+    def _apply(self, transaction: Transaction) -> Outcome:
+        if (refusal := self._refusal(transaction)) is not None:
+            return refusal
+        if self.full:
+            if not transaction.essential or not self.reserved_count:
+                return StorageFull("the disk in memory is full")
+            self.reserved_count -= 1
+        self.commits.append(transaction)
+        doomed = {key: None for key in transaction.deletes if key in self._entries}
         for prefix in transaction.delete_prefixes:
-            doomed.update(key for key in self._entries if key.startswith(prefix))
+            doomed.update({key: None for key in self._entries if key.startswith(prefix)})
         if not doomed and not transaction.puts:
-            return self._revision
-        self._revision += 1
+            return Change(self.revision)
+        revision = self.revision + 1
         for key in doomed:
             del self._entries[key]
         for key, value in transaction.puts.items():
-            self._entries[key] = Entry(key, bytes(value), self._revision)
-        return self._revision
+            self._entries[key] = Entry(key, bytes(value), revision)
+        return Change(revision, transaction.puts, [key for key in doomed if key not in transaction.puts])
+
+
+@attrs.frozen(eq=False)
+class MemorySnapshot:
+    """The entries at one moment. Reads without a thread, so it works on an autojump clock."""
+
+    entries: Mapping[str, Entry]
+
+    async def read(self, keys: Sequence[str] | None, take: Take) -> None:
+        await trio.lowlevel.checkpoint()
+        wanted = sorted(self.entries, key=str.encode) if keys is None else keys
+        found = [(key.encode(), self.entries[key].value) for key in wanted if key in self.entries]
+        take(found, [key.encode() for key in wanted if key not in self.entries])

@@ -22,6 +22,7 @@ import struct
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.config import Address
 from kafscale.testing.link import Link
 
@@ -59,10 +60,9 @@ class TcpProxy:
     _to_server: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
     _to_client: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
     _connections: set[_Connection] = attrs.field(factory=set, init=False)
-    _flowing: trio.Event = attrs.field(init=False)
+    _flowing: Signal = attrs.field(factory=Signal, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._flowing = trio.Event()
         self._flowing.set()
 
     @property
@@ -90,8 +90,7 @@ class TcpProxy:
 
     def freeze(self) -> None:
         """Let nothing pass, on connections that are open or will be."""
-        if self._flowing.is_set():
-            self._flowing = trio.Event()
+        self._flowing.clear()
 
     def thaw(self) -> None:
         """Let everything pass again, what was held back first."""
@@ -159,7 +158,7 @@ def _reset(stream: trio.SocketStream) -> None:
 
 
 async def _swallow(client: trio.SocketStream) -> None:
-    """What a lost server never reads, until the client gives up or is reset."""
+    """Swallow what a lost server never reads, until the client gives up or is reset."""
     try:
         while await client.receive_some(CHUNK_BYTES):
             pass

@@ -84,22 +84,23 @@ class BatchHeader:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether every record has the broker's time (`max_timestamp_ms`) rather than its own."""
+        """Tell whether every record has the broker's time (`max_timestamp_ms`) rather than its own."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction."""
+        """Tell whether the batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a transaction's end marker, which no client may write or is shown."""
+        """Tell whether the batch is a transaction's end marker, which no client may write or is shown."""
         return bool(self.attributes & CONTROL)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop the tombstones in here (KIP-534); None if it has not seen them yet.
+        """The time from which on compaction may drop the tombstones in here (KIP-534); None if it has not seen them
+        yet.
 
         It takes the place of the base timestamp, to which the records' own are relative.
         """
@@ -107,7 +108,7 @@ class BatchHeader:
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether an idempotent producer sent it."""
+        """Tell whether an idempotent producer sent it."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -192,6 +193,12 @@ def set_log_append_time(view: memoryview, timestamp_ms: int) -> None:
     """Make every record's timestamp the broker's, in the buffer itself, and compute the CRC anew."""
     (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_AT)
     struct.pack_into(">h", view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
+    struct.pack_into(">q", view, _MAX_TIMESTAMP_AT, timestamp_ms)
+    set_crc(view)
+
+
+def set_max_timestamp(view: memoryview, timestamp_ms: int) -> None:
+    """Say anew what the greatest of the records' timestamps is, in the buffer itself, and compute the CRC anew."""
     struct.pack_into(">q", view, _MAX_TIMESTAMP_AT, timestamp_ms)
     set_crc(view)
 

@@ -18,7 +18,8 @@ from kafscale.wire.batch_header import (
     encode_batch,
     parse_header,
 )
-from kafscale.wire.primitives import read_varint, read_varlong, varint
+from kafscale.wire.primitives import read_varint, varint
+from kafscale.wire.record_heads import record_heads
 
 MAX_DECOMPRESSED_BYTES: Final = 1 << 30
 """What a batch that is already stored may decompress to; producers are held to less by the broker's setting."""
@@ -40,7 +41,7 @@ class Record:
 
 @attrs.frozen
 class ProducerStamp:
-    """Who sent a batch and where it is in that producer's sequence (KIP-98)."""
+    """Tells who sent a batch, and where it is in that producer's sequence (KIP-98)."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
@@ -63,11 +64,13 @@ def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOM
         records = bytes(body)
     else:
         records = bytes(compression.decompress(header.codec, body, max_decompressed_bytes))
-    position = 0
     try:
-        for _ in range(header.record_count):
-            record, position = _parse_record(records, position, header)
-            yield record
+        for timestamp_delta, offset_delta, position, end in record_heads(records, header.record_count):
+            if header.attributes & LOG_APPEND_TIME:
+                timestamp_ms = header.max_timestamp_ms
+            else:
+                timestamp_ms = header.base_timestamp_ms + timestamp_delta
+            yield _parse_record(records, position, end, timestamp_ms, header.base_offset + offset_delta)
     except (IndexError, DecodeError) as error:
         raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is damaged: {error}") from error
 
@@ -127,11 +130,8 @@ def build_batch(
     return encode_batch(header, packed)
 
 
-def _parse_record(records: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
-    length, position = read_varint(records, position)
-    end = position + length
-    timestamp_delta, position = read_varlong(records, position + 1)  # after the attributes, of which none is in use
-    offset_delta, position = read_varint(records, position)
+def _parse_record(records: bytes, position: int, end: int, timestamp_ms: int, offset: int) -> Record:
+    """The record whose key begins at `position`."""
     key, position = _parse_bytes(records, position)
     value, position = _parse_bytes(records, position)
     header_count, position = read_varint(records, position)
@@ -144,11 +144,7 @@ def _parse_record(records: bytes, position: int, header: BatchHeader) -> tuple[R
         headers.append((name.decode("utf-8", "replace"), content))  # Java's readers replace what is not UTF-8, too
     if position != end or header_count < 0:
         raise DecodeError(f"it ends at byte {position}, its length says {end}")
-    if header.attributes & LOG_APPEND_TIME:
-        timestamp_ms = header.max_timestamp_ms
-    else:
-        timestamp_ms = header.base_timestamp_ms + timestamp_delta
-    return Record(key, value, timestamp_ms, tuple(headers), header.base_offset + offset_delta), position
+    return Record(key, value, timestamp_ms, tuple(headers), offset)
 
 
 def _parse_bytes(records: bytes, position: int) -> tuple[bytes | None, int]:

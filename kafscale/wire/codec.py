@@ -7,19 +7,21 @@ only as long as that buffer is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
 from kafscale.wire.decoder_source import compile_decoder
 from kafscale.wire.encoder_source import compile_array_encoder, compile_encoder
-from kafscale.wire.primitives import Buffer
 from kafscale.wire.schema import EncodedArray
 
 M = TypeVar("M")
 
 _decoders: dict[tuple[type, int], Callable[[memoryview, int], tuple[Any, int]]] = {}
 _encoders: dict[tuple[type, int], Callable[[Any, Callable[[Buffer], object]], None]] = {}
+_decoders_in_pieces: dict[tuple[type, int], Callable[[memoryview, int], Generator[None, None, tuple[Any, int]]]] = {}
+_encoders_in_pieces: dict[tuple[type, int], Callable[[Any, Callable[[Buffer], object]], Iterator[None]]] = {}
 
 
 def decoder(cls: type[M], version: int) -> Callable[[memoryview, int], tuple[M, int]]:
@@ -52,6 +54,33 @@ def encoder(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], objec
     return _encoders.setdefault((cls, version), encode)
 
 
+def decoder_in_pieces(cls: type[M], version: int) -> Callable[[memoryview, int], Generator[None, None, tuple[M, int]]]:
+    """Return a decoder that is a generator and returns what `decoder` does: for long messages, so that others are
+    served meanwhile.
+
+    Raises:
+        ValueError: the class does not have this version.
+    """
+    decode = _decoders_in_pieces.get((cls, version))
+    if decode is None:
+        decode = compile_decoder(cls, version, flexible=is_flexible(cls, version), in_pieces=True)
+        _decoders_in_pieces[cls, version] = decode
+    return decode
+
+
+def encoder_in_pieces(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], Iterator[None]]:
+    """Return an encoder that is a generator and pauses every now and then, for long messages.
+
+    Raises:
+        ValueError: the class does not have this version.
+    """
+    encode = _encoders_in_pieces.get((cls, version))
+    if encode is None:
+        encode = compile_encoder(cls, version, flexible=is_flexible(cls, version), in_pieces=True)
+        _encoders_in_pieces[cls, version] = encode
+    return encode
+
+
 def decode(cls: type[M], version: int, buf: Buffer) -> M:
     """Decode a message that fills the buffer.
 
@@ -80,7 +109,7 @@ def encode_array(elements: Sequence[object], message_class: type, version: int) 
 
 
 def is_flexible(cls: type, version: int) -> bool:
-    """Whether this version of a message has compact lengths and tagged fields (KIP-482).
+    """Tell whether this version of a message has compact lengths and tagged fields (KIP-482).
 
     Raises:
         ValueError: the class does not have this version.

@@ -3,6 +3,9 @@
 Every generated decoder keeps to this: `size` is `len(buf)`; `pos` is where it reads next and never goes back; a length
 is compared with what is left before anything is made of it, so that a lie costs nothing. Reading past the end raises
 IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them DecodeError.
+
+Elements of arrays are counted over the whole message, since one of a byte or three becomes an object of a hundred. A
+decoder in pieces is a generator that pauses after each `PIECE_COUNT` of them, for who has others to serve.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from kafscale.wire.primitives import read_uvarint, skip_tags
 from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, is_fixed, tagged_fields, untagged_fields
 from kafscale.wire.source import Source
 
+# Of all arrays of a message together: 100,000 partitions, or a million ids. As objects that is up to 200 MB.
+ELEMENTS_MAX_COUNT = 1_000_000
+
 _NAMES: dict[str, Any] = {
     "DecodeError": DecodeError,
     "StructError": struct.error,
@@ -26,13 +32,19 @@ _NAMES: dict[str, Any] = {
 }
 
 
-def compile_decoder(cls: type, version: int, *, flexible: bool) -> Any:
-    """Compile `decode(buf: memoryview, pos: int) -> (message, pos)`."""
+def compile_decoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
+    """Compile `decode(buf: memoryview, pos: int) -> (message, pos)`, or a generator that returns the same."""
     title = f"{cls.__name__} v{version}"
-    source = Source(title=f"decoder {title}", names=dict(_NAMES))
-    compiler = _DecoderCompiler(source=source, version=version, flexible=flexible)
+    source = Source(title=f"decoder {title}{' in pieces' if in_pieces else ''}", names=dict(_NAMES))
+    most = getattr(cls, "ELEMENTS_MAX_COUNT", ELEMENTS_MAX_COUNT)
+    compiler = _DecoderCompiler(
+        source=source, version=version, flexible=flexible, elements_max_count=most, in_pieces=in_pieces
+    )
     with source.block("def decode(buf, pos):"):
         source.add("size = len(buf)")
+        source.add("elements = piece = 0")
+        if in_pieces:
+            source.pause()
         with source.block("try:"):
             compiler.struct("message", cls)
         with source.block("except IndexError:"):
@@ -64,6 +76,8 @@ class _DecoderCompiler:
     source: Source
     version: int
     flexible: bool
+    elements_max_count: int
+    in_pieces: bool
 
     def struct(self, out: str, cls: type) -> None:
         """Read a struct: neighbouring fixed fields in one `unpack`, then the rest, then the tagged section."""
@@ -124,9 +138,14 @@ class _DecoderCompiler:
             item_bytes = minimum_bytes(of, self.version, flexible=self.flexible)
             with source.block(f"if {count} * {item_bytes} > size - pos:"):
                 source.add(f"raise ValueError(f'an array of {{{count}}} is longer than the message')")
+            source.add(f"elements += {count}")
+            with source.block(f"if elements > {self.elements_max_count}:"):
+                source.add(f"raise ValueError('more than {self.elements_max_count} elements')")
             if is_fixed(of) and of != "uuid":  # "16s" can't be repeated by a number in front
                 source.add(f"{out} = list(unpack_from(f'>{{{count}}}{FIXED[of]}', buf, pos))")
                 source.add(f"pos += {count} * {item_bytes}")
+                if self.in_pieces:
+                    source.count_element(f"{count} >> 6")  # each of these takes a small part of what a struct does
                 return
             source.add(f"{out} = []")
             with source.block(f"for _ in range({count}):"):
@@ -136,6 +155,8 @@ class _DecoderCompiler:
                     with source.block(f"if {item} is None:"):
                         source.add("raise ValueError('an element of an array is null')")
                 source.add(f"{out}.append({item})")
+                if self.in_pieces:
+                    source.count_element("1")
 
     def _variable(self, out: str, type_: str) -> None:
         source = self.source

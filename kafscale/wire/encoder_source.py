@@ -2,6 +2,8 @@
 
 Parts are written as they are met; records are written as the buffers that they are, never joined. Encoding trusts the
 message: it is our own, so a value that does not fit raises struct.error, which is a bug and not a peer's fault.
+
+An encoder in pieces is a generator that pauses after each `PIECE_COUNT` elements of arrays.
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ from kafscale.wire.source import Source
 _NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pack": struct.pack, "uvarint": uvarint}
 
 
-def compile_encoder(cls: type, version: int, *, flexible: bool) -> Any:
-    """Compile `encode(message, write)`."""
-    source = Source(title=f"encoder {cls.__name__} v{version}", names=dict(_NAMES))
+def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
+    """Compile `encode(message, write)`, or a generator that does the same."""
+    title = f"encoder {cls.__name__} v{version}{' in pieces' if in_pieces else ''}"
+    source = Source(title=title, names=dict(_NAMES))
+    compiler = _EncoderCompiler(source=source, version=version, flexible=flexible, write="write", in_pieces=in_pieces)
     with source.block("def encode(message, write):"):
-        source.add("pass")
-        _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").struct("message", cls)
+        if in_pieces:
+            source.add("piece = 0")
+            source.pause()
+        else:
+            source.add("pass")
+        compiler.struct("message", cls)
     return source.build("encode")
 
 
@@ -54,6 +62,7 @@ class _EncoderCompiler:
     flexible: bool
     write: str
     """The name of the function that takes each part."""
+    in_pieces: bool = False
 
     def struct(self, expression: str, cls: type) -> None:
         """Write a struct: neighbouring fixed fields in one `pack`, then the rest, then the tagged section."""
@@ -120,6 +129,8 @@ class _EncoderCompiler:
             item = source.variable("item")
             with source.block(f"for {item} in {variable}:"):
                 self._value(item, of)
+                if self.in_pieces:
+                    source.count_element("1")
 
     def _variable_length(self, variable: str, type_: str) -> None:
         source = self.source

@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 
 import attrs
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DecodeError, FrameTooLarge
-from kafscale.wire.primitives import Buffer, skip_tags
+from kafscale.wire.primitives import skip_tags
 from kafscale.wire.schema import NEVER
 
 SIZE_BYTES: Final = 4
@@ -42,7 +43,7 @@ class LargeFrame:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes of the stream still belong to this frame."""
+        """Return how many bytes of the stream still belong to this frame."""
         return self.size_bytes - len(self.received)
 
 
@@ -101,7 +102,12 @@ class FrameReader:
                 break
             frames.append(view[position + SIZE_BYTES : end])
             position = end
-        self._buffer = view[position:] if position < size else _NOTHING  # lest an idle reader hold its last read
+        if position == size:
+            self._buffer = _NOTHING  # lest an idle reader hold its last read
+        elif size - position <= size // 2:
+            self._buffer = bytearray(view[position:])  # lest a few bytes of the next frame do
+        else:
+            self._buffer = view[position:]
         return frames
 
     def take_large_frame(self) -> LargeFrame | None:
@@ -119,9 +125,30 @@ class FrameReader:
         self._buffer = _NOTHING
         return frame
 
+    def clear(self) -> None:
+        """Let go of what has been received."""
+        self._buffer = _NOTHING
+        self._gathered.clear()
+        self._wanted_bytes = SIZE_BYTES
+
+    @property
+    def begun_bytes(self) -> int:
+        """Return what is here of the frame that has begun, after `next_frames`."""
+        return len(self._buffer)
+
+    @property
+    def announced_bytes(self) -> int:
+        """The size of the frame that has begun, as it says itself; 0 while that is not known."""
+        return self._wanted_bytes - SIZE_BYTES
+
+    def begins_with(self, prefix: bytes) -> bool | None:
+        """Tell whether the frame that has begun does; None while that is not known."""
+        begun = bytes(self._buffer[SIZE_BYTES : SIZE_BYTES + len(prefix)])
+        return begun == prefix if len(begun) == len(prefix) else None
+
     @property
     def buffered_bytes(self) -> int:
-        """What has been received and not yet returned; not zero at the end of a stream that was cut off."""
+        """Return what has been received and not yet returned; not zero at the end of a stream that was cut off."""
         return len(self._buffer) + sum(SIZE_BYTES + len(frame) for frame in self._gathered)
 
 
@@ -171,7 +198,7 @@ def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_he
     length = -1 if client_id is None else len(client_id)
     head = _request_header.pack(header.api_key, header.api_version, header.correlation_id, length)
     head += (client_id or b"") + (b"\0" if flexible_header else b"")
-    return [_size.pack(len(head) + sum(map(len, parts))) + head, *parts]
+    return [_size.pack(len(head) + size_of(parts)) + head, *parts]
 
 
 def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header: bool) -> list[SizedT | bytes]:
@@ -179,7 +206,7 @@ def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header
 
     ApiVersions always has header version 0, so that clients can read it before they know anything (KIP-511).
     """
-    body_bytes = sum(map(len, parts))
+    body_bytes = size_of(parts)
     if flexible_header:
         return [_flexible_response_header.pack(body_bytes + 5, correlation_id, 0), *parts]
     return [_response_header.pack(body_bytes + 4, correlation_id), *parts]

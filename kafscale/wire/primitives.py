@@ -6,11 +6,10 @@ where the buffer ends early (the codec turns it into DecodeError) and DecodeErro
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_VARINT_BITS: Final = 35  # five bytes of seven bits, as Kafka's ByteUtils.readUnsignedVarint
 MAX_VARLONG_BITS: Final = 70  # ten bytes

@@ -22,6 +22,7 @@ from kafscale.wire.batch_header import (
     parse_header,
     set_base_offset,
     set_log_append_time,
+    set_max_timestamp,
 )
 from kafscale.wire.batch_records import (
     MAX_DECOMPRESSED_BYTES,
@@ -31,7 +32,8 @@ from kafscale.wire.batch_records import (
     iterate_records,
     max_timestamp,
 )
-from kafscale.wire.batch_validation import keyless_records, validate, validate_compressed
+from kafscale.wire.batch_validation import check_of, validate, validate_compressed, validate_header
+from kafscale.wire.record_heads import record_heads
 
 __all__ = [
     "CODEC_MASK",
@@ -48,14 +50,17 @@ __all__ = [
     "Record",
     "batches",
     "build_batch",
+    "check_of",
     "compute_crc",
     "encode_batch",
     "iterate_records",
-    "keyless_records",
     "max_timestamp",
     "parse_header",
+    "record_heads",
     "set_base_offset",
     "set_log_append_time",
+    "set_max_timestamp",
     "validate",
     "validate_compressed",
+    "validate_header",
 ]

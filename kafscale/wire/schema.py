@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import ast
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -76,6 +76,38 @@ class EncodedArray:
         return iter(())
 
 
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@attrs.define(eq=False)
+class Mapped(Generic[T, U]):
+    """An array whose elements are made one by one while they are encoded, so that a long answer is never all objects.
+
+    Made by `mapped`. `on_made`, if set, is shown each element.
+    """
+
+    make: Callable[[T], U]
+    of: Collection[T]
+    on_made: Callable[[U], object] | None = None
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __iter__(self) -> Iterator[U]:
+        on_made = self.on_made
+        for source in self.of:
+            element = self.make(source)
+            if on_made is not None:
+                on_made(element)
+            yield element
+
+
+def mapped(make: Callable[[T], U], of: Collection[T]) -> list[U]:
+    """A `Mapped`, typed as the list that it stands for. `of` must not change until the message has been encoded."""
+    return cast("list[U]", Mapped(make, of))
+
+
 @attrs.frozen
 class Nullable:
     """A struct that may be null: an int8 in front of it is -1 for null and 1 for a struct."""
@@ -96,7 +128,7 @@ class Wire:
     tag: int | None = None
 
     def is_in(self, version: int) -> bool:
-        """Whether the version has this field."""
+        """Tell whether the version has this field."""
         return self.since <= version <= self.until
 
 
@@ -176,7 +208,7 @@ def tagged_fields(cls: type, version: int) -> dict[int, Field]:
 
 
 def is_fixed(type_: FieldType) -> typing.TypeGuard[str]:
-    """Whether values of the type all have one size."""
+    """Tell whether values of the type all have one size."""
     return isinstance(type_, str) and type_ in FIXED
 
 
@@ -194,7 +226,7 @@ def _default_value(default: Any) -> Any:
 
 
 def _allows_none(annotation: Any) -> bool:
-    """Whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
+    """Tell whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
     if isinstance(annotation, str):
         return _expression_allows_none(ast.parse(annotation, mode="eval").body)
     return annotation is None or annotation is Any or type(None) in typing.get_args(annotation)

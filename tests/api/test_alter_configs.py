@@ -9,11 +9,11 @@ import pytest
 from kafscale.api import alter_configs, incremental_alter_configs
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages import alter_configs as legacy
 from kafscale.wire.messages import incremental_alter_configs as incremental
+from tests.devtools.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

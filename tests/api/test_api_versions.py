@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from kafscale.api.api_versions import API, unsupported_version_response
-from kafscale.testing.handlers import ask, some_peer, some_services
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tests.devtools.handlers import ask, some_peer, some_services
 
 SERVICES = some_services(api_versions=[(0, 3, 11), (18, 0, 4)])
 LISTED = [ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=18, min_version=0, max_version=4)]

@@ -12,10 +12,7 @@ from kafscale.api.describe_client_quotas import ANY, CLIENT_ID, THE_DEFAULT, THI
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.testing.handlers import ask, some_services
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.testing.one_topic import TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
 from kafscale.wire.messages.alter_client_quotas import (
     AlterClientQuotasEntity,
@@ -27,6 +24,9 @@ from kafscale.wire.messages.alter_client_quotas import (
 from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.handlers import ask, some_services
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.one_topic import TOPIC
 
 RATE = 10_000
 

@@ -7,7 +7,6 @@ import pytest
 from kafscale.api.create_partitions import API
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_partitions import (
@@ -15,6 +14,7 @@ from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from tests.devtools.handlers import ask, some_services
 
 
 @pytest.fixture

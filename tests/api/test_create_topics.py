@@ -7,7 +7,6 @@ import pytest
 from kafscale.api.create_topics import API
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_topics import (
@@ -17,6 +16,7 @@ from kafscale.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
+from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={})
 

@@ -7,8 +7,6 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.testing.memory_broker import memory_parts
-from kafscale.testing.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.delete_records import (
@@ -18,6 +16,8 @@ from kafscale.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.devtools.memory_broker import memory_parts
+from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 HIGH_WATERMARK = -1
 FETCH_VERSION = 12  # the last one that names topics

@@ -6,9 +6,9 @@ import pytest
 
 from kafscale.api.describe_cluster import API
 from kafscale.cluster.node import Endpoint, Node
-from kafscale.testing.handlers import ask, some_services
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_cluster import DescribeClusterRequest
+from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 SERVICES = some_services(node=NODE)

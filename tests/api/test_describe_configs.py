@@ -8,7 +8,6 @@ from kafscale.api.describe_configs import API
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Settings
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_configs import (
@@ -17,6 +16,7 @@ from kafscale.wire.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
+from tests.devtools.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5

@@ -9,13 +9,13 @@ import pytest
 from kafscale.api.describe_log_dirs import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from tests.devtools.handlers import ask, some_services
 
 
 class SizedLog:

@@ -13,7 +13,6 @@ from kafscale.client.connection import Connection, Reply
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.log.partition.partition import Partition
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import (
@@ -25,6 +24,7 @@ from kafscale.wire.messages.fetch import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPIC = "orders"
 LAST_VERSION_BY_NAME = 12

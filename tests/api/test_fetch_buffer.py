@@ -22,15 +22,15 @@ from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from kafscale.testing.memory_log import append_nowait
-from kafscale.testing.one_topic import request_in
-from kafscale.testing.simulated_store import SimulatedStore
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.memory_log import append_nowait
+from tests.devtools.one_topic import request_in
+from tests.devtools.simulated_store import SimulatedStore
 
 TOPIC = "orders"
 BUFFER_BYTES = 1 << 20
@@ -164,6 +164,40 @@ async def test_a_consumer_that_never_takes_its_reply_is_closed_in_the_end(
         await wait_all_tasks_blocked()
         assert budget_of(running).used_bytes == 0
         assert len(running.broker.acceptor.connections) == 1
+
+
+async def test_who_does_not_take_its_reply_is_closed_while_others_wait_for_its_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Two consumers that did not read made a cold fetch of somebody else wait for 10 minutes."""
+    async with filled_broker() as running:
+        stuck = [Consumer(running), Consumer(running)]
+        for offset, each in enumerate(stuck):
+            await each.ask(fetch(0, offset=offset))
+        await wait_all_tasks_blocked()
+        await trio.sleep(60)  # nobody waits, so they may take their time
+        assert len(running.broker.acceptor.connections) == 2
+        other = Consumer(running)
+        await other.ask(fetch(1))
+        began = trio.current_time()
+        assert await other.take() > VALUE_BYTES
+        assert trio.current_time() - began < 10
+        await wait_all_tasks_blocked()
+        assert budget_of(running).used_bytes == 0
+
+
+async def test_a_fetch_that_waits_for_more_holds_nothing_meanwhile(autojump_clock: trio.testing.MockClock) -> None:
+    """A fetch of min_bytes that never come kept the chunks of what there was for as long as it asked, up to 24 days."""
+    async with filled_broker(flush_interval_seconds=3600.0) as running:
+        log = running.broker.services.log
+        consumer = Consumer(running)
+        await append(partition_of(running), b"too little")
+        await consumer.ask(fetch(0, offset=3, max_wait_ms=600_000, min_bytes=1_000_000))
+        await wait_all_tasks_blocked()
+        await log.flusher.flush_all()
+        await wait_all_tasks_blocked()
+        assert log.pool.used_bytes == 0
+        assert await consumer.take() > len(b"too little")
 
 
 async def test_a_fetch_of_several_partitions_answers_with_those_that_there_is_room_for(

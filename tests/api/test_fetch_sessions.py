@@ -20,12 +20,12 @@ from kafscale.api.fetch_sessions import (
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import KafkaError
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPIC = "orders"
 FETCH_VERSION = 12  # the last one that names topics
@@ -300,3 +300,33 @@ async def test_who_was_served_comes_last_next_time(client: Connection, autojump_
     for epoch in range(1, 6):
         order += _served(await _ask(client, _request(response.session_id, epoch, max_bytes=1)))
     assert order == [0, 1, 2, 0, 1, 2]
+
+
+# ---- bounds --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_partition_that_is_named_many_times_is_fetched_once() -> None:
+    sessions = FetchSessions(1)
+    request = _request(NO_SESSION, FINAL_EPOCH, {0: 5})
+    request.topics = [request.topics[0], *_request(0, 0, {0: 6}).topics] * 10
+    context = sessions.resolve(request, uses_topic_ids=False)
+    assert [fetched.wanted.fetch_offset for fetched in context.partitions] == [6]
+
+
+async def test_all_sessions_together_keep_so_many_partitions(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr("kafscale.api.fetch_sessions.PARTITIONS_MAX_COUNT", 10)
+    sessions = FetchSessions(100)
+    first = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0)), uses_topic_ids=False)
+    assert first.session is not None
+    many = _request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0))
+    assert sessions.resolve(many, uses_topic_ids=False).session is None
+    with pytest.raises(KafkaError) as caught:
+        sessions.resolve(_request(first.session_id, 1, dict.fromkeys(range(20), 0)), uses_topic_ids=False)
+    assert caught.value.code == error_codes.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.partitions_count == 0
+    assert sessions.resolve(many, uses_topic_ids=False).session is not None
+    await trio.sleep(EVICTABLE_AFTER_SECONDS)
+    assert sessions.resolve(many, uses_topic_ids=False).session is not None
+    assert (sessions.evicted_count, sessions.partitions_count) == (1, 6)

@@ -26,10 +26,9 @@ from kafscale.api import (
 from kafscale.api.calls import Api
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
-from kafscale.testing.groups import subscription
-from kafscale.testing.handlers import ask, some_services
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
@@ -51,6 +50,8 @@ from kafscale.wire.messages.offset_delete import (
 )
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.devtools.groups import subscription
+from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 
@@ -60,7 +61,9 @@ async def services(nursery: trio.Nursery) -> Any:
     store = MemoryMetadataStore()
     topics = TopicRegistry(store=store)
     await topics.create([NewTopic(name="t", partition_count=2), NewTopic(name="u", partition_count=1)])
-    groups = GroupCoordinator(store, GroupSettings(), draining=trio.Event())
+    metadata = GroupCommit(store)
+    groups = GroupCoordinator(metadata, GroupSettings(), draining=trio.Event())
+    await nursery.start(metadata.run)
     await nursery.start(groups.run)
     return some_services(node=NODE, topics=topics, groups=groups)
 

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from kafscale.api.init_producer_id import API
-from kafscale.cluster.producers import ProducerIds
-from kafscale.testing.handlers import ask, some_services
+from kafscale.cluster.converter import encode
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+from tests.devtools.handlers import ask, some_services
 
 
 @pytest.fixture
@@ -31,6 +33,18 @@ async def test_a_producer_that_names_its_id_gets_a_new_one(services: Any) -> Non
     await ask(API, services, asking())
     response = await ask(API, services, asking(producer_id=0, producer_epoch=4))
     assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1, 0)
+
+
+async def test_who_asks_when_all_ids_are_used_up_is_told_to_come_back() -> None:
+    store = MemoryMetadataStore()
+    await store.commit(Transaction(puts={NEXT_BLOCK_KEY: encode(IDS_PER_EPOCH - 1)}))
+    services = some_services(producer_ids=ProducerIds(store))
+    await services.producer_ids.begin()
+    responses = [await ask(API, services, asking()) for _ in range(2)]
+    assert [(r.error_code, r.producer_id) for r in responses] == [
+        (0, IDS_PER_EPOCH - 1),
+        (error_codes.COORDINATOR_NOT_AVAILABLE, -1),
+    ]
 
 
 @pytest.mark.parametrize("has", [{"producer_id": 5}, {"producer_epoch": 5}])

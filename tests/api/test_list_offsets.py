@@ -6,8 +6,6 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.testing.memory_broker import memory_parts
-from kafscale.testing.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from kafscale.wire import compression, error_codes
 from kafscale.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -22,6 +20,8 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.devtools.memory_broker import memory_parts
+from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 ALL_VERSIONS = range(1, 8)

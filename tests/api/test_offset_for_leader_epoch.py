@@ -6,8 +6,6 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.testing.memory_broker import memory_parts
-from kafscale.testing.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from kafscale.wire import error_codes
 from kafscale.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -15,6 +13,8 @@ from kafscale.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.devtools.memory_broker import memory_parts
+from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 NOT_CHECKED = -1
 UNDEFINED = (error_codes.NONE, -1, -1)

@@ -18,8 +18,6 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.metrics import Histogram
 from kafscale.server.kafka.pauses import PauseReason
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from kafscale.testing.one_topic import TOPIC, request_in
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -29,6 +27,8 @@ from kafscale.wire.messages.list_offsets import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.one_topic import TOPIC, request_in
 
 RATE = 10_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kafscale.api.reference import protocol_page
 from kafscale.api.table import APIS
-from kafscale.testing.wire_messages import message_versions
+from tests.devtools.wire_messages import message_versions
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 

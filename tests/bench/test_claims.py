@@ -12,13 +12,14 @@ from click.testing import CliRunner
 from bench.claims import k2, k6, l2
 from bench.claims.__main__ import main
 from bench.claims.claim import Finding, Variant, known_rows, load
-from bench.claims.files import DOCS, Done, save, saved
+from bench.claims.files import Done, save, saved
 from bench.claims.k6 import Prefetch
 from bench.claims.page import render, write_page
 from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
 from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
+from bench.places import PAGES
 from kafscale.log.wal.direct_io import PAGE_BYTES
 
 PASSED = Suite(
@@ -124,8 +125,8 @@ def test_a_finding_goes_to_the_terminal_to_files_and_to_the_page(done, tmp_path,
     assert len(root.findall("{*}polyline")) == 2
 
 
-def test_the_page_is_made_of_the_files_beside_it():
-    assert (DOCS / "README.md").read_text() == render(saved())
+def test_the_page_is_made_of_the_committed_results():
+    assert (PAGES / "README.md").read_text() == render(saved())
 
 
 def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys):

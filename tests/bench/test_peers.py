@@ -12,6 +12,7 @@ from bench.brokers import RunningBroker, Usage
 from bench.figures import Figures, Result
 from bench.options import RunOptions
 from bench.peers import __main__ as command
+from bench.peers.before import beside_before, with_before
 from bench.peers.disk import DiskLoad, run_disk
 from bench.peers.endpoint import Endpoint
 from bench.peers.java import PRODUCED
@@ -19,11 +20,12 @@ from bench.peers.java_loads import ARTICLE
 from bench.peers.journal import Journal
 from bench.peers.load import Load, Task
 from bench.peers.loads import DISK_ALONE, IDLE, all_loads, end_to_end_name, produce_name
-from bench.peers.names import DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
+from bench.peers.names import BEFORE, BEFORE_MEMORY, DISK, ENDPOINT, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY
 from bench.peers.page import write_page
 from bench.peers.plan import estimated_seconds, missing, pairs_of, turns_of
 from bench.peers.run import PeersRun
 from bench.peers.standing import IdleLoad, run_idle
+from bench.peers.startables import own_brokers
 from bench.peers.targets import HEADINGS, TARGETS, target_rows
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
@@ -259,7 +261,7 @@ def test_the_journal_keeps_what_it_is_told(tmp_path):
 
 
 def test_a_page_is_made_without_measuring_and_only_from_what_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "LOCAL_RESULTS", tmp_path)
     refused = CliRunner().invoke(command.main, ["--page"])
     assert refused.exit_code == 1
     assert "peers.json is not there" in refused.output
@@ -330,3 +332,37 @@ def test_a_run_becomes_a_page_with_plots(tmp_path):
         ElementTree.parse(tmp_path / name)
     root = ElementTree.parse(tmp_path / "peers.svg").getroot()
     assert "1.89x" in [text.text for text in root.findall("{*}text")]
+
+
+# ---- beside the code before -----------------------------------------------------------------------------------------
+
+
+def test_each_load_that_ours_is_put_under_is_one_for_the_code_before():
+    pairs = pairs_of(TARGETS, all_loads())
+    both = with_before(pairs)
+    assert {(load, BEFORE) for load, broker in pairs if broker == OWN} <= set(both)
+    turns = turns_of(all_loads(), [OWN, OWN_MEMORY, BEFORE, BEFORE_MEMORY], 1, both)
+    loads = [{turn.load.name for turn in turns if turn.broker == name} for name in (OWN, BEFORE)]
+    assert loads[0] == loads[1]
+    assert IDLE in loads[0]
+
+
+def test_the_code_before_runs_in_the_environment_of_its_own_checkout(tmp_path):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        '#!/bin/sh\npwd > told\necho "kafscale is ready: kafka 127.0.0.1:1 admin 127.0.0.1:2"\nexec sleep 60\n'
+    )
+    python.chmod(0o700)
+    before = {each.name: each for each in own_brokers(OPTIONS, before=tmp_path)}[BEFORE]
+    with before.running() as running:
+        assert running.address == Address("127.0.0.1", 1)
+    assert (tmp_path / "told").read_text().strip() == str(tmp_path)
+
+
+def test_figures_are_shown_beside_those_of_the_code_before():
+    old = [result(BEFORE, LARGE, mib=mib, round=n) for n, mib in enumerate((90, 100, 130))]
+    new = [result(OWN, LARGE, mib=mib, round=n) for n, mib in enumerate((120, 110, 80))]
+    alone = [result(OWN, IDLE)]
+    rows = [row for row in beside_before([*old, *new, *alone]) if row[2] == "MiB/s"]
+    assert rows == [[LARGE, OWN, "MiB/s", "100", "90–130", "110", "80–120", "1.100"]]

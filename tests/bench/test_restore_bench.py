@@ -11,7 +11,7 @@ from kafscale.log.log import TopicSpec
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.store.file.store import FileStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import memory_log
+from tests.devtools.memory_log import memory_log
 
 SHAPE = Shape(topics=2, partitions=5, segments=3)
 
@@ -29,6 +29,7 @@ async def test_a_broker_reads_the_bucket_to_its_end(tmp_path: Path) -> None:
                 partition_count=topic.partition_count,
                 config=LogConfig(),
                 log_start_offsets={},
+                leader_epochs=dict.fromkeys(range(topic.partition_count), 1),
             )
             for topic in topics.all()
         ]

@@ -9,10 +9,10 @@ import trio
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from kafscale.cli.main import run
-from kafscale.log.data_directory import lock_data_directory
+from kafscale.log.wal.data_directory import lock_data_directory
 from kafscale.store.file.store import FileStore
-from kafscale.testing.process import BrokerProcess
-from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.process import BrokerProcess
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
 
 RECORDS = 600
 

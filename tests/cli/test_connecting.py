@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from kafscale.cli.connecting import parse_setting, parse_time
+from kafscale.cli.connecting import parse_setting, parse_spark_setting, parse_time
+from kafscale.cli.sql_options import parse_catalog
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,21 @@ def test_a_setting_is_split_at_the_first_equals_sign() -> None:
     assert parse_setting("a=") == ("a", "")
     with pytest.raises(ValueError, match="allowed: NAME=VALUE"):
         parse_setting("a")
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
+    """As an argument, everybody who lists processes reads it."""
+    secret = tmp_path / "secret"
+    secret.write_text("user:pass=word\n")
+    assert parse_spark_setting(f"schemaRegistryBasicAuth=@{secret}") == ("schemaRegistryBasicAuth", "user:pass=word")
+    assert parse_spark_setting("name=@@plain") == ("name", "@plain")
+    assert parse_spark_setting("name=plain@") == ("name", "plain@")
+    with pytest.raises(ValueError, match=r"nothing' can't be read: No such file or directory; write @@"):
+        parse_spark_setting(f"name=@{tmp_path / 'nothing'}")
+
+
+def test_a_catalogs_password_comes_from_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("pass,word")
+    catalog = parse_catalog(f"type=jdbc,uri=jdbc:sqlite:/x,warehouse=/y,password=@{secret}")
+    assert catalog.password == "pass,word"

@@ -14,11 +14,11 @@ from kafscale.cli.main import run
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
-from kafscale.server.admin_http import AdminServer
+from kafscale.server.http.admin import AdminServer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import batch_of, memory_log, topic_spec
+from tests.devtools.memory_log import batch_of, memory_log, topic_spec
 
 TOPICS = [topic_spec(2, name="orders"), topic_spec(1, name="audit", topic_id=b"a" * 16)]
 KFS = On("put*", "*.kfs")
@@ -136,7 +136,7 @@ async def test_progress_is_told_while_it_goes_on(admin: Admin) -> None:
     gate = admin.store.hold(On("put*", "*orders*/1/*.kfs"))
     stream = await trio.open_tcp_stream("127.0.0.1", int(admin.address.rpartition(":")[2]))
     async with stream:
-        await stream.send_all(b"POST /flush HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        await stream.send_all(b"POST /flush HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n")
         answered = b""
         while answered.count(b'"done": false, "segments": 2') < 2:
             answered += await stream.receive_some()

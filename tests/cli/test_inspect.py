@@ -13,18 +13,17 @@ from kafscale.cli.inspection import MetadataRow, inspect
 from kafscale.cli.main import run
 from kafscale.cluster.controller.claim import Claim, claim_key
 from kafscale.cluster.converter import encode
-from kafscale.cluster.metadata.base import Entry, Transaction
-from kafscale.cluster.metadata.checkpoint import encode_checkpoint
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.errors import DamagedObject
-from kafscale.formats import segment
-from kafscale.formats import wal_entries as wal_format
+from kafscale.formats import segment, wal_entries
 from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_object
-from kafscale.log.manifest_checkpoint import encode_manifests
+from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.store.paths import NumberedKey, SegmentKey
-from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
 
 TOPIC_ID = bytes(range(16))
 KEY = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=3, base_offset=100)
@@ -60,17 +59,17 @@ KFS, INDEX = objects()
 
 
 def wal_file(*, started: bool = True) -> bytes:
-    header = wal_format.FileHeader(number=1, sequence=5, salt=99, created_ms=1_700_000_000_000, started=started)
-    written = wal_format.encode_file_header(header)
+    header = wal_entries.FileHeader(number=1, sequence=5, salt=99, created_ms=1_700_000_000_000, started=started)
+    written = wal_entries.encode_file_header(header)
     for sequence, base_offset in ((5, 0), (6, 1), (7, 2)):
-        entry = wal_format.WalEntry(TOPIC_ID, 3, 1, base_offset, batch(base_offset, 1))
+        entry = wal_entries.WalEntry(TOPIC_ID, 3, 1, base_offset, batch(base_offset, 1))
         entry.sequence = sequence
-        written += b"".join(wal_format.encode([entry], durable_sequence=sequence - 1, salt=99))
+        written += b"".join(wal_entries.encode([entry], durable_sequence=sequence - 1, salt=99))
     return written + bytes(100)
 
 
 WAL = wal_file()
-ENTRY_BYTES = (len(WAL) - 100 - wal_format.FILE_HEADER_BYTES) // 3
+ENTRY_BYTES = (len(WAL) - 100 - wal_entries.FILE_HEADER_BYTES) // 3
 
 
 def flipped(data: bytes, position: int, bit: int = 0) -> bytes:
@@ -159,12 +158,12 @@ def test_a_wal_file_is_shown_by_entry() -> None:
 
 @pytest.mark.parametrize("entry", [0, 1])
 def test_damage_before_an_acknowledged_entry_is_told_from_a_torn_tail(entry: int) -> None:
-    position = wal_format.FILE_HEADER_BYTES + entry * ENTRY_BYTES + ENTRY_BYTES - 1
+    position = wal_entries.FILE_HEADER_BYTES + entry * ENTRY_BYTES + ENTRY_BYTES - 1
     assert inspect(flipped(WAL, position), "wal").damage == [f"entry {5 + entry} was acknowledged and is damaged"]
 
 
 def test_a_torn_tail_is_no_damage() -> None:
-    torn = flipped(WAL, wal_format.FILE_HEADER_BYTES + 3 * ENTRY_BYTES - 1)
+    torn = flipped(WAL, wal_entries.FILE_HEADER_BYTES + 3 * ENTRY_BYTES - 1)
     assert inspect(torn, "wal").damage == []
     assert str(facts(torn)["tail"]).startswith("torn")
 
@@ -179,9 +178,9 @@ WAL_KEY = NumberedKey(kind="wal", epoch=3, number=4)
 def wal_object(*, metadata: bytes = encode_transaction(Transaction(puts={"topics/t": b"{}"}))) -> bytes:
     """Two record batches and a change of metadata between them."""
     entries = [
-        wal_format.WalEntry(TOPIC_ID, 3, 1, 0, batch(0, 2)),
-        wal_format.WalEntry(bytes(16), -1, 0, 0, metadata, kind=wal_format.METADATA),
-        wal_format.WalEntry(TOPIC_ID, 3, 1, 2, batch(2, 1, ZSTD)),
+        wal_entries.WalEntry(TOPIC_ID, 3, 1, 0, batch(0, 2)),
+        wal_entries.WalEntry(bytes(16), -1, 0, 0, metadata, kind=wal_entries.METADATA),
+        wal_entries.WalEntry(TOPIC_ID, 3, 1, 2, batch(2, 1, ZSTD)),
     ]
     for sequence, entry in enumerate(entries, start=5):
         entry.sequence = sequence
@@ -192,7 +191,7 @@ def wal_object(*, metadata: bytes = encode_transaction(Transaction(puts={"topics
         number=4,
         durable_number=2,
         sequence=5,
-        body_bytes=sum(len(entry.data) + wal_format.ENTRY_HEADER_BYTES for entry in entries),
+        body_bytes=sum(len(entry.data) + wal_entries.ENTRY_HEADER_BYTES for entry in entries),
     )
     return b"".join(encode_object(header, entries, durable_sequence=4))
 
@@ -223,9 +222,16 @@ def test_every_flipped_bit_of_a_wal_object_is_found(position: int, bit: int) -> 
         assert position < 8
 
 
-async def test_a_checkpoint_is_shown_by_entry() -> None:
-    entries = [Entry("topics/a", b"{}", 1), Entry("topics/b", b"{}", 2), Entry("groups/g", b"[]", 3)]
-    data = b"".join(await encode_checkpoint(WalPosition(3, 4), entries))
+def test_a_checkpoint_of_changes_says_so() -> None:
+    changes = Transaction(puts={"topics/a": b"{}"}, deletes=["topics/b", "topics/c"], delete_prefixes=["groups/"])
+    shown = facts(b"".join(encode_checkpoint(WalPosition(3, 4), [changes], base=7)))
+    assert (shown["changes since checkpoint number"], shown["entries"]) == (7, 1)
+    assert (shown["deleted"], shown["deleted prefixes"]) == (2, 1)
+
+
+def test_a_checkpoint_is_shown_by_entry() -> None:
+    puts = {"topics/a": b"{}", "topics/b": b"{}", "groups/g": b"[]"}
+    data = b"".join(encode_checkpoint(WalPosition(3, 4), [Transaction(puts=puts)]))
     found = inspect(data, "x.checkpoint")
     assert (found.kind, found.damage) == ("checkpoint", [])
     shown = facts(data)

@@ -39,3 +39,19 @@ def test_libraries_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]
     logging.getLogger("httpx").info("HTTP Request: GET")
     logging.getLogger("kafscale.store").debug("shown")
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == ["DEBUG   kafscale.store: shown"]
+
+
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_nothing_in_a_line_acts_on_the_terminal_and_it_has_a_maximum(
+    capsys: pytest.CaptureFixture[str], log_format: LogFormat
+) -> None:
+    """C1 and bidi characters came through, in JSON also a line of any length, and in tracebacks everything."""
+    configure_logging(LogLevel.INFO, log_format)
+    hostile = "\x9b\u202e\u2066\u2028\x7f\x1b"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        logging.getLogger("kafscale.server").exception("client %s connected", hostile + "x" * 1_000_000)
+    written = capsys.readouterr().err
+    assert not [each for each in hostile if each in written]
+    assert len(written) < 20_000

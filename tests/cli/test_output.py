@@ -9,7 +9,7 @@ import sys
 import attrs
 import pytest
 
-from kafscale.cli.output import show
+from kafscale.cli.output import fit, say, show
 
 
 @attrs.frozen(kw_only=True)
@@ -63,3 +63,26 @@ def test_a_terminal_gets_a_table_in_which_names_are_no_markup(monkeypatch: pytes
     show(Row, ROWS)
     assert "[red]a" in terminal.getvalue()
     assert "─" in terminal.getvalue()
+
+
+HOSTILE = "a\x1b[2J\x9b31m\u202eb"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_names_do_not_act_on_a_terminal(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    show(Row, [Row(topic=HOSTILE, end_offset=1, replicas=[], ok=True)], as_json=as_json)
+    say(HOSTILE)
+    assert not [each for each in "\x9b\u202e" if each in terminal.getvalue()]
+    assert "\x1b[2J" not in terminal.getvalue()
+
+
+def test_a_pipe_gets_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    say("\x9b31m\u202eb")
+    assert capsys.readouterr().out == "\x9b31m\u202eb\n"
+
+
+def test_lines_are_fit_for_where_they_go() -> None:
+    assert list(fit([HOSTILE + "\n"], Terminal())) == ["a\\x1b[2J\\x9b31m\\u202eb\n"]
+    assert list(fit([HOSTILE + "\n"], io.StringIO())) == [HOSTILE + "\n"]

@@ -9,13 +9,16 @@ import subprocess
 import sys
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from kafscale.cli.produce import LineReader
+from kafscale.cli.records import json_formatter, text_formatter
 from kafscale.client.producer import partition_of
-from kafscale.testing.process import interruptible
 from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.records import Record
+from tests.devtools.process import interruptible
 
 
 async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
@@ -29,7 +32,7 @@ async def test_every_codec_and_more_than_one_batch(kafscale: Any, feed: Any, com
     lines = [f"{number} " + "x" * 1000 for number in range(2000)]
     feed("\n".join(lines) + "\n")
     await kafscale("produce", "t", "--compression", compression)
-    assert len(kafscale.cluster.topics.topics["t"].logs[0].batches) > 1
+    assert len(kafscale.cluster.topics["t"].logs[0].batches) > 1
     assert (await kafscale("consume", "t", "--from-beginning")).splitlines() == lines
 
 
@@ -82,7 +85,7 @@ async def test_consuming_begins_and_ends_where_it_is_told_to(kafscale: Any, feed
 async def test_an_offset_that_the_log_does_not_have_is_an_error(kafscale: Any, feed: Any) -> None:
     feed("x\n")
     await kafscale("produce", "t")
-    kafscale.cluster.topics.topics["t"].logs[0].start_offset = 1
+    kafscale.cluster.topics["t"].logs[0].start_offset = 1
     line = await kafscale("consume", "t", "--offset", "0", code=1)
     assert line == "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE\n"
 
@@ -142,3 +145,15 @@ async def test_an_interrupted_command_ends_without_a_traceback(kafscale: Any) ->
         process.send_signal(signal.SIGINT)
         written = b"".join([data async for data in process.stderr]).strip()  # click ends the line that ^C is on
         assert (await process.wait(), written) == (130, b"")
+
+
+def test_records_do_not_act_on_a_terminal() -> None:
+    key, value = b"\x1b[2J", "\x9b31m\u202e, a\tb\n".encode() + b"\xff"
+    record = Record(key=key, value=value, timestamp_ms=1, headers=[])
+    assert text_formatter("t", "%k\x1b[1m%v\n", for_terminal=True)(0, record) == (
+        b"\\x1b[2J\x1b[1m\\x9b31m\\u202e, a\tb\n\\xff\n"
+    )
+    assert text_formatter("t", "%k%v", for_terminal=False)(0, record) == key + value
+    shown = json_formatter("t", for_terminal=True)(0, attrs.evolve(record, value="\u202e".encode()))
+    assert b"\\u202e" in shown
+    assert json.loads(shown)["value"] == "\u202e"

@@ -12,7 +12,7 @@ from kafscale.cli.main import run
 from kafscale.cli.sql_options import parse_catalog
 from kafscale.cli.sql_reference import reference
 from kafscale.config import load
-from kafscale.testing.sql_processes import kafscale_sql, told, write_orders
+from tests.devtools.sql_processes import kafscale_sql, told, write_orders
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"
 

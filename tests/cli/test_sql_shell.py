@@ -14,8 +14,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kafscale.testing.spark import environ_of
-from kafscale.testing.sql_processes import write_orders
+from tests.devtools.spark import environ_of
+from tests.devtools.sql_processes import write_orders
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -12,7 +12,6 @@ import trio.testing
 from kafscale.client import Client, Connection, connect
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
-from kafscale.testing.scripted_broker import ScriptedBroker
 from kafscale.wire import error_codes
 from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -23,6 +22,7 @@ from kafscale.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.devtools.scripted_broker import ScriptedBroker
 
 
 def topic(name: str | None, leader_id: int = 1, error_code: int = 0) -> MetadataResponseTopic:

@@ -12,7 +12,6 @@ import trio.testing
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, JOIN_BELOW_BYTES, Connection, open_connection
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, DecodeError, KafkaError, ProtocolError
-from kafscale.testing.scripted_broker import ScriptedBroker
 from kafscale.wire import codec
 from kafscale.wire.messages.api_versions import ApiVersionsRequest
 from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -23,6 +22,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tests.devtools.scripted_broker import ScriptedBroker
 
 ADDRESS = Address("broker", 9092)
 

@@ -9,9 +9,9 @@ import pytest
 from kafscale.client import Consumer, connect
 from kafscale.client.client import Client
 from kafscale.errors import CorruptBatch
-from kafscale.testing.small_cluster import SmallCluster
 from kafscale.wire.messages import fetch
 from kafscale.wire.records import CONTROL, Record, build_batch
+from tests.devtools.small_cluster import SmallCluster
 
 
 @pytest.fixture

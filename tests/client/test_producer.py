@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kafscale.client import Producer, connect
 from kafscale.client.producer import MAX_BATCH_BYTES, murmur2, partition_of, split
 from kafscale.errors import KafkaError
-from kafscale.testing.small_cluster import SmallCluster
 from kafscale.wire import error_codes
 from kafscale.wire.messages import produce
 from kafscale.wire.records import Record, build_batch, iterate_records
+from tests.devtools.small_cluster import SmallCluster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its schemas by a deprecated function

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kafscale.testing.process import BrokerProcess, broker_process
+from tests.devtools.process import BrokerProcess, broker_process
 
 LEFT_OUT: list[str] = []
 collect_ignore: list[str] = []

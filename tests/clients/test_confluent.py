@@ -27,8 +27,8 @@ from confluent_kafka.admin import (
 )
 
 from kafscale.testing.background_broker import running_broker
-from kafscale.testing.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
-from kafscale.testing.process import broker_process
+from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
+from tests.devtools.process import broker_process
 
 POLL_SECONDS = 0.05
 QUICK_RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from kafscale.testing.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
+from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from kafscale.testing.clients import CODECS, DEADLINE_SECONDS, poll_until
-from kafscale.testing.process import broker_process
+from tests.devtools.clients import CODECS, DEADLINE_SECONDS, poll_until
+from tests.devtools.process import broker_process
 
 
 def kcat(broker, *arguments, send=None, code=0):

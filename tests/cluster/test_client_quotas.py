@@ -35,7 +35,8 @@ async def test_they_are_there_after_a_restart_and_what_was_removed_is_not(client
     await quotas.alter([setting(client_id, producer_byte_rate=1.0), setting("gone", producer_byte_rate=2.0)])
     await quotas.alter([setting("gone", producer_byte_rate=None)])
     seen: list[str] = []
-    again = Quotas(store, on_changed=lambda: seen.append("loaded"))
+    again = Quotas(store)
+    again.follow(lambda: seen.append("loaded"))
     await again.load()
     assert again.all() == {client_id: {PRODUCER_BYTE_RATE: 1.0}}
     assert seen == ["loaded"]
@@ -56,3 +57,14 @@ async def test_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
         await quotas.alter([setting("c", producer_byte_rate=1.0)])
     await quotas.alter([setting("a", producer_byte_rate=3.0)])
     assert quotas.all().keys() == {"a", "b"}
+
+
+async def test_what_another_broker_sets_is_followed_and_told() -> None:
+    store = MemoryMetadataStore()
+    quotas, other = Quotas(store), Quotas(store)
+    told: list[float | None] = []
+    quotas.follow(lambda: told.append(quotas.limit(PRODUCER_BYTE_RATE, "a")))
+    await other.alter([setting("a", producer_byte_rate=1.0), setting(DEFAULT_CLIENT, producer_byte_rate=5.0)])
+    await other.alter([setting("a", producer_byte_rate=None)])
+    assert told == [1.0, 5.0]
+    assert quotas.all() == other.all() == {DEFAULT_CLIENT: {PRODUCER_BYTE_RATE: 5.0}}

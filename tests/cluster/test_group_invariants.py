@@ -11,8 +11,8 @@ from kafscale.cluster.groups.events import JoinResult, SyncResult
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.concurrency.oneshot import OneShot
-from kafscale.testing.groups import GroupHarness
 from kafscale.wire import error_codes as e
+from tests.devtools.groups import GroupHarness
 
 INITIAL_DELAY_SECONDS = 3
 REBALANCE_TIMEOUT_SECONDS = 60

@@ -11,11 +11,15 @@ from kafscale.config import options
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "reference"]  # the others are made from the code
 
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|json|txt))`")
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 _COMMANDS_OF_OTHERS = re.compile(
     r"^.*(?:docker|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
@@ -43,8 +47,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    """A file is named by its path in the repository, or below `kafscale`."""
+    roots = (REPOSITORY, REPOSITORY / "kafscale")
+    named = set(_FILE.findall(page.read_text()))
+    assert {name for name in named if not any((root / name).exists() for root in roots)} == set()
+
+
 def test_every_page_can_be_found_from_the_index() -> None:
     linked = {target for target, _ in _links(DOCS / "README.md")}
+    for index in (DOCS / "decisions" / "README.md", DOCS / "benchmarks" / "README.md"):
+        assert index in linked
+        linked |= {target for target, _ in _links(index)}
     assert {page for page in DOCS.rglob("*.md") if page.name != "README.md"} <= linked
 
 
@@ -55,6 +70,7 @@ def test_options_exist(page: Path) -> None:
 
 
 def _flags_of_commands() -> set[str]:
-    """Those of every other command, from the sources of `kafscale.cli` and `bench`."""
-    sources = [*(REPOSITORY / "kafscale" / "cli").glob("*.py"), *(REPOSITORY / "bench").rglob("*.py")]
+    """Every flag of the other commands, from the sources of `kafscale.cli`, `bench` and `tests.devtools`."""
+    folders = (REPOSITORY / "kafscale" / "cli", REPOSITORY / "bench", REPOSITORY / "tests" / "devtools")
+    sources = [source for folder in folders for source in folder.rglob("*.py")]
     return {flag for source in sources for flag in _FLAG.findall(source.read_text())}

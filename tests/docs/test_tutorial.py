@@ -1,8 +1,12 @@
-"""The tutorial on the data pipeline can be followed: its files, commands and notebook are run in order against a
-broker, and print what the page shows.
+"""The tutorial on the data pipeline can be followed: its commands are run as they are written, in a copy of the
+repository with a virtual environment of its own, its files and its notebook too, and they print what the page shows.
 
-On the page, a block of `sh` is run; one of `python` or `yaml` is a file, named by its first line; one of `text` is what
-the block of `sh` before it prints, line by line, among others.
+On the page, a block of `terminal` runs until the end; one of `sh` is run; one of `python` or `yaml` is a file, named by
+its first line; one of `text` is what the block of `sh` before it prints, line by line, among others.
+
+The copy's environment finds the packages of others in the one that runs the tests, so that nothing large is installed
+twice. KafScale is installed into it by the page's own commands, and is on no other path: PYTHONPATH would hide that a
+page's way of installing it is not enough, as it did once.
 """
 
 from __future__ import annotations
@@ -10,10 +14,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from collections.abc import Iterator
+import venv
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -25,6 +34,8 @@ PAGE = (TUTORIAL / "data-pipeline.md").read_text()
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (\S+)\n")
+_READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)")
+_NOT_COPIED = shutil.ignore_patterns(".*", "kafscale-data", "*.egg-info", "__pycache__", "build", "dist")
 _MEASURED = re.compile(r"\d+(\.\d+)?( s\b| bytes)")  # which differs from run to run
 
 
@@ -76,29 +87,64 @@ def test_the_notebook_is_kept_without_what_it_printed() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
+def test_spark_finds_the_source_as_it_is_installed_here(tmp_path: Path) -> None:
+    """Spark's workers list what there is on Python's path; the hook of an editable install was not on it."""
+    program = "import pkgutil; print(*(each.name for each in pkgutil.iter_modules()))"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+    assert "pyspark_kafscale" in done.stdout.split()
+
+
+def make_clone(path: Path) -> None:
+    """A copy of the repository, and a virtual environment where the Makefile looks for one."""
+    shutil.copytree(REPOSITORY, path, ignore=_NOT_COPIED)
+    environment = path / ".venv"
+    venv.create(environment, with_pip=True)
+    lib = environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (lib / "packages-of-others.pth").write_text(sysconfig.get_path("purelib"))  # of which no .pth file counts
+    for program in Path(sys.executable).parent.iterdir():  # as pip would have made them, had it installed the packages
+        copy = environment / "bin" / program.name
+        if not copy.exists() and program.is_file() and program.name != "kafscale":
+            first, _, rest = program.read_bytes().partition(b"\n")
+            if first.startswith(f"#!{Path(sys.executable).parent}/python".encode()):  # python or python3
+                copy.write_bytes(f"#!{environment}/bin/python\n".encode() + rest)
+                copy.chmod(0o755)
+
+
+@contextmanager
+def first_terminal(clone: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Runs the page's broker; yields the addresses for clients and for the administrator."""
+    command = next(text for language, text in _BLOCK.findall(PAGE) if language == "terminal")
+    with subprocess.Popen(
+        ["bash", "-c", command], cwd=clone, env=environ, text=True, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = next(filter(None, map(_READY.match, process.stdout)), None)
+            assert found is not None, "the broker did not start"
+            yield found[1], found[2]
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
 @pytest.mark.spark
-@pytest.mark.timeout(2400)  # a minute and a half where nothing else is at work
+@pytest.mark.timeout(2400)  # two minutes where nothing else is at work
 def test_all_of_it_works_and_prints_what_is_shown(tmp_path: Path) -> None:
-    from kafscale.testing.process import broker_process
-    from kafscale.testing.spark import skip_without_iceberg
+    from tests.devtools.spark import skip_without_iceberg
 
     skip_without_iceberg()
-    output = tmp_path / "output"
+    output, clone = tmp_path / "output", tmp_path / "clone"
     output.mkdir()
-    with broker_process() as broker:
-        clone = tmp_path / "clone"
-        clone.mkdir()
-        (clone / "docs").symlink_to(REPOSITORY / "docs")
-        (clone / "kafscale-data").symlink_to(broker.data_dir)
-        environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")},
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
-            "KAFSCALE_BOOTSTRAP": broker.bootstrap,
-            "KAFSCALE_ADMIN_LISTEN": str(broker.admin),
-        }
-        text = script(output).replace("127.0.0.1:9092", broker.bootstrap)
-        done = subprocess.run(["bash"], input=text, cwd=clone, env=environ, text=True, check=False)
+    make_clone(clone)
+    given = ("KAFSCALE_", "PYTHON", "VIRTUAL_ENV", "PYSPARK_", "SPARK_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(given)}
+    any_port = {"KAFSCALE_LISTEN": "127.0.0.1:0", "KAFSCALE_ADMIN_LISTEN": "127.0.0.1:0"}
+    with first_terminal(clone, {**environ, **any_port}) as (kafka, admin):
+        second = {**environ, "KAFSCALE_BOOTSTRAP": kafka, "KAFSCALE_ADMIN_LISTEN": admin}
+        text = script(output).replace("127.0.0.1:9092", kafka)
+        done = subprocess.run(["bash"], input=text, cwd=clone, env=second, text=True, check=False)
     printed = [path.read_text() for path in sorted(output.iterdir(), key=lambda path: int(path.name))]
     assert done.returncode == 0, printed[-1][-3000:]
     for step, text in zip(steps(), printed, strict=True):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from kafscale.testing.crash_points import POINTS, CrashPoint
-from kafscale.testing.ordeal import OPTIONS, Ordeal, chosen_seed
-from kafscale.testing.process import BrokerProcess, ProcessFailed
+from tests.devtools.crash_points import POINTS, CrashPoint
+from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
+from tests.devtools.process import BrokerProcess, ProcessFailed
 
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite
@@ -45,7 +45,7 @@ async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
     for point in points:
         operation = point.rpartition("-")[0]
         passes_count = ordeal.random.randint(PASSES_MIN_COUNT.get(operation, 1), PASSES_MAX_COUNT.get(operation, 3))
-        broker.program = ("-m", "kafscale.testing.crash_points", f"{point}:{passes_count}", "--")
+        broker.program = ("-m", "tests.devtools.crash_points", f"{point}:{passes_count}", "--")
         await start_and_perhaps_crash(broker)
         with trio.move_on_after(CRASH_TIMEOUT_SECONDS):
             while broker.returncode is None:

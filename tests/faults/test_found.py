@@ -16,12 +16,12 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, build_batch
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
 
 STEPS_MAX_COUNT = 20_000  # without the fault it takes a few thousand
 
@@ -100,12 +100,13 @@ async def test_an_index_without_its_segment_outlives_the_flush_that_reuses_its_n
         topic_id = await client.topic()
         await client.produce(build_batch([Record(value=b"a")]))
         await trio.sleep(1)
-    kfs = SegmentKey(topic="orders", topic_id=topic_id, partition=0, base_offset=0)
+    kfs = SegmentKey(topic="orders", topic_id=topic_id, partition=0, base_offset=0, epoch=0)
     assert await read_index(store, kfs) is not None
     store.heal()
     store.hold(On("put*", "*.index"))
     async with memory_broker(parts, memory_settings(shutdown_timeout_seconds=1)) as broker:
         await Client(await broker.connect()).produce(build_batch([Record(value=b"b")]))
+    kfs = attrs.evolve(kfs, epoch=1)  # names have the epoch of the start since then, so none is used again
     assert (await read_footer(store, kfs)).last_offset == 1
     store.heal()
     async with memory_broker(parts):

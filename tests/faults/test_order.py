@@ -21,16 +21,18 @@ from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
-from kafscale.testing.clients import DEADLINE_SECONDS, Acknowledged
-from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_dispatcher import RequestFault
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.history import History
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from kafscale.testing.ordeal import chosen_seed
-from kafscale.testing.workload import IdempotentProducer, Reader, Topic, create_topic
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from tests.devtools.clients import DEADLINE_SECONDS, Acknowledged
+from tests.devtools.determinism import run_seeded
+from tests.devtools.history import History
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.ordeal import chosen_seed
+from tests.devtools.workload import Reader, Topic
+from tests.devtools.workload_producers import IdempotentProducer
+from tests.devtools.workload_topics import create_topic
 
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "1"))
 SEEDS_COUNT = 3

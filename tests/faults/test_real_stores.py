@@ -20,10 +20,10 @@ import trio
 from kafscale.config import Address
 from kafscale.store.base import ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.testing.ordeal import OPTIONS, Ordeal, chosen_seed
-from kafscale.testing.process import BrokerProcess
-from kafscale.testing.s3_processes import S3Process, minio_server, moto_server
 from kafscale.testing.tcp_proxy import TcpProxy
+from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
+from tests.devtools.process import BrokerProcess
+from tests.devtools.s3_processes import S3Process, minio_server, moto_server
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from kafscale.config import Durability
-from kafscale.testing.simulate import run_seed, run_seeds
+from tests.devtools.simulate import run_seed, run_seeds
 
 SEEDS_COUNT = 120
 PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
@@ -43,7 +43,7 @@ def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(history: object) -> list[object]:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("kafscale.testing.history.History.anomalies", fail)
+    monkeypatch.setattr("tests.devtools.history.History.anomalies", fail)
     outcome = run_seed(1)
     assert "planted" in outcome.problems[-1]
     assert any("crashes" in line or "has ended" in line for line in outcome.events)

@@ -13,32 +13,25 @@ from crc32c import crc32c
 
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject
+from kafscale.formats.log_end import PRODUCERS_MAX_COUNT, LogEnd
+from kafscale.formats.manifest_checkpoint import _HEADER, MAGIC, decode_manifests
+from kafscale.formats.producers import Producer
 from kafscale.formats.segment import EpochStart
-from kafscale.log import manifest_checkpoint
-from kafscale.log.log_end import PRODUCERS_MAX_COUNT, LogEnd
-from kafscale.log.manifest_checkpoint import (
-    _HEADER,
-    FIRST_AFTER_SECONDS,
-    INTERVAL_SECONDS,
-    MAGIC,
-    decode_manifests,
-    encode_manifests,
-)
-from kafscale.log.producers import Producer
+from kafscale.log.bucket.manifest_keeper import FIRST_AFTER_SECONDS, INTERVAL_SECONDS, encode_manifests
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, system_prefix
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
 from kafscale.wire.records import ProducerStamp
+from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
 
 STAMPS = {"now_ms": 1 << 50}
 READS = ("get", "get_tail", "get_range", "head")
 
 
-def key_at(base_offset: int, generation: int = 0, partition: int = 0) -> SegmentKey:
+def key_at(base_offset: int, generation: int = 0, partition: int = 0, epoch: int = 1) -> SegmentKey:
     return SegmentKey(
-        topic=TOPIC, topic_id=TOPIC_ID, partition=partition, base_offset=base_offset, generation=generation
+        topic=TOPIC, topic_id=TOPIC_ID, partition=partition, base_offset=base_offset, epoch=epoch, generation=generation
     )
 
 
@@ -97,7 +90,10 @@ async def test_what_is_newer_than_the_checkpoint_is_read_and_nothing_else(autoju
     before = len(store.calls)
     async with memory_log(store, disk, topics=[topic_spec(3)], leader_epoch=3) as log:
         read = [call.keys[0] for call in store.calls[before:] if call.operation in READS]
-        assert read[1:] == [key_at(2, partition=1).key, key_at(2, partition=1).of_kind("index").key]
+        assert read[1:] == [
+            key_at(2, partition=1, epoch=2).key,
+            key_at(2, partition=1, epoch=2).of_kind("index").key,
+        ]
         assert await log.values(log.partition(1)) == [b"0", b"1", b"2"]
 
 
@@ -187,7 +183,7 @@ async def test_a_checkpoint_that_is_of_no_use_costs_time_only(autojump_clock, da
             await log.log.flusher.flush_all()
             await store.put(key, await encode_manifests([log.partition(name="other")]))
     elif damage == "future":
-        header = _HEADER.pack(MAGIC, 2, 0, 5)
+        header = _HEADER.pack(MAGIC, 3, 0, 5)
         await store.put(key, [header, crc32c(b"later", crc32c(header)).to_bytes(4, "big"), b"later"])
     else:
         content[len(content) // 2] ^= 1
@@ -197,7 +193,7 @@ async def test_a_checkpoint_that_is_of_no_use_costs_time_only(autojump_clock, da
         assert log.log.restored.vouched_segment_count == 0
         assert log.log.restored.footer_read_count == 3
     assert caplog.text.count("of no use") == (damage not in ("gone", "foreign"))
-    assert ("version 2" in caplog.text) == (damage == "future")
+    assert ("version 3" in caplog.text) == (damage == "future")
 
 
 async def test_the_one_before_a_damaged_one_is_used(autojump_clock) -> None:
@@ -363,7 +359,7 @@ async def merge_some(log: MemoryLog, chance: random.Random) -> None:
 
 async def test_a_large_partition_is_encoded_as_it_was_at_one_moment(autojump_clock, monkeypatch) -> None:
     """Its segments used to be encoded in one go, however many; now others run between them, and may merge some."""
-    monkeypatch.setattr(manifest_checkpoint, "SLICE_COUNT", 2)
+    monkeypatch.setattr("kafscale.log.bucket.manifest_keeper.SLICE_COUNT", 2)
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         for value in (b"a", b"b", b"c", b"d", b"e"):
             await flush(log, value)

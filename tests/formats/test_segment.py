@@ -1,7 +1,6 @@
 """The segment format: round trips, damage at every byte, cut-off and foreign footers, and its bytes for ever."""
 
 from array import array
-from collections import deque
 from types import SimpleNamespace
 
 import attrs
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES
+from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import (
     EpochStart,
     Footer,
@@ -25,7 +25,6 @@ from kafscale.formats.segment import (
     encode_header,
     footer_bytes_needed,
 )
-from kafscale.log.producers import ProducedBatch, Producer
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -52,7 +51,7 @@ producers = st.builds(
     Producer,
     int64,
     int16,
-    st.lists(st.builds(ProducedBatch, int32, int32, int64, int64), max_size=5).map(deque),
+    st.lists(st.builds(ProducedBatch, int32, int32, int64, int64), max_size=5),
     int64,
 )
 footers = st.builds(
@@ -92,7 +91,7 @@ def footer_of(sizes, **changes) -> Footer:
         max_timestamp_ms=len(sizes) - 1,
         body_crc=0xDEADBEEF,
     )
-    state = Producer(9, 1, deque([ProducedBatch(0, 2, 100, 102)]), 1_699_999_999_999)
+    state = Producer(9, 1, [ProducedBatch(0, 2, 100, 102)], 1_699_999_999_999)
     footer = build_footer(identity, spans(sizes), producers=[state], epochs=[EpochStart(7, 100)])
     return attrs.evolve(footer, **changes)
 
@@ -162,7 +161,7 @@ def test_a_section_of_an_unknown_kind_is_skipped(first):
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4, 5])
 def test_a_known_section_in_a_newer_version_is_refused(kind):
-    sections = sections_of(footer_of([50])) + section(kind, b"", version=2)
+    sections = sections_of(footer_of([50])) + section(kind, b"", version=3)
     with pytest.raises(DamagedObject, match="newer KafScale"):
         decode_footer(with_trailer(sections), "x")
 

@@ -9,21 +9,20 @@ from kafscale.errors import DamagedObject
 from kafscale.formats import segment_v1
 from kafscale.formats.body import BatchSplitter
 from kafscale.formats.footer_reading import encode_index, index_goes_with, read_footer
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, segment_of
 from kafscale.formats.segment_v1 import IndexEntry, decode_ends, decode_index, footer_from_batches, footer_from_index
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.restore import Restorer
-from kafscale.log.flush.upload import segment_of
 from kafscale.log.read.footers import Footers
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.store.memory import MemoryStore
-from kafscale.testing.segment_objects import (
+from kafscale.wire.records import parse_header
+from tests.devtools.segment_objects import (
     CREATED_MS,
     make_batches,
     version_1_key,
     version_1_objects,
 )
-from kafscale.wire.records import parse_header
 
 KEY = version_1_key("orders", 2, 100)
 BATCHES = make_batches(100, 4)  # of 3 records each: offsets 100 to 111

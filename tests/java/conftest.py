@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.kafka import class_path
-from kafscale.testing.java import JavaTools
-from kafscale.testing.process import BrokerProcess, broker_process
+from tests.devtools.java import JavaTools
+from tests.devtools.process import BrokerProcess, broker_process
 
 
 @pytest.fixture(scope="session")

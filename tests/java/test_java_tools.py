@@ -8,8 +8,8 @@ import pytest
 
 from bench.peers.kafka import class_path
 from kafscale.api.table import APIS
-from kafscale.testing.clients import CODECS, Acknowledged
-from kafscale.testing.java import JavaTools
+from tests.devtools.clients import CODECS, Acknowledged
+from tests.devtools.java import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

@@ -13,15 +13,15 @@ import attrs
 import pytest
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import PreconditionFailed
-from kafscale.store.base import Buffer
 from kafscale.store.memory import MemoryStore
-from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.keyed_log import append_pairs, fetched, table_of
-from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
 from kafscale.wire.records import ProducerStamp
+from tests.devtools.determinism import run_seeded
+from tests.devtools.keyed_log import append_pairs, fetched, table_of
+from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 
 SEEDS = range(12)
 LIVES_COUNT = 5

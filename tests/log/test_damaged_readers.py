@@ -18,7 +18,7 @@ from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 SEGMENTS_COUNT = 20  # so that those behind the damaged one are merged; record n is alone in its own, of NOW_MS + n
 DAMAGED, FOREIGN = 2, 6  # base offsets
@@ -34,8 +34,8 @@ STATES = [(half, kind, when) for half, kind in DAMAGES for when in ("at the star
 STATES.append(("kfs", "missing", "at the start"))  # what is left is an orphan `.index`
 
 
-def key_of(base_offset: int, half: str) -> SegmentKey:
-    return SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, kind=half)
+def key_of(base_offset: int, half: str, epoch: int = 1) -> SegmentKey:
+    return SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, epoch=epoch, kind=half)
 
 
 @pytest.fixture(scope="module")

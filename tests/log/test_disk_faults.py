@@ -13,13 +13,13 @@ from kafscale.log.wal.local_wal import Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
 
 FILE_BYTES = 256 << 10
 FETCH_VERSION = 12  # the last one that names topics
@@ -57,7 +57,7 @@ async def test_on_a_full_disk_fetches_go_on_and_flushes_make_room(autojump_clock
     async with memory_broker(parts, settings) as running, trio.open_nursery() as nursery:
         producer, consumer = await running.connect(), await running.connect()
         await create_topic(producer)
-        wal = running.broker.services.log.wal
+        wal = running.broker.services.log.journal
         assert isinstance(wal, Wal)
         store.fail(On("put*", "*.kfs"))
         codes: list[int] = []

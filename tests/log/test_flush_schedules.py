@@ -18,16 +18,16 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafscale.buffers import Buffer
 from kafscale.config import Durability
 from kafscale.errors import StoreUnavailable
 from kafscale.log.flush.upload import Uploader
-from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 
 SCHEDULES_COUNT = int(os.environ.get("FLUSH_SCHEDULES", "100"))
 PARTITIONS_COUNT = 2
@@ -126,7 +126,7 @@ async def take(step: tuple, log: MemoryLog, faulty: FaultyStore, nursery: trio.N
 async def flush_beside(log: MemoryLog, index: int) -> None:
     """What nobody may do: upload without a look at the flusher."""
     uploader = log.log.flusher.uploader
-    beside = Uncommitted(store=uploader.store, footers=uploader.footers, reader=uploader.reader)
+    beside = Uncommitted(store=uploader.store, reader=uploader.reader)
     plan = log.partition(index).prepare_flush()
     assert plan is not None
     await beside.flush(log.partition(index), plan)

@@ -5,11 +5,12 @@ import logging
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, memory_log, topic_spec
+from tests.devtools.memory_log import TOPIC, TOPIC_ID, memory_log, topic_spec
 
 OTHER_ID = bytes(range(16, 32))
 
@@ -48,10 +49,10 @@ async def test_a_topic_that_is_closed_while_the_wal_writes_its_batches_frees_the
         for round in (first, second, other):
             await round.wait()
         assert await log.values(log.partition(name="o")) == [b"stays"]
-        assert log.log.wal.statistics().pending_count == 1
+        assert log.log.journal.statistics().pending_count == 1
         await log.log.flusher.flush_all()
         assert log.log.pool.used_bytes == 0
-        assert log.log.wal.statistics().pending_count == 0
+        assert log.log.journal.statistics().pending_count == 0
 
 
 async def test_a_topic_can_be_created_again_under_its_name(autojump_clock):
@@ -62,7 +63,7 @@ async def test_a_topic_can_be_created_again_under_its_name(autojump_clock):
         log.log.close_topic(TOPIC)
         log.log.open_topic(topic_spec(topic_id=OTHER_ID))
         await log.append(log.partition(), b"new")
-        await log.log.delete_objects(TOPIC, TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name=TOPIC, topic_id=TOPIC_ID))
         await log.log.flusher.flush_all()
         assert await log.values(log.partition()) == [b"new"]
 
@@ -75,12 +76,12 @@ async def test_objects_that_can_not_be_deleted_are_told_and_stay(autojump_clock,
         await log.append(log.partition(), b"a")
         await log.log.flusher.flush_all()
         log.log.close_topic(TOPIC)
-        await log.log.delete_objects(TOPIC, TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name=TOPIC, topic_id=TOPIC_ID))
         assert [record.levelno for record in caplog.records if "deleting the objects of topic t" in record.message] == [
             logging.ERROR
         ]
         store.heal()
-        await log.log.delete_objects(TOPIC, TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name=TOPIC, topic_id=TOPIC_ID))
         assert "deleted topic t and its 2 objects" in caplog.text
 
 

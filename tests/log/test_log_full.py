@@ -8,12 +8,12 @@ from kafscale.server.kafka.connection import ROOM_MAX_SECONDS
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
-from kafscale.testing.memory_log import memory_log
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.memory_log import memory_log
 
 FILE_BYTES = 256 << 10
 

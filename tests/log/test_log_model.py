@@ -21,11 +21,11 @@ from kafscale.formats.segment import decode_footer
 from kafscale.log.partition.partition import Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key
-from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import MemoryLog, batch_of, memory_log, topic_spec
 from kafscale.wire.records import ProducerStamp, parse_header
+from tests.devtools.determinism import run_seeded
+from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
 
 PARTITION_COUNT = 3
 SEEDS = range(25)
@@ -67,7 +67,12 @@ class RemoteStore(MemoryStore):
 
     def _check_acknowledged(self, key: str, data: Sequence[bytes]) -> None:
         parsed = parse_segment_key(key)
-        if parsed is not None and self.live is not None and self.live.log.wal is not None and parsed.kind == "kfs":
+        if (
+            parsed is not None
+            and self.live is not None
+            and self.live.log.journal.keeps_entries
+            and parsed.kind == "kfs"
+        ):
             footer = decode_footer(b"".join(data), key)
             assert footer.last_offset < self.live.partition(parsed.partition).high_watermark
 
@@ -256,7 +261,7 @@ class World:
             await self.check(log)
             await log.log.flusher.flush_all()
             assert log.log.pool.used_bytes == 0
-            assert log.log.wal is None or log.log.wal.statistics().pending_count == 0
+            assert log.log.journal.pending_count == 0
         self.disk = MemoryDisk()
         async with self.start(self.store) as log:
             await self.check(log)

@@ -20,16 +20,15 @@ import trio
 
 from kafscale.config import Durability
 from kafscale.errors import Fenced, KafkaError, NotFound, PreconditionFailed, StorageFailed, StoreError
-from kafscale.formats.manifest import Manifest, Segment, resolve
+from kafscale.formats.manifest import Manifest, Segment, segment_of, without_covered
 from kafscale.formats.segment import decode_footer
 from kafscale.log.bucket.orphans import OrphanCollector
-from kafscale.log.flush.upload import segment_of
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
-from kafscale.testing.determinism import run_seeded
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
-from kafscale.testing.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.determinism import run_seeded
+from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 
 SEEDS = [*range(9), 36]  # 36: goes wrong if a superseded broker lets go of what it has merged
 LIVES_COUNT = 6
@@ -98,7 +97,7 @@ class Bucket(MemoryStore):
                 found.append(
                     segment_of(key, decode_footer(bytes(self._objects[name].content.read(0, sys.maxsize)), name))
                 )
-        return list(resolve(found))
+        return list(without_covered(found))
 
 
 @attrs.define(eq=False)

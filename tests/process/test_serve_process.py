@@ -18,10 +18,10 @@ from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer
 from kafscale.client.producer import Producer
 from kafscale.config import Address
-from kafscale.testing.process import BrokerProcess, ProcessFailed
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record
+from tests.devtools.process import BrokerProcess, ProcessFailed
 
 DEADLINE_SECONDS = 15.0
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}

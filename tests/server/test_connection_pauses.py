@@ -15,12 +15,12 @@ from kafscale.client.connection import Reply
 from kafscale.config import Limits
 from kafscale.server.kafka.connection import Connection
 from kafscale.server.kafka.pauses import PauseReason
-from kafscale.testing.memory_broker import MemoryBroker, memory_parts, memory_settings
-from kafscale.testing.one_topic import TOPIC, one_topic
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import MemoryBroker, memory_parts, memory_settings
+from tests.devtools.one_topic import TOPIC, one_topic
 
 REQUESTS, BYTES, POOL = PauseReason.IN_FLIGHT_REQUESTS, PauseReason.IN_FLIGHT_BYTES, PauseReason.POOL
 FETCH_VERSION = 12  # the last one that names topics

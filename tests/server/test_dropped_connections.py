@@ -20,15 +20,17 @@ from kafscale.api.calls import Peer
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
-from kafscale.log.producers import ProducerStates
+from kafscale.log.partition.producers import ProducerStates
 from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.history import History, Kind
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_settings
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.testing.workload import IdempotentProducer, Reader, Topic, create_topic
+from tests.devtools.history import History, Kind
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_settings
+from tests.devtools.workload import Reader, Topic
+from tests.devtools.workload_producers import IdempotentProducer
+from tests.devtools.workload_topics import create_topic
 
 SEEDS_COUNT = int(os.environ.get("DROP_SCHEDULES", "2"))
 PRODUCERS_COUNT = 3

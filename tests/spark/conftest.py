@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.process import BrokerProcess, broker_process
-from kafscale.testing.registry_values import Values, running_values
-from kafscale.testing.spark import resolve_jars, start_spark
+from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.registry_values import Values, running_values
+from tests.devtools.spark import resolve_jars, start_spark
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ import pytest
 
 READING = (
     "import kafscale.spark, kafscale.spark.source.planning, kafscale.spark.source.progress, "
-    "kafscale.spark.bucket.reading, "
-    "kafscale.spark.session, kafscale.spark.pipeline.document"
+    "kafscale.spark.bucket.reading, kafscale.spark.session, kafscale.spark.pipeline.document"
 )
 
 

@@ -7,7 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafscale.testing.spark import flush, kill_driver, run_driver, store_of
+from kafscale.spark.bucket.position import TOPIC_IDS
+from tests.devtools.spark import flush, kill_driver, run_driver, store_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -87,7 +88,8 @@ def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_partitions(spark, br
     produce(broker, "orders", 1, range(20))
     query.processAllAvailable()
     query.stop()
-    assert stream.offsets == {"orders": {"0": 50, "1": 20}}
+    assert {**stream.offsets, TOPIC_IDS: None} == {"orders": {"0": 50, "1": 20}, TOPIC_IDS: None}
+    assert list(stream.offsets[TOPIC_IDS]) == ["orders"]
     produce(broker, "orders", 0, range(50, 70))
     stream.run()
     assert stream.rows() == [*every(0, 70), *every(1, 20)]

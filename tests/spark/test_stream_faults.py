@@ -16,8 +16,8 @@ from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import parse_segment_key
-from kafscale.testing.process import BrokerProcess, broker_process
-from kafscale.testing.spark import flush, kill_driver, run_driver, store_of
+from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.spark import flush, kill_driver, run_driver, store_of
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafscale.testing.spark import flush, store_of, wait_for_topic
+from tests.devtools.spark import flush, store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,

@@ -6,8 +6,8 @@ import pytest
 
 import kafscale.spark
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.registry_values import message_class
-from kafscale.testing.segment_objects import make_batch, version_2_objects
+from tests.devtools.registry_values import message_class
+from tests.devtools.segment_objects import make_batch, version_2_objects
 
 pytestmark = [
     pytest.mark.spark,

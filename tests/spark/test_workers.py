@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.spark import environ_of
+from tests.devtools.spark import environ_of
 
 PROGRAM = """
 import gc, importlib, sys, zipimport
@@ -113,3 +113,17 @@ def test_a_worker_that_spark_has_left_ends_without_a_word():
     program = [sys.executable, "-c", IDLE_PROGRAM]
     done = subprocess.run(program, env=environ, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("told of a task True\n", "")
+
+
+@pytest.mark.spark  # it needs pyspark, and starts none
+def test_a_worker_that_had_nothing_to_read_ended_with_a_traceback_in_an_idle_shell(tmp_path, monkeypatch):
+    """Where nothing is to be read Spark asks for the records of no partition, and ends the worker a minute later."""
+    from kafscale.spark.source import source
+    from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
+
+    calls: list[str] = []
+    monkeypatch.setattr(source, "ease_next_call", lambda: calls.append("eased"))
+    given = Given({"store": f"file:{tmp_path}", "subscribe": "t"})
+    reader = source.BatchReader(options=ReadOptions.of(given), limits=BatchOptions.of(given), columns=["value"])
+    assert list(reader.read(None)) == []
+    assert calls == ["eased"]

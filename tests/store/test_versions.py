@@ -74,3 +74,17 @@ async def test_two_are_kept_whoever_wrote_them():
         await ours.write([b"%d" % epoch])
         await ours.trim()
     assert [key.split("/")[3] for key in await names(store)] == ["0000000002", "0000000003"]
+
+
+async def test_one_that_was_deleted_after_it_was_listed_is_no_error():
+    """A start failed when the broker before it wrote a newer one at that moment and deleted what had been listed."""
+    store = FaultyStore(MemoryStore())
+    ours = writer(store)
+    await ours.write([b"first"])
+
+    async def replace(call) -> None:
+        await ours.write([b"second"])
+        await store.store.delete([NumberedKey(kind="manifests", epoch=1, number=0).key])
+
+    store.rule(On("list", times=1), replace, after_effect=True)
+    assert await newest(store) == b"second"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kafscale.api.calls import Api
 from kafscale.api.table import APIS
 from kafscale.testing.refusals import refusal, set_errors
-from kafscale.testing.wire_messages import messages
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import NONE, NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -29,6 +28,7 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from tests.devtools.wire_messages import messages
 
 TOPIC_ID = bytes(range(16))
 

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
-from kafscale.wire.codec import decode, decoder, encode, encode_array
+from kafscale.wire.codec import decode, decoder, decoder_in_pieces, encode, encode_array, encoder_in_pieces
 from kafscale.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from kafscale.wire.schema import NEVER, Array, Nullable, wire
+from kafscale.wire.schema import NEVER, Array, Nullable, mapped, wire
+from kafscale.wire.source import PIECE_COUNT
 
 
 @attrs.define(kw_only=True)
@@ -44,6 +46,21 @@ class Topic:
     name: str = wire("string", until=2, default="")
     topic_id: bytes = wire("uuid", since=3, default=bytes(16))
     partitions: list[Partition] = wire(Array(Partition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class Row:
+    numbers: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class Nested:
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FLEXIBLE_SINCE: ClassVar = 0
+    ELEMENTS_MAX_COUNT: ClassVar = 20
+
+    rows: list[Row] = wire(Array(Row), factory=list)
 
 
 @attrs.define(kw_only=True)
@@ -158,10 +175,29 @@ def encoded(message: object, version: int) -> bytes:
     return b"".join(encode(message, version))
 
 
+def decoded_in_pieces(version: int, raw: bytes) -> Everything:
+    pieces = decoder_in_pieces(Everything, version)(memoryview(raw), 0)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            message, position = end.value
+            if position != len(raw):
+                raise DecodeError("bytes are left over") from None
+            assert isinstance(message, Everything)
+            return message
+
+
 @given(versioned_messages)
 def test_round_trip(case: tuple[int, Everything]) -> None:
     version, message = case
-    assert decode(Everything, version, encoded(message, version)) == message
+    raw = encoded(message, version)
+    assert decode(Everything, version, raw) == message
+    assert decoded_in_pieces(version, raw) == message
+    parts: list[Buffer] = []
+    for _ in encoder_in_pieces(Everything, version)(message, parts.append):
+        pass
+    assert b"".join(parts) == raw
 
 
 @given(versioned_messages, st.data())
@@ -182,9 +218,12 @@ def test_damage_gives_a_message_or_the_one_error(case: tuple[int, Everything], d
     for position, byte in damage:
         raw[position % len(raw)] = byte
     try:
-        decode(Everything, version, raw)
+        message = decode(Everything, version, raw)
     except DecodeError:
-        return
+        with pytest.raises(DecodeError):
+            decoded_in_pieces(version, bytes(raw))
+    else:
+        assert decoded_in_pieces(version, bytes(raw)) == message
 
 
 @given(st.integers(0, 3), st.binary(max_size=300))
@@ -320,3 +359,31 @@ def test_a_field_that_a_version_lacks_needs_a_default() -> None:
     with pytest.raises(TypeError, match=r"Careless\.late is not in version 0"):
         decode(Careless, 0, b"")
     assert decode(Careless, 1, b"\0\0\0\7").late == 7
+
+
+def test_long_messages_are_gone_through_in_pieces() -> None:
+    """They took as long as they were, during which nobody else was served."""
+    count = 10 * PIECE_COUNT
+    topics = [MetadataResponseTopic(name=str(index)) for index in range(count)]
+    raw = encoded(MetadataResponse(topics=topics), 12)
+    made: list[int] = []
+
+    def make(index: int) -> MetadataResponseTopic:
+        made.append(index)
+        return topics[index]
+
+    parts: list[Buffer] = []
+    most = 0
+    for _ in encoder_in_pieces(MetadataResponse, 12)(MetadataResponse(topics=mapped(make, range(count))), parts.append):
+        most, made = max(most, len(made)), []
+    assert b"".join(parts) == raw
+    assert most == PIECE_COUNT
+    assert sum(1 for _ in decoder_in_pieces(MetadataResponse, 12)(memoryview(raw), 0)) == 10
+
+
+def test_elements_are_counted_over_all_arrays_of_a_message() -> None:
+    """One byte of an array becomes an object of a hundred."""
+    rows = b"\x0b" + b"\x02\x00\x00\x00\x07\x00" * 10 + b"\x00"
+    assert len(decode(Nested, 0, rows).rows) == 10
+    with pytest.raises(DecodeError, match="more than 20 elements"):
+        decode(Nested, 0, b"\x0c" + b"\x02\x00\x00\x00\x07\x00" * 11 + b"\x00")

@@ -195,3 +195,29 @@ def test_response_frame(flexible: bool) -> None:
 def test_a_response_header_that_ends_early(frame: bytes) -> None:
     with pytest.raises(DecodeError):
         parse_response_header(memoryview(frame), flexible_header=True)
+
+
+def test_what_a_frame_that_has_begun_says_of_itself() -> None:
+    reader = FrameReader(1000)
+    told = []
+    for byte in framed(b"\0\0abc")[:7]:
+        reader.receive_data(bytes([byte]))
+        assert reader.next_frames() == []
+        told.append((reader.begun_bytes, reader.announced_bytes, reader.begins_with(b"\0\0")))
+    assert told == [(1, 0, None), (2, 0, None), (3, 0, None), (4, 5, None), (5, 5, None), (6, 5, True), (7, 5, True)]
+    assert reader.begins_with(b"\0\1") is False
+    reader.clear()
+    assert (reader.begun_bytes, reader.announced_bytes, reader.buffered_bytes) == (0, 0, 0)
+    assert frames_of(reader, [framed(b"anew")]) == [b"anew"]
+
+
+def test_a_few_bytes_of_the_next_frame_do_not_hold_a_whole_read() -> None:
+    """They did: 256 KiB for each connection, whatever was left of them."""
+    reader = FrameReader(1 << 20)
+    tracemalloc.start()
+    reader.receive_data(framed(bytes(200_000)) + b"\0\0")
+    assert len(reader.next_frames()) == 1
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reader.begun_bytes == 2
+    assert held < 10_000

@@ -39,7 +39,7 @@ _NO_LIMIT = str(2**31 - 1)
 
 
 def _listeners(listeners: Iterable[Listener]) -> str:
-    """As Kafka writes them: NAME://HOST:PORT, with commas."""
+    """Return listeners as Kafka writes them: NAME://HOST:PORT, separated by commas."""
     return ",".join(f"{listener.name}://{listener.address}" for listener in listeners)
 
 
@@ -166,7 +166,7 @@ def broker_entries(settings: Settings) -> list[ConfigEntry]:
 
 
 def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
-    """What topics have by default, under the broker's names for it."""
+    """Return what topics have by default, under the broker's names for it."""
     defaults = BrokerDefaults.of(settings)
     return [
         _read_only(attrs.evolve(definition, name=definition.broker_name), defaults.value(definition))

@@ -18,13 +18,15 @@ import attrs
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.node import epoch_key
-from kafscale.cluster.producers import NEXT_BLOCK_KEY
+from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
 from kafscale.cluster.topics.topics import NewTopic, Topic, TopicRegistry
 from kafscale.concurrency.nurseries import for_each
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.manifest import ListedSegment, PartitionId
+from kafscale.formats.resolution import assumed_ends
 from kafscale.formats.segment import Footer
-from kafscale.log.bucket.listing import ListedSegment, PartitionId, list_segments
+from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.restore import FOOTER_READS_MAX_COUNT
 from kafscale.store.base import ObjectStore
 
@@ -58,7 +60,7 @@ class FoundTopic:
 
     @property
     def partition_count(self) -> int:
-        """At least so many: a partition without a record has left no trace."""
+        """The topic has at least so many partitions. Those behind the last one with a record have left no trace."""
         return max(self.partitions, default=0) + 1
 
 
@@ -87,6 +89,8 @@ async def find_unknown_topics(
             partitions[partition_id] = await _look_at_partition(store, listed[partition_id])
         except DamagedObject as exc:
             damage[partition_id[0]] = str(exc)
+        except NotFound as exc:
+            damage[partition_id[0]] = f"{exc} has gone since it was listed: a broker is deleting it"
 
     wanted = [(topic_id, partition) for topic_id, found in segments.items() for partition in found]
     await for_each(wanted, look, tasks_count=min(FOOTER_READS_MAX_COUNT, len(wanted)))
@@ -107,19 +111,15 @@ async def find_unknown_topics(
 
 async def _look_at_partition(store: ObjectStore, listed: Sequence[ListedSegment]) -> FoundPartition:
     """Read the footers that tell where the partition ends: of the last segments, and of merged ones."""
-    last_base_offset = max(each.key.base_offset for each in listed)
-    footers = [
-        await read_footer(store, each.key)
-        for each in listed
-        if each.key.generation or each.key.base_offset == last_base_offset
-    ]
+    ends = assumed_ends(each.key for each in listed)
+    footers = [await read_footer(store, each.key) for each in listed if each.key.generation or each.key not in ends]
     return FoundPartition(
         first_offset=min(each.key.base_offset for each in listed),
         next_offset=1 + max(footer.last_offset for footer in footers),
         segment_count=len(listed),
         size_bytes=sum(each.object_size_bytes for each in listed),
         producer_id_end=1 + max(map(_last_producer_id, footers)),
-        leader_epoch=max(map(_last_leader_epoch, footers)),
+        leader_epoch=max(*map(_last_leader_epoch, footers), *(each.key.epoch for each in listed)),
     )
 
 

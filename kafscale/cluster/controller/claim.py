@@ -10,8 +10,10 @@ it is acknowledged or read, a broker looks whether the claim is still its own (`
 next lists the bucket later, and finds the segment. In `wal` an acknowledgement touches
 no store, so a broker looks at the claim every WATCH_SECONDS and stops when it is no longer its own, and a start with
 another data directory waits for TAKEOVER_WAIT_SECONDS before it reads anything. A start with the same directory need
-not: the older broker has let go of the directory's lock. A broker that is suspended, or cut off from the store, for
-longer may have acknowledged more by then; that is in its data directory and is kept there.
+not: the older broker has let go of the directory's lock. A start that ends while it waits has replaced the older
+broker's claim, so its own names whom it had not waited for yet (`unsettled`) until it has (`settle`). A broker that is
+suspended, or cut off from the store, for longer may have acknowledged more by then; that is in its data directory and
+is kept there.
 """
 
 from __future__ import annotations
@@ -25,27 +27,41 @@ from typing import NoReturn
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.node import random_uuid, uuid_text
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import system_key
 
 WATCH_SECONDS = 2.0
 TAKEOVER_WAIT_SECONDS = 3.0  # WATCH_SECONDS, and a second for the look itself
+LATELY_SECONDS = 3.0  # the same: with the watch going on, the last look is never older
+UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`."""
+    """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`.
+
+    `unsettled` are the directories of earlier brokers which may still do so, as nobody has waited for them yet. One
+    that is not known is "".
+    """
 
     epoch: int
     broker_id: int
     directory_id: str
     acknowledges_locally: bool
     nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
+    unsettled: tuple[str, ...] = ()
+
+    def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
+        """Whom a broker with that directory must wait for if it takes over from this one."""
+        mine = (self.directory_id,) if self.acknowledges_locally else ()
+        others = [each for each in dict.fromkeys((*self.unsettled, *mine)) if each != directory_id]
+        return tuple(others) if len(others) <= UNSETTLED_MAX_COUNT else ("",)
 
 
 @attrs.frozen
@@ -57,11 +73,8 @@ class Claimed:
 
     @property
     def must_wait(self) -> bool:
-        """Whether an older broker may still be acknowledging."""
-        previous = self.previous
-        return (
-            previous is not None and previous.acknowledges_locally and previous.directory_id != self.claim.directory_id
-        )
+        """Tell whether an older broker may still be acknowledging."""
+        return bool(self.claim.unsettled)
 
 
 def claim_key(namespace: str) -> str:
@@ -81,14 +94,16 @@ async def claim(
         try:
             found = await store.get(key)
         except NotFound:
-            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, await least_epoch()))
+            least = await least_epoch()
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, least), unsettled=("",) if least else ())
             write = partial(store.put_if_absent, key, [encode(wanted)])
         else:
             current = decode_claim(key, found.data)
             if current.nonce == wanted.nonce:
                 return Claimed(current, replaced)  # the reply to our write was lost
             replaced = current
-            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1))
+            unsettled = current.unsettled_for(wanted.directory_id)
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1), unsettled=unsettled)
             write = partial(store.put_if_match, key, [encode(wanted)], found.etag)
         try:
             await write()
@@ -97,12 +112,30 @@ async def claim(
         return Claimed(wanted, replaced)
 
 
-async def watch_claim(store: ObjectStore, namespace: str, own: Claim) -> NoReturn:
+async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Say that all whom `own` named have been waited for. Raises Fenced, StoreError, DamagedObject."""
+    key = claim_key(namespace)
+    settled = encode(attrs.evolve(own, unsettled=()))
+    while True:
+        try:
+            found = await store.get(key)
+        except NotFound:
+            return  # it was deleted by hand; who claims next will wait
+        current = decode_claim(key, found.data)
+        _check_leads(current, own)
+        if not current.unsettled:
+            return  # the reply to our write was lost
+        with suppress(PreconditionFailed):
+            await store.put_if_match(key, [settled], found.etag)
+            return
+
+
+async def watch_claim(check: ClaimCheck) -> NoReturn:
     """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
     while True:
         await trio.sleep(WATCH_SECONDS)
         try:
-            await check_claim(store, namespace, own)
+            await check.confirm()
         except (StoreError, DamagedObject) as exc:
             logger.debug("the claim can't be read, so nothing is known of another broker: %s", exc)
 
@@ -113,7 +146,10 @@ async def check_claim(store: ObjectStore, namespace: str, own: Claim) -> None:
     What it wrote before is seen by every broker that claims an epoch later.
     """
     key = claim_key(namespace)
-    current = decode_claim(key, (await store.get(key)).data)
+    _check_leads(decode_claim(key, (await store.get(key)).data), own)
+
+
+def _check_leads(current: Claim, own: Claim) -> None:
     if current.epoch > own.epoch:
         raise Fenced(
             f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
@@ -137,6 +173,7 @@ class ClaimCheck:
     store: ObjectStore
     namespace: str
     own: Claim
+    _led_at: float = attrs.field(factory=trio.current_time, init=False)  # when the last look began that found it so
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
 
@@ -154,6 +191,15 @@ class ClaimCheck:
             if not look.was_cancelled:
                 return
 
+    async def confirm_lately(self) -> None:
+        """Return if it has led within LATELY_SECONDS, which the watch sees to unless the process was suspended.
+
+        Raises Fenced, StoreError.
+        """
+        if trio.current_time() - self._led_at > LATELY_SECONDS:
+            with suppress(DamagedObject):  # nothing is known of another broker then
+                await self.confirm()
+
     async def _perform(self, look: _Look) -> None:
         look.was_cancelled = True
         try:
@@ -169,8 +215,10 @@ class ClaimCheck:
             look.done.set()
 
     async def _look(self) -> None:
+        began = trio.current_time()
         with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since
             await check_claim(self.store, self.namespace, self.own)
+        self._led_at = began
 
 
 def decode_claim(key: str, data: Buffer) -> Claim:

@@ -1,12 +1,12 @@
 """Whether the objects that the broker keeps for itself are whole: who leads, and checkpoints of metadata and manifests.
 
 The write-ahead log is `kafscale.log.check.s3_wal_check`'s. Read before the segments are listed, then `check_claim`
-after
-them, so that a broker that starts meanwhile is not taken for damage.
+after them, so that a broker that starts meanwhile is not taken for damage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 
 import attrs
@@ -14,9 +14,9 @@ import attrs
 from kafscale.cluster.controller.claim import Claim, claim_key, decode_claim
 from kafscale.cluster.converter import encode
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
+from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
+from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, has_base
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.manifest_checkpoint import ManifestCheckpoint, decode_manifests
-from kafscale.log.metadata_checkpoint import decode_checkpoint
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
@@ -43,13 +43,24 @@ class OwnObjects:
             async for page in pages:
                 for info in page:
                     self._sort(info.key)
-        position = START
+        checkpoints: dict[NumberedKey, Checkpoint] = {}
         for key in self._keys:
             if key.kind == "checkpoint":
-                position = max(position, await self._check_checkpoint(key))
+                found = await self._check_checkpoint(key)
+                if found is not None:
+                    checkpoints[key] = found
             elif key.kind == "manifests":
                 await self._check_manifests(key)
-        return position
+        self._check_bases(checkpoints)
+        return max((each.position for each in checkpoints.values()), default=START)
+
+    def _check_bases(self, checkpoints: Mapping[NumberedKey, Checkpoint]) -> None:
+        """One of changes needs a full one, unless a newer full one has taken its place."""
+        full = [key for key, each in checkpoints.items() if each.base is None]
+        newest = max(((key.epoch, key.number) for key in full), default=(-1, -1))
+        for key, each in checkpoints.items():
+            if each.base is not None and (key.epoch, key.number) > newest and not has_base(key, each, full):
+                self._note_damage(key, DamagedObject("there is no full checkpoint that its changes are of"))
 
     def _sort(self, name: str) -> None:
         key = parse_numbered_key(name)
@@ -60,18 +71,18 @@ class OwnObjects:
             message = "is none of the broker's own objects, or what a start has left of its probes"
             self.findings.append(Finding(name=name, kind=Kind.UNKNOWN_OBJECT, message=message, damage=False))
 
-    async def _check_checkpoint(self, key: NumberedKey) -> WalPosition:
+    async def _check_checkpoint(self, key: NumberedKey) -> Checkpoint | None:
         try:
-            position = decode_checkpoint(key.key, (await self.store.get(key.key)).data).position
+            found = decode_checkpoint(key.key, (await self.store.get(key.key)).data)
             self.checkpoint_count += 1
-            if position.epoch > key.epoch:
-                raise DamagedObject(f"{key.key}: says that it holds up to epoch {position.epoch}")
+            if found.position.epoch > key.epoch:
+                raise DamagedObject(f"{key.key}: says that it holds up to epoch {found.position.epoch}")
         except NotFound:
-            return START  # a newer one has taken its place
+            return None  # a newer one has taken its place
         except DamagedObject as exc:
             self._note_damage(key, exc)
-            return START
-        return position
+            return None
+        return found
 
     async def _check_manifests(self, key: NumberedKey) -> None:
         with suppress(NotFound):
@@ -100,12 +111,12 @@ class OwnObjects:
             self._note_claim(f"says epoch {found.epoch}, but there are objects of epoch {self._epoch}", damage=True)
 
     async def has_all_metadata(self) -> bool:
-        """Whether the bucket has every change of metadata that was acknowledged, as in `s3-wal` and `segment`."""
+        """Tell whether the bucket has every change of metadata that was acknowledged, as in `s3-wal` and `segment`."""
         try:
             found = await self._read_claim()
         except DamagedObject:
             return False
-        return found is not None and not found.acknowledges_locally
+        return found is not None and not found.acknowledges_locally and not found.unsettled
 
     async def _read_claim(self) -> Claim | None:
         key = claim_key(self.namespace)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import logging
 
+import attrs
+
 from kafscale.cluster.converter import decode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, find_checkpoints
 from kafscale.formats.metadata_changes import decode_transaction, folded
+from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.metadata_checkpoint import Checkpoint
 from kafscale.log.wal.s3_replay import EarlierLog, find_log
 from kafscale.store.base import ObjectStore
-from kafscale.store.versions import Versions
+from kafscale.store.versions import Versions, undisturbed
 
 POSITION_KEY = f"{LOCAL_PREFIX}position"
 TRANSACTION_TARGET_COUNT = 1000  # changes that are applied at once
+
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +33,12 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
 
     Raises DamagedObject, StoreError.
     """
-    position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
-    await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
+
+    async def look() -> None:
+        position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
+        await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
+
+    await undisturbed(look)
 
 
 async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) -> WalPosition:
@@ -52,7 +59,7 @@ async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) 
 async def _load(metadata: MetadataStore, found: Checkpoint) -> None:
     kept = {entry.key: entry.value for entry in await metadata.list(LOCAL_PREFIX)}
     puts = dict(found.transaction.puts)
-    await metadata.commit(Transaction(delete_prefixes=("",), puts=puts | kept))
+    await metadata.commit(Transaction(delete_prefixes=("",), puts=puts | kept, essential=True))
     logger.info("%d entries of metadata are from a checkpoint in the bucket", len(puts))
 
 
@@ -67,6 +74,6 @@ async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition
 
     await log.replay(handle, after=after)
     for transaction in folded(transactions, TRANSACTION_TARGET_COUNT):
-        await metadata.commit(transaction)
+        await metadata.commit(attrs.evolve(transaction, essential=True))
     if transactions:
         logger.info("%d changes of metadata are from the log in the bucket", len(transactions))

@@ -2,13 +2,17 @@
 
 A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
 the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
-its session ends, and what it committed is committed. `run` owns the only two tasks: one for all deadlines, one that
-writes to the metadata store.
+its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention; the
+metadata's group commit writes what is submitted.
+
+Groups do not follow the metadata's changes as registries do: their state runs ahead of what is durable, and nobody but
+their coordinator changes it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,10 +37,12 @@ from kafscale.cluster.groups.settings import (
     ASSIGNMENT_MAX_BYTES,
     GROUP_ID_MAX_COUNT,
     MEMBER_METADATA_MAX_BYTES,
+    PROTOCOLS_MAX_COUNT,
     GroupSettings,
 )
-from kafscale.cluster.metadata.base import Entry, MetadataStore
-from kafscale.cluster.metadata.write_queue import WriteQueue
+from kafscale.cluster.groups.state_bytes import GROUP_BYTES, GroupStateBytes, join_bytes, protocols_bytes
+from kafscale.cluster.metadata.base import Entry
+from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.errors import DamagedObject
@@ -44,6 +50,9 @@ from kafscale.wire import error_codes
 
 logger = logging.getLogger(__name__)
 
+TELL_FULL_EVERY_SECONDS = 60.0
+COMMIT_PIECE_COUNT = 1000  # offsets of one transaction: 2 ms of the event loop
+LEAVE_PIECE_COUNT = 1000  # members that leave at once
 SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
 
 
@@ -60,7 +69,7 @@ class CommittedOffset:
 @attrs.define(eq=False, kw_only=True)
 class _Entry:
     group: Group
-    offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
+    offsets: GroupOffsets
 
 
 def _wall_clock_ms() -> int:
@@ -74,22 +83,24 @@ class GroupCoordinator:
     `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait.
     """
 
-    _store: MetadataStore
+    _store: GroupCommit
     _settings: GroupSettings
     _draining: trio.Event = attrs.field(kw_only=True)
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
     _entries: dict[str, _Entry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
-    _writes: WriteQueue = attrs.field(init=False)
     _context: GroupContext = attrs.field(init=False)
+    state_bytes: GroupStateBytes = attrs.field(init=False)
+    _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._writes = WriteQueue(self._store)
+        self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
         self._context = GroupContext(
             settings=self._settings,
             timers=self._timers,
-            submit=self._writes.submit,
+            submit=partial(self._store.submit, essential=True),  # or no member could come, and read, on a full disk
             wall_clock_ms=self._wall_clock_ms,
+            state_bytes=self.state_bytes,
         )
 
     async def load(self) -> None:
@@ -111,14 +122,13 @@ class GroupCoordinator:
         logger.info("%d consumer groups restored", len(self._entries))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep time and write what is submitted, until cancelled. Raises StorageFailed when the disk is lost.
+        """Keep time, until cancelled.
 
         The sessions of members that were restored begin now, however long the rest of the start took.
         """
         for entry in self._entries.values():
             entry.group.restart_sessions()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._writes.run)
             nursery.start_soon(self._sweep)
             keeping_time = trio.CancelScope()
             nursery.start_soon(self._keep_time, keeping_time)
@@ -149,14 +159,44 @@ class GroupCoordinator:
         settings = self._settings
         if not settings.min_session_timeout_ms <= join.session_timeout_ms <= settings.max_session_timeout_ms:
             return error_codes.INVALID_SESSION_TIMEOUT
-        if sum(len(protocol.metadata) for protocol in join.protocols) > MEMBER_METADATA_MAX_BYTES:
+        if len(join.protocols) > PROTOCOLS_MAX_COUNT or protocols_bytes(join.protocols) > MEMBER_METADATA_MAX_BYTES:
             return error_codes.INVALID_REQUEST
+        if not self._has_room(self._more_bytes(group_id, join)):
+            return error_codes.COORDINATOR_NOT_AVAILABLE
         if group_id not in self._entries:
             if join.member_id:
                 return error_codes.UNKNOWN_MEMBER_ID
             if self._is_full:
                 return error_codes.POLICY_VIOLATION
         return error_codes.NONE
+
+    def _more_bytes(self, group_id: str, join: Join) -> int:
+        """Return by how many bytes a join would make the state grow."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return GROUP_BYTES + len(group_id) + join_bytes(join)
+        member = entry.group.members.get(join.member_id)
+        return join_bytes(join) - (0 if member is None else member.counted_bytes - len(member.assignment))
+
+    def _has_room(self, more_bytes: int) -> bool:
+        """Tell whether the state of groups may grow by so much; if not, the log says so, once a minute."""
+        if self.state_bytes.has_room(more_bytes):
+            return True
+        now = trio.current_time()
+        if now - self._told_full_at >= TELL_FULL_EVERY_SECONDS:
+            self._told_full_at = now
+            logger.warning(
+                "the state of consumer groups takes %d bytes, and --group-state-bytes allows %d: "
+                "new members and offsets are refused until others have expired or been deleted",
+                *(self.state_bytes.used_bytes, self.state_bytes.max_bytes),
+            )
+        return False
+
+    def abandon_join(self, group_id: str, reply: OneShot[JoinResult]) -> None:
+        """Whoever waited for the answer to a join has gone."""
+        entry = self._entries.get(group_id)
+        if entry is not None and not self._draining.is_set():
+            entry.group.abandon_join(reply)
 
     def sync(self, group_id: str, sync: Sync) -> OneShot[SyncResult]:
         error_code = error_codes.NONE
@@ -169,6 +209,8 @@ class GroupCoordinator:
             error_code = error_codes.UNKNOWN_MEMBER_ID
         elif sum(map(len, sync.assignments.values())) > ASSIGNMENT_MAX_BYTES:
             error_code = error_codes.INVALID_REQUEST
+        elif not self._has_room(sum(map(len, sync.assignments.values())) - _assigned_bytes(entry.group)):
+            error_code = error_codes.COORDINATOR_NOT_AVAILABLE
         else:
             return entry.group.sync(sync)
         return OneShot(SyncResult(error_code=error_code))
@@ -185,8 +227,12 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         if entry is None:
             return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
-        outcome = entry.group.leave(leavers)
-        await self._writes.wait_settled()
+        outcome: list[int] = []
+        for start in range(0, len(leavers), LEAVE_PIECE_COUNT):
+            if start:
+                await trio.lowlevel.checkpoint()
+            outcome += entry.group.leave(leavers[start : start + LEAVE_PIECE_COUNT])
+        await self._store.wait_settled()
         return outcome
 
     # -- Committed offsets -------------------------------------------------------------------------------------------
@@ -198,7 +244,7 @@ class GroupCoordinator:
 
         A group that does not exist is made for one who is no member of anything (generation -1).
         """
-        if (error_code := self._refuse_commit(group_id, identity)) != error_codes.NONE:
+        if (error_code := self._refuse_commit(group_id, identity, offsets)) != error_codes.NONE:
             return OneShot(error_code)
         entry = self._entry(group_id)
         if entry.group.state is not GroupState.EMPTY:
@@ -206,11 +252,31 @@ class GroupCoordinator:
         reply: OneShot[int] = OneShot()
         entry.offsets.begin(offsets.keys())
         changes = {offset_key(group_id, at): encode(offset) for at, offset in offsets.items()}
-        self._writes.submit(changes, partial(self._committed, entry, offsets, reply=reply))
+        self._store.submit(changes, partial(self._committed, entry, offsets, reply=reply))
         return reply
 
-    def _refuse_commit(self, group_id: str, identity: Identity) -> int:
+    async def commit_in_pieces(
+        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> Mapping[TopicPartition, int]:
+        """Commit however many offsets, as `commit` does; return an error code for each of those that are not committed.
+
+        More than COMMIT_PIECE_COUNT are committed so many at a time, in order. After one error no more are tried.
+        """
+        pending = list(offsets)
+        for start in range(0, len(pending), COMMIT_PIECE_COUNT):
+            piece = pending[start : start + COMMIT_PIECE_COUNT]
+            error_code = await self.commit(group_id, identity, {at: offsets[at] for at in piece}).wait()
+            if error_code != error_codes.NONE:
+                return dict.fromkeys(pending[start:], error_code)
+        return {}
+
+    def _refuse_commit(
+        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> int:
         entry = self._entries.get(group_id)
+        held = GroupOffsets() if entry is None else entry.offsets
+        if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES if entry is None else 0)):
+            return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
             return entry.group.check_commit(identity.member_id, identity.group_instance_id, identity.generation_id)
         if len(group_id) > GROUP_ID_MAX_COUNT:
@@ -262,7 +328,7 @@ class GroupCoordinator:
     # -- Administration ----------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> Group | None:
-        """To look at, not to change."""
+        """Return a group to look at; a caller must not change it."""
         entry = self._entries.get(group_id)
         return entry.group if entry is not None else None
 
@@ -285,11 +351,13 @@ class GroupCoordinator:
         entry.group.die()
         changes: dict[str, bytes | None] = {offset_key(group_id, at): None for at in entry.offsets.known()}
         changes[group_key(group_id)] = None
-        self._writes.submit(changes, partial(self._buried, group_id, entry, reply=reply))
+        self._store.submit(changes, partial(self._buried, group_id, entry, reply=reply), essential=True)
 
     def _buried(self, group_id: str, entry: _Entry, durable: bool, *, reply: OneShot[int]) -> None:
         if durable:
             del self._entries[group_id]
+            entry.offsets.remove(list(entry.offsets.known()))
+            self.state_bytes.change(-GROUP_BYTES - len(group_id))
             logger.info("group %r is deleted", group_id)
         else:
             entry.group.revive()
@@ -305,8 +373,11 @@ class GroupCoordinator:
         return error_codes.NONE
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
-        """Forget these offsets of an existing group; the error code, once that is durable."""
-        return self._forget(group_id, self._entries[group_id], set(partitions))
+        """Forget these offsets of a group; the error code, once that is durable."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
+        return self._forget(group_id, entry, set(partitions))
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: a topic of the same name will have offsets of its own."""
@@ -316,12 +387,12 @@ class GroupCoordinator:
 
     def _forget(self, group_id: str, entry: _Entry, partitions: set[TopicPartition]) -> OneShot[int]:
         reply: OneShot[int] = OneShot()
-        doomed = partitions & entry.offsets.known()
+        doomed = entry.offsets.known_of(partitions)
         if not doomed:
             reply.set(error_codes.NONE)
             return reply
         changes = dict.fromkeys(offset_key(group_id, at) for at in doomed)
-        self._writes.submit(changes, partial(self._forgotten, entry, doomed, reply=reply))
+        self._store.submit(changes, partial(self._forgotten, entry, doomed, reply=reply), essential=True)
         return reply
 
     def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], durable: bool, *, reply: OneShot[int]) -> None:
@@ -353,8 +424,11 @@ class GroupCoordinator:
             self._forget(group_id, entry, expired)
 
     def _expired(self, entry: _Entry, now_ms: int) -> set[TopicPartition]:
-        """Those past retention, counted from the group's last member; or else, where it is not known that there was
-        one, or while there are members (of topics that none of them reads), from the commit."""
+        """Return the partitions whose committed offsets are past retention.
+
+        It is counted from when the group lost its last member; from the commit where the group never had any, and for
+        topics that none of its members reads.
+        """
         group = entry.group
         simple = group.protocol_type is None
         live = not simple and group.state is not GroupState.EMPTY
@@ -378,5 +452,11 @@ class GroupCoordinator:
     def _entry(self, group_id: str) -> _Entry:
         entry = self._entries.get(group_id)
         if entry is None:
-            entry = self._entries[group_id] = _Entry(group=Group(group_id=group_id, context=self._context))
+            group = Group(group_id=group_id, context=self._context)
+            entry = self._entries[group_id] = _Entry(group=group, offsets=GroupOffsets(self.state_bytes))
+            self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry
+
+
+def _assigned_bytes(group: Group) -> int:
+    return sum(len(member.assignment) for member in group.members)

@@ -63,7 +63,7 @@ class JoinResult:
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Who a member says it is in everything that it sends after joining."""
+    """A member names itself by this in everything that it sends after joining."""
 
     member_id: str
     group_instance_id: str | None = None

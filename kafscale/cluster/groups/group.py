@@ -36,8 +36,9 @@ from kafscale.cluster.groups.events import (
 from kafscale.cluster.groups.members import Member, Members, new_member_id
 from kafscale.cluster.groups.records import GroupRecord, MemberRecord, group_key
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.subscription import subscribed_topics
-from kafscale.cluster.metadata.write_queue import Changes, Then
+from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes
@@ -63,6 +64,7 @@ class GroupContext:
     timers: TimerQueue
     submit: Callable[[Changes, Then], None]
     wall_clock_ms: Callable[[], int]
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
 
 
 @attrs.frozen(eq=False)
@@ -85,7 +87,7 @@ class Group:
     state_timestamp_ms: int = attrs.field(init=False)  # wall clock
     generation_id: int = attrs.field(default=0, init=False)
     protocol_name: str | None = attrs.field(default=None, init=False)
-    members: Members = attrs.field(factory=Members, init=False)
+    members: Members = attrs.field(init=False)
     subscribed_topics: frozenset[str] | None = attrs.field(default=None, init=False)  # None: not known
     _join_timer: Timer = attrs.field(init=False)
     _sync_timer: Timer = attrs.field(init=False)
@@ -94,6 +96,7 @@ class Group:
     _assigned_generation_id: int | None = attrs.field(default=None, init=False)  # whose assignment has been submitted
 
     def __attrs_post_init__(self) -> None:
+        self.members = Members(self._context.state_bytes)
         self.state_timestamp_ms = self._context.wall_clock_ms()
         self._join_timer = Timer(self._join_time_is_up)
         self._sync_timer = Timer(self._sync_time_is_up)
@@ -154,7 +157,7 @@ class Group:
         """Give out a member id; its owner has a session timeout to come back with it."""
         member_id = new_member_id(join)
         timer = Timer(partial(self._pending_expired, member_id))
-        self.members.pending_join[member_id] = timer
+        self.members.promise(member_id, timer)
         self._context.timers.set_after(timer, join.session_timeout_ms / 1000)
         return member_id
 
@@ -395,13 +398,13 @@ class Group:
             return
         self._become(GroupState.STABLE)
         for member in self.members:
-            member.assignment = assignments.get(member.member_id, b"")
+            self.members.assign(member, assignments.get(member.member_id, b""))
             if self.members.answer_sync(member, self._synced(member)):
                 self._restart_session(member)
 
     def _drop_assignment(self, error_code: int) -> None:
         for member in self.members:
-            member.assignment = b""
+            self.members.assign(member, b"")
             if self.members.answer_sync(member, SyncResult(error_code=error_code)):
                 self._restart_session(member)
 
@@ -433,7 +436,7 @@ class Group:
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
 
     def touch(self, member_id: str) -> None:
-        """A sign of life."""
+        """Note a sign of life of a member."""
         member = self.members.get(member_id)
         if member is not None:
             self._restart_session(member)
@@ -444,7 +447,7 @@ class Group:
             self._restart_session(member)
 
     def leave(self, leavers: Sequence[Leaving]) -> list[int]:
-        """An error code for each."""
+        """Let members leave. Returns an error code for each."""
         if self.state is GroupState.DEAD:
             return [error_codes.COORDINATOR_NOT_AVAILABLE] * len(leavers)
         former_count = len(self.members)
@@ -460,7 +463,7 @@ class Group:
         member_id = leaver.member_id
         if member_id == UNKNOWN_MEMBER_ID:
             member_id = self.members.static_member_id(leaver.group_instance_id) or UNKNOWN_MEMBER_ID
-        elif (pending := self.members.pending_join.pop(member_id, None)) is not None:
+        elif (pending := self.members.take_back(member_id)) is not None:
             self._context.timers.cancel(pending)
             return error_codes.NONE
         error_code = self.members.check(member_id, leaver.group_instance_id)
@@ -471,7 +474,7 @@ class Group:
         return error_code
 
     def _remove(self, member: Member) -> None:
-        """What it waits for is answered with UNKNOWN_MEMBER_ID: a client that is still there joins again as new."""
+        """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID, so that it joins again as new."""
         unknown = error_codes.UNKNOWN_MEMBER_ID
         self.members.answer_join(member, JoinResult(error_code=unknown))
         self.members.answer_sync(member, SyncResult(error_code=unknown))
@@ -488,8 +491,16 @@ class Group:
         self._remove(member)
         self._one_fewer("a member has gone silent")
 
+    def abandon_join(self, reply: OneShot[JoinResult]) -> None:
+        """Whoever waited for this has gone. One that was never in a generation goes too: nobody knows its id."""
+        member = self.members.waiting_for(reply)
+        if member is not None and member.is_new:
+            logger.info("member %r of group %r went away while it joined", member.member_id, self.group_id)
+            self._remove(member)
+            self._one_fewer("a member went away while it joined")
+
     def _pending_expired(self, member_id: str) -> None:
-        del self.members.pending_join[member_id]
+        self.members.take_back(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             self._one_fewer("")
 
@@ -533,9 +544,9 @@ class Group:
     def die(self) -> None:
         """Nobody may join from now on. Only an empty group may die."""
         assert self.state is GroupState.EMPTY
-        for timer in self.members.pending_join.values():
+        for member_id, timer in list(self.members.pending_join.items()):
             self._context.timers.cancel(timer)
-        self.members.pending_join.clear()
+            self.members.take_back(member_id)
         self.state = GroupState.DEAD
 
     def revive(self) -> None:
@@ -544,7 +555,7 @@ class Group:
         self.state = GroupState.EMPTY
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
-        """What a restart needs to know; `assignments` by member id instead of those in force."""
+        """Return what a restart needs to know; `assignments` by member id instead of those in force."""
         return GroupRecord(
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
@@ -584,4 +595,4 @@ class Group:
 
 
 def _ignore_outcome(durable: bool) -> None:
-    """A lost write has been logged by the queue."""
+    """A lost write has been logged by the group commit."""

@@ -14,9 +14,12 @@ import attrs
 
 from kafscale.cluster.groups.events import GroupProtocol, Join, JoinResult, SyncResult
 from kafscale.cluster.groups.records import MemberRecord
+from kafscale.cluster.groups.state_bytes import MEMBER_BYTES, PENDING_MEMBER_BYTES, GroupStateBytes, protocols_bytes
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes
+
+CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -37,6 +40,7 @@ class Member:
     awaiting_join: OneShot[JoinResult] | None = None
     awaiting_sync: OneShot[SyncResult] | None = None
     session: Timer  # the member is dropped when it fires
+    counted_bytes: int = 0  # of it in the bound on the state of all groups
 
     @classmethod
     def of(cls, join: Join, *, member_id: str, session: Timer) -> Member:
@@ -86,6 +90,16 @@ class Member:
         """It waits for the group, so silence is not its fault."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
+    @property
+    def size_bytes(self) -> int:
+        return (
+            MEMBER_BYTES
+            + len(self.client_id)
+            + len(self.group_instance_id or "")
+            + len(self.assignment)
+            + protocols_bytes(self.protocols)
+        )
+
     def metadata(self, protocol_name: str) -> bytes:
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
@@ -98,6 +112,7 @@ class Member:
 class Members:
     """The members of one group by id. `pending_join` were given an id and have yet to come back with it."""
 
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     protocol_type: str | None = None
     leader_id: str | None = None
     pending_join: dict[str, Timer] = attrs.field(factory=dict, init=False)
@@ -105,7 +120,7 @@ class Members:
     _by_id: dict[str, Member] = attrs.field(factory=dict, init=False)
     _static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
     _supporters: Counter[str] = attrs.field(factory=Counter, init=False)  # protocol name -> how many know it
-    awaiting_join_count: int = attrs.field(default=0, init=False)
+    _awaiting_join: dict[OneShot[JoinResult], Member] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -137,22 +152,27 @@ class Members:
         if not self._by_id:
             self.protocol_type = protocol_type
         assert member.member_id not in self._by_id
+        assert member.awaiting_join is None
         assert protocol_type == self.protocol_type
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self._static
             self._static[member.group_instance_id] = member.member_id
         self._by_id[member.member_id] = member
+        self._count(member)
         self._supporters.update(_names(member.protocols))
-        self.awaiting_join_count += member.awaiting_join is not None
-        self.pending_join.pop(member.member_id, None)
+        self.take_back(member.member_id)
         if self.leader_id is None:
             self.leader_id = member.member_id
 
     def remove(self, member: Member) -> None:
-        """What it waits for must have been answered before. If it led, the longest-standing member leads."""
+        """Remove a member; what it waits for must have been answered before.
+
+        If it led, the longest-standing member leads.
+        """
         assert member.awaiting_join is None
         assert member.awaiting_sync is None
         del self._by_id[member.member_id]
+        self.state_bytes.change(-member.counted_bytes)
         self._supporters.subtract(_names(member.protocols))
         self._supporters = +self._supporters
         if member.group_instance_id is not None:
@@ -174,7 +194,7 @@ class Members:
             self.leader_id = member_id
 
     def update(self, member: Member, terms: Join | Member) -> None:
-        """What it says about itself has changed."""
+        """Take over what a member now says about itself."""
         self._supporters.subtract(_names(member.protocols))
         self._supporters.update(_names(terms.protocols))
         self._supporters = +self._supporters
@@ -183,33 +203,64 @@ class Members:
         member.rebalance_timeout_ms = terms.rebalance_timeout_ms
         member.client_id = terms.client_id
         member.client_host = terms.client_host
+        self._count(member)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Give a member its assignment."""
+        member.assignment = assignment
+        self._count(member)
+
+    def _count(self, member: Member) -> None:
+        size_bytes = member.size_bytes
+        self.state_bytes.change(size_bytes - member.counted_bytes)
+        member.counted_bytes = size_bytes
+
+    def promise(self, member_id: str, timer: Timer) -> None:
+        """Somebody was given this id; the timer ends it."""
+        self.pending_join[member_id] = timer
+        self.state_bytes.change(PENDING_MEMBER_BYTES)
+
+    def take_back(self, member_id: str) -> Timer | None:
+        """The id is not promised any more."""
+        timer = self.pending_join.pop(member_id, None)
+        if timer is not None:
+            self.state_bytes.change(-PENDING_MEMBER_BYTES)
+        return timer
 
     def await_join(self, member: Member, reply: OneShot[JoinResult]) -> None:
         assert member.awaiting_join is None
         member.awaiting_join = reply
-        self.awaiting_join_count += 1
+        self._awaiting_join[reply] = member
 
     def answer_join(self, member: Member, result: JoinResult) -> None:
-        """Nothing happens if it does not wait."""
+        """Answer the join that this member waits for; does nothing if it waits for none."""
         if member.awaiting_join is not None:
             reply, member.awaiting_join = member.awaiting_join, None
-            self.awaiting_join_count -= 1
+            del self._awaiting_join[reply]
             reply.set(result)
 
     def answer_sync(self, member: Member, result: SyncResult) -> bool:
-        """Whether it waited."""
+        """Answer the sync that this member waits for, and tell whether it waited for one."""
         if member.awaiting_sync is None:
             return False
         reply, member.awaiting_sync = member.awaiting_sync, None
         reply.set(result)
         return True
 
+    def waiting_for(self, reply: OneShot[JoinResult]) -> Member | None:
+        """Return the member whose join this reply would answer."""
+        return self._awaiting_join.get(reply)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        return len(self._awaiting_join)
+
     @property
     def have_all_joined(self) -> bool:
         return self.awaiting_join_count == len(self._by_id) and not self.pending_join
 
     def shares_protocol(self, protocols: Iterable[GroupProtocol]) -> bool:
-        """Whether every member knows one of these."""
+        """Tell whether every member knows one of these protocols."""
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
     def select_protocol(self) -> str:
@@ -231,13 +282,13 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to come back."""
+        """Return how long the slowest member may take to come back."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
 
 def new_member_id(join: Join) -> str:
     """An id that was never used before, which says whose it is."""
-    return f"{join.group_instance_id or join.client_id}-{uuid4()}"
+    return f"{(join.group_instance_id or join.client_id)[:CLIENT_ID_MAX_LENGTH]}-{uuid4()}"
 
 
 def _names(protocols: Iterable[GroupProtocol]) -> set[str]:

@@ -72,7 +72,7 @@ class GroupKey:
 
 
 def group_prefix(group_id: str) -> str:
-    """What every key of this group, and of no other, starts with."""
+    """Return what every key of this group, and of no other, starts with."""
     return f"{PREFIX}{_quoted(group_id)}/"
 
 

@@ -2,19 +2,38 @@
 
 Keys are `/`-separated text (`topics/orders`, `groups/g1/offsets/orders/0`); values are bytes (JSON, written by
 `kafscale.cluster.converter`). Every transaction that changes something gets the next revision, and a key remembers the
-revision that changed it last.
+revision that changed it last. Who follows the store reads its changes after a revision (`changes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import attrs
 
+from kafscale.cluster.metadata.changes import Change, ChangeReader, Outcome
+from kafscale.errors import PreconditionFailed
 from kafscale.formats.metadata_changes import Transaction
 
-__all__ = ["Entry", "MetadataStore", "Transaction"]
+__all__ = [
+    "LOCAL_PREFIX",
+    "Change",
+    "Entry",
+    "LocalMetadataStore",
+    "MetadataStore",
+    "Outcome",
+    "Pair",
+    "Snapshot",
+    "Take",
+    "Transaction",
+]
+
+LOCAL_PREFIX = "local/"  # of entries that are about the data directory, and stay in it
+
+Pair = tuple[bytes, bytes]  # a key, encoded, and its value
+Take = Callable[[Sequence[Pair], Sequence[bytes]], None]  # entries, and keys that were asked for and have none
 
 
 @attrs.frozen
@@ -26,8 +45,28 @@ class Entry:
     revision: int
 
 
+class Snapshot(Protocol):
+    """All entries as they were at one moment."""
+
+    async def read(self, keys: Sequence[str] | None, take: Take) -> None:
+        """Call `take` with all entries, or those of `keys`: slice by slice, and in a worker thread."""
+        ...
+
+
 class MetadataStore(Protocol):
-    """Raises StorageFailed (local) or StoreUnavailable (remote) from every method."""
+    """Raises StorageFailed (local) or StoreUnavailable (remote) from every coroutine."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the latest change that `changes` has."""
+        ...
+
+    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
+        """Reads what is committed after a revision, in order and without a gap, once it is durable.
+
+        `notify` is called whenever there is something to take. Raises ChangesForgotten where it is too long ago.
+        """
+        ...
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -38,8 +77,32 @@ class MetadataStore(Protocol):
     async def commit(self, transaction: Transaction) -> int:
         """Apply it, durably, and return its revision. Raises PreconditionFailed where `expect` does not hold.
 
-        Transactions take effect in the order of the calls; many that wait together share one disk sync.
+        Raises StorageFull where the disk has no room for it: nothing has changed then.
+        Transactions take effect in the order of the calls. `changes` has it before this returns.
         """
         ...
 
+    async def check_room(self) -> None:
+        """Raises StorageFull while there is none for what is not essential, as far as is known."""
+        ...
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Everything as it is now, to be read while it goes on to change. It has nothing that `changes` has not."""
+        ...
+
     async def aclose(self) -> None: ...
+
+
+class LocalMetadataStore(MetadataStore, Protocol):
+    """One that keeps the entries itself, and applies many transactions at the price of one."""
+
+    async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        """Apply them in order, with one sync; for each what it has changed, or why it had no effect.
+
+        That is PreconditionFailed, or StorageFull. One that begins later is applied later.
+        """
+        ...
+
+    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
+        """Why it would be refused now, if what it expects does not hold."""
+        ...

@@ -86,11 +86,3 @@ class TopicDraft:
         self.topic_count -= 1
         self.partition_count -= topic.partition_count
         self.changes[topic.name] = None
-
-    def apply(self) -> None:
-        """Make the changes in the index."""
-        for name, topic in self.changes.items():
-            if topic is None:
-                self.index.remove(name)
-            else:
-                self.index.put(topic)

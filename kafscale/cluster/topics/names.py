@@ -26,7 +26,7 @@ def is_valid_topic_name(name: str) -> bool:
 
 
 def is_internal(name: str) -> bool:
-    """Whether Kafka keeps state of its own in a topic of this name; clients hide such topics."""
+    """Tell whether Kafka keeps state of its own in a topic of this name; clients hide such topics."""
     return name in INTERNAL_NAMES
 
 

@@ -1,12 +1,9 @@
 """The topics of the cluster: names, ids, partition counts and configs, durable before anybody sees them.
 
-Reads are synchronous, from memory. Changes take a batch (what one request asks for), are checked one by one, written to
-the metadata store in one transaction, and only then applied to memory and told to the log by the callbacks. Batches
-run one at a time, so that of two that create the same name the second finds it taken.
-
-Keys: `topics/<name>`, `log-start-offsets/<topic id>/<partition>` for what DeleteRecords and retention removed, and
-`deleted-topics/<topic id>`, written with a deletion, for as long as the topic may have objects in the bucket: without
-one, the objects of a topic that is not known may be those of a topic whose metadata was lost, and are never deleted.
+Reads are synchronous, from memory, which follows the metadata store. Changes take a batch (what one request asks for),
+are checked one by one and written to the store in one transaction. When that comes back as a change, as it would from
+another broker, it is applied to memory and told to the listeners; then the call returns. Batches run one at a time, so
+that of two that create the same name the second finds it taken.
 """
 
 from __future__ import annotations
@@ -19,31 +16,56 @@ import attrs
 import trio
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.converter import decode, encode
-from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
+from kafscale.cluster.converter import encode
+from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.node import random_uuid
+from kafscale.cluster.topics.creation_pace import CreationPace
 from kafscale.cluster.topics.index import Topic, TopicDraft, TopicIndex
-from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME, check_topic_name
+from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME, check_topic_name, is_valid_topic_name
+from kafscale.cluster.topics.records import (
+    DELETED_TOPICS,
+    LOG_START_OFFSETS,
+    TOPICS,
+    DeletedTopic,
+    draft_transaction,
+    forget_transaction,
+    log_start_offset_key,
+    parse_log_start_offset_key,
+)
+from kafscale.cluster.topics.state import TopicEvent, TopicState
+from kafscale.concurrency.turns import in_turns
 from kafscale.config import ReplicationFactorPolicy, Settings
-from kafscale.errors import KafkaError, StartupError
+from kafscale.errors import KafkaError, StorageFull
 from kafscale.wire.error_codes import (
     INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR,
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
+    LEADER_NOT_AVAILABLE,
     POLICY_VIOLATION,
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 
-__all__ = ["DEFAULT", "MorePartitions", "NewConfigs", "NewTopic", "Outcome", "Topic", "TopicPolicy", "TopicRegistry"]
+__all__ = [
+    "DEFAULT",
+    "MorePartitions",
+    "NewConfigs",
+    "NewTopic",
+    "Outcome",
+    "Topic",
+    "TopicListener",
+    "TopicPolicy",
+    "TopicRegistry",
+]
 
 DELETED_REMEMBERED_MS = 24 * 60 * 60 * 1000  # at least; longer than any upload that was under way can last
-_DELETED = "deleted-topics/"
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
 # Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
 REPLICATION_FACTOR_MAX = 100
+REQUEST_PARTITIONS_MAX_COUNT = 10_000  # made by one request, which takes a second of the event loop; Kafka: the same
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +104,7 @@ class TopicPolicy:
     accepts_any_replication_factor: bool = True
     topic_max_count: int = 10_000
     partition_max_count: int = 100_000
+    created_in_passing_per_minute: int = 600
     defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
 
     @classmethod
@@ -91,88 +114,83 @@ class TopicPolicy:
             accepts_any_replication_factor=settings.allow_replication_factor is ReplicationFactorPolicy.ACCEPT,
             topic_max_count=settings.limits.max_topics_count,
             partition_max_count=settings.limits.max_partitions_count,
+            created_in_passing_per_minute=settings.auto_create_topics_per_minute_count,
             defaults=BrokerDefaults.of(settings),
         )
 
 
-@attrs.frozen(kw_only=True)
-class DeletedTopic:
-    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch.
-
-    Its objects stay for its `file.delete.delay.ms`.
-    """
-
-    name: str
-    deleted_ms: int
-    file_delete_delay_ms: int = 0
-
-    @property
-    def objects_until_ms(self) -> int:
-        """When its objects may go."""
-        return self.deleted_ms + self.file_delete_delay_ms
-
-
 Outcome = Topic | KafkaError  # the topic as it now is (of a deletion: as it was), or why nothing was done
-Change = TypeVar("Change")
-
-
-@attrs.frozen(kw_only=True)
-class _Stored:
-    """A topic as the metadata store has it."""
-
-    topic_id: bytes
-    partition_count: int
-    replication_factor: int = 1
-    overrides: dict[str, str] = attrs.field(factory=dict)
+Wanted = TypeVar("Wanted", NewTopic, MorePartitions, NewConfigs, str)
 
 
 def _ignore(_topic: Topic) -> None:
     pass
 
 
-@attrs.define(eq=False, kw_only=True)
-class TopicRegistry:
-    """All topics. `load` it before use.
+@attrs.frozen(kw_only=True)
+class TopicListener:
+    """Called synchronously, once per topic, after the change is durable and visible, whoever has made it.
 
-    The callbacks are called synchronously, once per topic, after the change is durable and visible: `on_created`,
-    `on_changed` (more partitions or other configs; gets the new topic) and `on_deleted` (gets the topic as it was).
-    They must not raise.
+    `on_changed` (more partitions or other configs) gets the new topic, `on_deleted` the topic as it was. They must not
+    raise.
     """
 
-    store: MetadataStore
-    policy: TopicPolicy = attrs.field(factory=TopicPolicy)
     on_created: Callable[[Topic], None] = _ignore
     on_changed: Callable[[Topic], None] = _ignore
     on_deleted: Callable[[Topic], None] = _ignore
-    _index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
-    _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+
+    def tell(self, event: TopicEvent) -> None:
+        """Call the one that it concerns."""
+        if event.after is not None:
+            tell = self.on_created if event.before is None else self.on_changed
+            tell(event.after)
+        elif event.before is not None:
+            self.on_deleted(event.before)
+
+
+@attrs.define(eq=False, kw_only=True)
+class TopicRegistry:
+    """All topics. `load` it before use."""
+
+    store: MetadataStore
+    policy: TopicPolicy = attrs.field(factory=TopicPolicy)
+    _state: TopicState = attrs.field(init=False)
+    _follower: Follower = attrs.field(init=False)
+    _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
     _wanted_log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)  # durable or not
-    _deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _pace: CreationPace = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._pace = CreationPace(self.policy.created_in_passing_per_minute)
+        self._state = TopicState(self.policy.defaults)
+        self._follower = Follower(self.store, (TOPICS, LOG_START_OFFSETS, DELETED_TOPICS), self._apply)
+
+    @property
+    def _index(self) -> TopicIndex:
+        return self._state.index
 
     async def load(self) -> None:
-        """Read everything from the metadata store. Calls no callback: the caller opens what `all` gives.
+        """Read everything from the metadata store. To be called before somebody follows: the caller opens `all`.
 
         Raises StartupError if a topic has a config that is not accepted: to ignore it could delete data.
         """
-        for entry in await self.store.list("topics/"):
-            self._index.put(_loaded(entry, self.policy.defaults))
-        await self._load_log_start_offsets()
-        for entry in await self.store.list(_DELETED):
-            self._deleted[bytes.fromhex(entry.key.removeprefix(_DELETED))] = decode(DeletedTopic, entry.value)
-
-    async def _load_log_start_offsets(self) -> None:
-        orphans = []
-        for entry in await self.store.list("log-start-offsets/"):
-            _, hex_id, partition = entry.key.split("/")
-            topic_id = bytes.fromhex(hex_id)
-            if topic_id not in self._index.by_id:
-                orphans.append(entry.key)
-                continue
-            offsets = self._log_start_offsets.setdefault(topic_id, {})
-            offsets[int(partition)] = decode(int, entry.value)
+        loaded = await self._follower.load()
+        offsets = [key for key in loaded.puts if key.startswith(LOG_START_OFFSETS)]
+        orphans = [key for key in offsets if parse_log_start_offset_key(key)[0] not in self._index.by_id]
         if orphans:
-            await self.store.commit(Transaction(deletes=orphans))
+            await self._follower.commit(Transaction(deletes=orphans, essential=True))
+
+    def follow(self, listener: TopicListener) -> None:
+        """Tell the listener of every change from now on, in order."""
+        self._listeners.append(listener)
+
+    def _apply(self, change: Change) -> None:
+        for event in self._state.apply(change):
+            if event.after is None and event.before is not None:
+                self._wanted_log_start_offsets.pop(event.before.topic_id, None)
+            for listener in self._listeners:
+                listener.tell(event)
 
     def get(self, name: str) -> Topic | None:
         return self._index.by_name.get(name)
@@ -181,7 +199,7 @@ class TopicRegistry:
         return self._index.by_id.get(topic_id)
 
     def all(self) -> Sequence[Topic]:
-        """In order of name."""
+        """Return all topics in order of name."""
         return [self._index.by_name[name] for name in sorted(self._index.by_name)]
 
     @property
@@ -191,30 +209,52 @@ class TopicRegistry:
 
     async def create(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[Outcome]:
         """Create each. An outcome for each, in order, with Kafka's errors and messages."""
-        return await self._change(topics, self._plan_creation, self.on_created, validate_only=validate_only)
+        return await self._change(topics, self._plan_creation, validate_only=validate_only)
+
+    async def create_in_passing(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Create topics that somebody has asked about, as many as their pace allows. The errors of the others.
+
+        LEADER_NOT_AVAILABLE has clients ask again, for what is left then.
+        """
+        errors: dict[str, int] = {}
+        valid = []
+        async for name in in_turns(names):
+            if is_valid_topic_name(name):
+                valid.append(name)
+            else:
+                errors[name] = INVALID_TOPIC_EXCEPTION
+        if not valid:
+            return errors
+        count = self._pace.take(len(valid), trio.current_time())
+        errors.update(dict.fromkeys(valid[count:], LEADER_NOT_AVAILABLE))
+        outcomes = await self.create(NewTopic(name=name) for name in valid[:count])
+        for name, outcome in zip(valid[:count], outcomes, strict=True):
+            if isinstance(outcome, KafkaError):
+                errors[name] = outcome.code
+        return errors
 
     async def create_partitions(
         self, changes: Iterable[MorePartitions], *, validate_only: bool = False
     ) -> list[Outcome]:
         """Add partitions to each topic, up to the number given."""
-        return await self._change(changes, self._plan_partitions, self.on_changed, validate_only=validate_only)
+        return await self._change(changes, self._plan_partitions, validate_only=validate_only)
 
     async def alter(self, changes: Iterable[NewConfigs], *, validate_only: bool = False) -> list[Outcome]:
         """Set other configs on each topic."""
-        return await self._change(changes, self._plan_configs, self.on_changed, validate_only=validate_only)
+        return await self._change(changes, self._plan_configs, validate_only=validate_only)
 
     async def delete(self, names: Iterable[str]) -> list[Outcome]:
         """Delete each."""
-        return await self._change(names, self._plan_deletion, self.on_deleted)
+        return await self._change(names, self._plan_deletion)
 
     def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
         """Partition to the first offset that was not removed, for the partitions where something was."""
-        return self._log_start_offsets.get(topic_id, {})
+        return self._state.log_start_offsets.get(topic_id, {})
 
     async def set_log_start_offset(self, topic_id: bytes, partition: int, offset: int) -> None:
         """Remember, durably, that what is below `offset` was removed. It never goes back.
 
-        Raises KafkaError UNKNOWN_TOPIC_ID. If the topic is deleted meanwhile, a key stays that `load` removes.
+        Raises KafkaError UNKNOWN_TOPIC_ID, StorageFull. If the topic is deleted meanwhile, `load` removes the key.
         """
         if topic_id not in self._index.by_id:
             raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -223,55 +263,50 @@ class TopicRegistry:
         # Retention and DeleteRecords may come at once: the later commit must not undo the earlier one.
         wanted = self._wanted_log_start_offsets.setdefault(topic_id, {})
         offset = wanted[partition] = max(offset, wanted.get(partition, 0))
-        await self.store.commit(Transaction(puts={f"{_offsets_prefix(topic_id)}{partition}": encode(offset)}))
-        if topic_id in self._index.by_id:
-            offsets = self._log_start_offsets.setdefault(topic_id, {})
-            offsets[partition] = max(offset, offsets.get(partition, 0))
+        key = log_start_offset_key(topic_id, partition)
+        try:
+            await self._follower.commit(Transaction(puts={key: encode(offset)}, essential=True))
+        except StorageFull:
+            if wanted.get(partition) == offset:  # nobody has asked for more meanwhile: it was never wanted
+                del wanted[partition]
+            raise
 
     @property
     def deleted(self) -> Mapping[bytes, DeletedTopic]:
         """Topics that are deleted and may still have objects in the bucket, by their ids."""
-        return self._deleted
+        return self._state.deleted
 
     async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
         """These deleted topics have no objects now; forget those for which no upload can be under way any more."""
         before_ms = time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS
         async with self._changing:
-            gone = [each for each in topic_ids if each in self._deleted and self._deleted[each].deleted_ms < before_ms]
+            deleted = self._state.deleted
+            gone = [each for each in topic_ids if each in deleted and deleted[each].deleted_ms < before_ms]
             if gone:
-                await self.store.commit(Transaction(deletes=[_deleted_key(topic_id) for topic_id in gone]))
-                for topic_id in gone:
-                    del self._deleted[topic_id]
+                await self._follower.commit(forget_transaction(gone))
 
     async def _change(
         self,
-        changes: Iterable[Change],
-        plan: Callable[[TopicDraft, Change], Topic],
-        announce: Callable[[Topic], None],
+        changes: Iterable[Wanted],
+        plan: Callable[[TopicDraft, Wanted], Topic],
         *,
         validate_only: bool = False,
     ) -> list[Outcome]:
         async with self._changing:
+            await self._follower.settle()
             draft = TopicDraft(self._index)
-            outcomes = [_attempt(plan, draft, change) for change in changes]
+            outcomes = [_attempt(plan, draft, change) async for change in in_turns(changes)]
             if validate_only or not draft.changes:
                 return outcomes
-            buried = _buried(draft)
-            revived = [topic.topic_id for topic in draft.changes.values() if topic and topic.topic_id in self._deleted]
-            await self.store.commit(_transaction(draft, buried, revived))
-            draft.apply()
-            self._deleted.update(buried)
-            for topic_id in revived:
-                del self._deleted[topic_id]
-            for topic_id, offsets in draft.log_start_offsets.items():
-                self._log_start_offsets[topic_id] = dict(offsets)
-            for outcome in outcomes:
-                if isinstance(outcome, Topic):
-                    if outcome.topic_id not in self._index.by_id:
-                        self._log_start_offsets.pop(outcome.topic_id, None)
-                        self._wanted_log_start_offsets.pop(outcome.topic_id, None)
-                    announce(outcome)
-            return outcomes
+            try:
+                await self._follower.commit(draft_transaction(draft, self._state.deleted))
+            except StorageFull as exc:
+                return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes]
+            return [self._as_it_is(outcome) if isinstance(outcome, Topic) else outcome for outcome in outcomes]
+
+    def _as_it_is(self, topic: Topic) -> Topic:
+        """Return the topic as memory has it, but for one that was deleted."""
+        return self._index.by_id.get(topic.topic_id, topic)
 
     def _plan_creation(self, draft: TopicDraft, new: NewTopic) -> Topic:
         check_topic_name(new.name)
@@ -287,6 +322,7 @@ class TopicRegistry:
         if draft.topic_count >= self.policy.topic_max_count:
             raise KafkaError(POLICY_VIOLATION, f"There are {draft.topic_count} topics already, as many as are allowed.")
         self._check_room(draft, partition_count)
+        _check_request(draft, partition_count)
         topic = Topic(
             name=new.name,
             topic_id=new.topic_id or random_uuid(),
@@ -311,6 +347,7 @@ class TopicRegistry:
                 f"{change.partition_count} would not be an increase.",
             )
         self._check_room(draft, change.partition_count - topic.partition_count)
+        _check_request(draft, change.partition_count - topic.partition_count)
         topic = attrs.evolve(topic, partition_count=change.partition_count)
         draft.put(topic)
         return topic
@@ -360,7 +397,12 @@ class TopicRegistry:
             )
 
 
-def _attempt(plan: Callable[[TopicDraft, Change], Topic], draft: TopicDraft, change: Change) -> Outcome:
+def _check_request(draft: TopicDraft, more: int) -> None:
+    if draft.partition_count - draft.index.partition_count + more > REQUEST_PARTITIONS_MAX_COUNT:
+        raise KafkaError(POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def _attempt(plan: Callable[[TopicDraft, Wanted], Topic], draft: TopicDraft, change: Wanted) -> Outcome:
     try:
         return plan(draft, change)
     except KafkaError as exc:
@@ -372,67 +414,3 @@ def _existing(draft: TopicDraft, name: str) -> Topic:
     if topic is None:
         raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     return topic
-
-
-def _loaded(entry: Entry, defaults: BrokerDefaults) -> Topic:
-    name, stored = entry.key.removeprefix("topics/"), decode(_Stored, entry.value)
-    try:
-        config = log_config(stored.overrides, defaults)
-    except KafkaError as exc:
-        raise StartupError(
-            f"topic {name} has a config that this version of KafScale refuses: {exc}; "
-            "start the version that accepted it and change the config"
-        ) from exc
-    return Topic(
-        name=name,
-        topic_id=stored.topic_id,
-        partition_count=stored.partition_count,
-        replication_factor=stored.replication_factor,
-        overrides=stored.overrides,
-        config=config,
-    )
-
-
-def _buried(draft: TopicDraft) -> Mapping[bytes, DeletedTopic]:
-    """What a draft deletes."""
-    now_ms = time.time_ns() // 1_000_000
-    gone = [draft.index.by_name[name] for name, topic in draft.changes.items() if topic is None]
-    return {
-        topic.topic_id: DeletedTopic(
-            name=topic.name, deleted_ms=now_ms, file_delete_delay_ms=topic.config.file_delete_delay_ms
-        )
-        for topic in gone
-    }
-
-
-def _transaction(draft: TopicDraft, buried: Mapping[bytes, DeletedTopic], revived: Iterable[bytes]) -> Transaction:
-    """`revived` are ids of deleted topics that exist again: of adopted ones, whose ids are those of before."""
-    puts = {_deleted_key(topic_id): encode(deleted) for topic_id, deleted in buried.items()}
-    deletes = [_deleted_key(topic_id) for topic_id in revived]
-    prefixes: list[str] = []
-    for name, topic in draft.changes.items():
-        if topic is not None:
-            puts[f"topics/{name}"] = encode(_stored(topic))
-        elif (old := draft.index.by_name.get(name)) is not None:
-            deletes.append(f"topics/{name}")
-            prefixes.append(_offsets_prefix(old.topic_id))
-    for topic_id, offsets in draft.log_start_offsets.items():
-        puts |= {f"{_offsets_prefix(topic_id)}{partition}": encode(offset) for partition, offset in offsets.items()}
-    return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes)
-
-
-def _stored(topic: Topic) -> _Stored:
-    return _Stored(
-        topic_id=topic.topic_id,
-        partition_count=topic.partition_count,
-        replication_factor=topic.replication_factor,
-        overrides=dict(topic.overrides),
-    )
-
-
-def _deleted_key(topic_id: bytes) -> str:
-    return f"{_DELETED}{topic_id.hex()}"
-
-
-def _offsets_prefix(topic_id: bytes) -> str:
-    return f"log-start-offsets/{topic_id.hex()}/"

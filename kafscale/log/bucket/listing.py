@@ -15,29 +15,13 @@ from contextlib import aclosing
 import attrs
 
 from kafscale.concurrency.nurseries import for_each
-from kafscale.formats.manifest import fingerprint
+from kafscale.formats.manifest import ListedSegment, PartitionId, fingerprint
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectStore
 from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
 
 RANGES_MAX_COUNT = 16  # of the 64 operations at once; then reading the replies takes longer than waiting for them
 
 logger = logging.getLogger(__name__)
-
-PartitionId = tuple[bytes, int]  # topic id, partition
-
-
-@attrs.frozen
-class ListedSegment:
-    """A `.kfs` in the bucket, its size, and that of its `.index`: None if there is none. `fingerprint` is Segment's."""
-
-    key: SegmentKey
-    object_size_bytes: int
-    index_size_bytes: int | None
-    fingerprint: int
-
-    @property
-    def has_index(self) -> bool:
-        return self.index_size_bytes is not None
 
 
 @attrs.define(eq=False)
@@ -70,6 +54,21 @@ async def list_segments(
     return lister.found.segments
 
 
+async def list_again(store: ObjectStore, listed: Iterable[ListedSegment]) -> Sequence[ListedSegment]:
+    """List what the directories that these segments are in hold by now. Raises StoreError."""
+    return await list_directories(store, sorted({f"{each.key.key.rpartition('/')[0]}/" for each in listed}))
+
+
+async def list_directories(store: ObjectStore, prefixes: Iterable[str]) -> Sequence[ListedSegment]:
+    """The segments of a partition, given what the keys of its objects begin with. Raises StoreError."""
+    found: list[ListedSegment] = []
+    for prefix in prefixes:
+        lister = _Lister(store, prefix, on_progress=lambda count: None)
+        await lister.take(_Range("", None))
+        found += [each for segments in lister.found.segments.values() for each in segments]
+    return found
+
+
 @attrs.frozen
 class _Range:
     """The keys behind `after`, up to `until`; None for no end."""
@@ -93,7 +92,10 @@ class _Lister:
     found: Listing = attrs.field(factory=Listing, init=False)
 
     async def take(self, range: _Range, *, stops_early: bool = False) -> str | None:
-        """If it `stops_early`, then after one full page; returns after which key the rest begins."""
+        """Take what a range lists.
+
+        If it `stops_early`, it ends after one full page, and returns after which key the rest begins.
+        """
         index_sizes: dict[str, int] = {}
         rest_after: str | None = None
         async with aclosing(self.store.list(self.prefix, start_after=range.after)) as pages:

@@ -4,11 +4,14 @@ Of a partition that is open, a segment that its manifest does not refer to is an
 of which stays true once it is:
 
     it lies below the log start         dropped by retention or DeleteRecords, and a crash came before its deletion
-    newer generations cover it          merged, and a crash came before its deletion
+    newer segments cover it             merged, and a crash came before its deletion, or written once more by another
+                                        broker, from the same write-ahead log
     it is an `.index` without `.kfs`    a deletion was cut short
 
 and never at or above the flushed offset, where an upload may be under way. A newer generation that the manifest does
-not refer to, but that nothing covers, stays: the next restart will prefer it.
+not refer to, but that nothing covers, stays: the next restart will prefer it. So does what is late: what a broker wrote
+after another one had taken over (`kafscale.formats.resolution`), while it is not below the log start. It may have been
+acknowledged, and exists nowhere else, so it is told and counted instead.
 
 Of a partition that is not open, objects are orphans only if the metadata remembers the topic's deletion. Objects of any
 other topic are nobody's to delete: their metadata may be lost, or on the way.
@@ -27,12 +30,14 @@ from contextlib import aclosing
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, NotFound, StoreError
+from kafscale.errors import DamagedObject, NotFound, StorageFull, StoreError
 from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import Footer
 from kafscale.log.partition.partition import Partition
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectInfo, ObjectStore
+from kafscale.store.guarded import guarded
 from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
 
 logger = logging.getLogger(__name__)
@@ -63,12 +68,17 @@ class OrphanCollector:
     on_gone: Callable[[Collection[bytes]], Awaitable[None]]
     interval_seconds: float
     grace_seconds: float
-    deleted_count: Counter = attrs.field(factory=Counter)
+    deleted_count: Counter = attrs.field(factory=Counter, init=False)
     now_ms: Callable[[], int] = _now_ms
     _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
 
+    def register(self, metrics: Metrics) -> None:
+        """Show what was deleted to whoever scrapes."""
+        help = "Segments that nothing referred to and that were deleted."
+        metrics.adopt_counter("kafscale_orphans_deleted_total", help, self.deleted_count)
+
     async def run(self) -> None:
-        """Collect at every interval, until cancelled. Raises what `on_gone` does."""
+        """Collect at every interval, until cancelled. Raises Fenced, and what `on_gone` does."""
         while True:
             await trio.sleep(self.interval_seconds)
             await self.collect()
@@ -93,7 +103,10 @@ class OrphanCollector:
         self._first_seen = {key: since for key, since in self._first_seen.items() if key in seen}
         if self.deleted_count.value > deleted_before:
             logger.info("deleted the objects of %d orphaned segments", self.deleted_count.value - deleted_before)
-        await self.on_gone(deleted_topics - with_objects)
+        try:
+            await self.on_gone(deleted_topics - with_objects)
+        except StorageFull as exc:
+            logger.error("deleted topics without objects are forgotten later: %s", exc)
 
     # ---- which --------------------------------------------------------------------------------------------------
 
@@ -131,7 +144,7 @@ class OrphanCollector:
         return max(self.grace_seconds, delay_ms / 1000)
 
     async def _is_orphan(self, key: SegmentKey) -> bool:
-        """Raises StoreError."""
+        """Tell whether nothing refers to an object any more. Raises StoreError."""
         if self.find_partition(key.topic_id, key.partition) is None:
             return self._is_unreferenced(key) and self.now_ms() >= self.kept_until_ms(key.topic_id)
         try:
@@ -147,9 +160,13 @@ class OrphanCollector:
         partition = self.find_partition(key.topic_id, key.partition)
         if partition is None or footer is None:
             return True
-        return footer.last_offset < partition.log_start_offset or partition.manifest.covers(
-            key.base_offset, footer.last_offset, generation=key.generation
-        )
+        if footer.last_offset < partition.log_start_offset:
+            partition.late.discard(key)
+            return True
+        if epoch_at(footer.epochs, footer.last_offset) != epoch_at(partition.epochs, footer.last_offset):
+            partition.set_aside([key])
+            return False
+        return partition.manifest.covers(key, footer.last_offset)
 
     # ---- deletion -----------------------------------------------------------------------------------------------
 
@@ -157,6 +174,7 @@ class OrphanCollector:
         """The `.kfs` before the `.index`, as ever. Raises StoreError."""
         orphans = [key for key in list(due) if await self._is_orphan(key)]
         if orphans:
-            await self.store.delete([key.key for key in orphans])
-            await self.store.delete([key.of_kind("index").key for key in orphans])
+            keys = [key.key for key in orphans], [key.of_kind("index").key for key in orphans]
+            store = guarded(self.store)
+            await store.delete_in_turn(keys, store.decided())
             self.deleted_count.value += len(orphans)

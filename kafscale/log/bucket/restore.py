@@ -1,8 +1,9 @@
 """What the bucket holds at start: the segments of every partition, and what follows from the last footer of each.
 
 The listing says what there is. The checkpoint of the manifests vouches for what it knows; of the rest are read: the
-last footer of each partition, those of merged segments, those whose `.index` is missing, and those that the checkpoint
-should know and does not.
+footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of merged
+segments, those whose `.index` is missing, those that the checkpoint should know and does not, and those of late
+objects; and of partitions with very many producers, those that hold the state of some of them.
 
 A pair of which one half is missing is no obstacle: a `.kfs` is complete without its `.index`, which is written again
 from the footer, also where it is that of another attempt; an `.index` without its `.kfs` is not looked at. Damaged
@@ -13,32 +14,35 @@ exist.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 import attrs
 import trio
 
 from kafscale.concurrency.nurseries import for_each
-from kafscale.errors import DamagedObject, NewerVersion, StartupError
+from kafscale.errors import DamagedObject, NewerVersion, NotFound, StartupError
 from kafscale.formats.footer_reading import index_goes_with, read_footer
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, resolve
-from kafscale.formats.segment import Footer
-from kafscale.log.bucket.listing import ListedSegment, PartitionId
-from kafscale.log.flush.upload import segment_of
-from kafscale.log.log_end import LogEnd
-from kafscale.log.manifest_checkpoint import KnownPartition, ManifestCheckpoint, MissingSegment
+from kafscale.formats.log_end import LogEnd
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, ListedSegment, PartitionId, Segment, segment_of
+from kafscale.formats.manifest_checkpoint import KnownPartition, ManifestCheckpoint, MissingSegment
+from kafscale.formats.resolution import Histories, Resolution, assumed_ends, resolve
+from kafscale.formats.segment import EpochStart, Footer
+from kafscale.log.bucket.listing import list_again
 from kafscale.log.repair.quarantine import Examiner, Quarantined
+from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import SegmentKey, topic_id_text
+from kafscale.store.paths import OFFSET_MAX, SegmentKey, topic_id_text
 
+LISTINGS_MAX_COUNT = 10  # of one partition, whose segments are being deleted meanwhile
 FOOTER_READS_MAX_COUNT = 256  # tasks; how many really run at once is the store's limiter's affair
+EARLIER_READS_MAX_COUNT = 16  # of one partition with very many producers, at once
 PARTITIONS_PER_STEP_COUNT = 100  # restored without a look at the store; then others may run
 
 logger = logging.getLogger(__name__)
 
 _last_offset = attrgetter("last_offset")
+_name = attrgetter("key")
 
 
 @attrs.frozen(kw_only=True)
@@ -46,13 +50,16 @@ class RestoredPartition:
     """The segments to read, and the state after the last one; None if there is no segment.
 
     Below `lost_before`, offsets that no segment has may have been acknowledged. `quarantined` are not read; each has
-    the last offset that it can have held.
+    the last offset that it can have held. `missing` are those that have gone. `late` are not read either: a broker of
+    an earlier epoch wrote them after another one had taken over.
     """
 
     segments: Sequence[Segment]
     end: LogEnd | None
     lost_before: int = 0
     quarantined: Mapping[SegmentKey, int] = attrs.field(factory=dict)
+    missing: Sequence[MissingSegment] = ()
+    late: Collection[SegmentKey] = ()
 
 
 @attrs.define
@@ -66,6 +73,22 @@ class RestoreStatistics:
     footer_read_count: int = 0
     missing_segment_count: int = 0
     seconds: float = 0.0  # all of it, but for the write-ahead log
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes, also while the start goes on: metrics are served from the first moment."""
+        gauge = metrics.gauge
+        help = "Objects that the start has found in the bucket."
+        gauge("kafscale_start_listed_objects", help, lambda: self.listed_object_count)
+        help = "Partitions of which the start has found segments."
+        gauge("kafscale_start_partitions", help, lambda: self.partition_count)
+        gauge("kafscale_start_restored_partitions", "Of these, restored so far.", lambda: self.restored_partition_count)
+        help = "Segments that the checkpoint of the manifests vouched for."
+        gauge("kafscale_start_recognised_segments", help, lambda: self.vouched_segment_count)
+        gauge("kafscale_start_footer_reads", "Footers that the start has read.", lambda: self.footer_read_count)
+        help = "How long it took to find out what the bucket holds."
+        gauge("kafscale_start_restore_seconds", help, lambda: self.seconds)
+        help = "Segments of the checkpoint that the start did not find."
+        gauge("kafscale_missing_segments", help, lambda: self.missing_segment_count)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -98,15 +121,33 @@ class Restorer:
         await for_each(listed, work, tasks_count=min(FOOTER_READS_MAX_COUNT, len(listed)))
         return restored
 
-    async def restore_partition(self, partition_id: PartitionId, listed: Sequence[ListedSegment]) -> RestoredPartition:
-        """One of them; `listed` may be empty. Raises as `restore` does."""
-        ordered = sorted(listed, key=lambda each: (each.key.base_offset, each.key.generation))
+    async def restore_partition(
+        self, partition_id: PartitionId, listed: Sequence[ListedSegment], *, begun: Sequence[EpochStart] = ()
+    ) -> RestoredPartition:
+        """One of them; `listed` may be empty, and `begun` is as for `resolve`. Raises as `restore` does.
+
+        A segment that has gone since it was listed was below the log start, or is covered by a newer one: whoever led
+        before may go on for a moment with what it had decided to delete. So the partition is listed again.
+        """
+        for _ in range(LISTINGS_MAX_COUNT - 1):
+            try:
+                return await self._restore_listed(partition_id, listed, begun)
+            except NotFound as exc:
+                logger.info("%s has been deleted since it was listed: listing its partition again", exc)
+                listed = await list_again(self.store, listed)
+        return await self._restore_listed(partition_id, listed, begun)
+
+    async def _restore_listed(
+        self, partition_id: PartitionId, listed: Sequence[ListedSegment], begun: Sequence[EpochStart]
+    ) -> RestoredPartition:
+        ordered = sorted(listed, key=lambda each: (each.key.base_offset, each.key.epoch, each.key.generation))
         work = _PartitionRestore(
             restorer=self,
             partition_id=partition_id,
             listed={each.key: each for each in ordered},
             known=self.checkpoint.get(partition_id),
             log_start_offset=self.log_start_offset(partition_id),
+            begun=begun,
         )
         return await work.run()
 
@@ -120,25 +161,26 @@ class _PartitionRestore:
     listed: Mapping[SegmentKey, ListedSegment]
     known: KnownPartition | None
     log_start_offset: int
+    begun: Sequence[EpochStart] = ()
     segments: dict[SegmentKey, Segment] = attrs.field(factory=dict, init=False)
     footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
+    vouched: Collection[SegmentKey] = attrs.field(factory=set, init=False)  # by the checkpoint
     known_ends: Mapping[SegmentKey, int] = attrs.field(factory=dict, init=False)  # offsets behind those that changed
     damaged: set[SegmentKey] = attrs.field(factory=set, init=False)
     quarantined: list[Quarantined] = attrs.field(factory=list, init=False)
-    ends: Mapping[int, int] = attrs.field(init=False)  # by base offset, the last offset before the next base offset
-    last_base_offset: int = attrs.field(init=False)
+    ends: Mapping[SegmentKey, int] = attrs.field(init=False)  # assumed, of what a flush has written
 
     def __attrs_post_init__(self) -> None:
-        base_offsets = sorted({key.base_offset for key in self.listed})
-        self.ends = {base_offset: following - 1 for base_offset, following in pairwise(base_offsets)}
-        self.last_base_offset = base_offsets[-1] if base_offsets else -1
+        self.ends = assumed_ends(self.listed)
 
     async def run(self) -> RestoredPartition:
         missing = self._recognise()
         for key in self._keys_to_open():
             await self._open(key)
         self._assume_ends()
-        segments, end = await self._find_end()
+        resolution, end = await self._find_end()
+        segments = resolution.segments
+        self.quarantined = [each for each in self.quarantined if not self._is_superseded(each.key)]
         for each in self.quarantined:
             each.report(self._what_is_read_instead(each, segments))
         missing = [each for each in missing if self._is_lost(each)]
@@ -151,6 +193,8 @@ class _PartitionRestore:
                 default=0,
             ),
             quarantined={each.key: self._end_offset(each) - 1 for each in self.quarantined},
+            missing=missing,
+            late=sorted({*resolution.late} & self.footers.keys(), key=_name),  # the others are damaged, too
         )
 
     # ---- what the checkpoint tells ------------------------------------------------------------------------------
@@ -160,12 +204,13 @@ class _PartitionRestore:
             return ()
         recognised = self.known.recognise(self.listed.values())
         self.segments = {segment.key: segment for segment in recognised.segments}
+        self.vouched = set(self.segments)
         self.known_ends = {key: last_offset + 1 for key, last_offset in recognised.changed.items()}
         self.restorer.statistics.vouched_segment_count += len(recognised.segments)
         return recognised.missing
 
     def _is_lost(self, missing: MissingSegment) -> bool:
-        """Or else deleted since, or merged."""
+        """Tell whether a segment is lost, rather than deleted or merged since."""
         return missing.last_offset >= self.log_start_offset and not any(map(missing.may_be_in, self._merged()))
 
     def _report_missing(self, missing: Sequence[MissingSegment]) -> None:
@@ -185,22 +230,21 @@ class _PartitionRestore:
     def _keys_to_open(self) -> Iterable[SegmentKey]:
         """Newer generations first: they tell what need not be looked at."""
         known_until = -1 if self.known is None else self.known.last_base_offset()
-        by_generation = sorted(self.listed, key=lambda key: (-key.generation, key.base_offset))
+        by_generation = sorted(self.listed, key=lambda key: (-key.epoch, -key.generation, key.base_offset))
         for key in by_generation:
             if key in self.segments:
                 continue
-            is_last = key.base_offset == self.last_base_offset
-            if not key.generation and not is_last and self.ends[key.base_offset] < self.log_start_offset:
+            if not key.generation and self.ends.get(key, OFFSET_MAX) < self.log_start_offset:
                 continue  # nobody reads it, and retention deletes it
             should_be_known = key.base_offset <= known_until and not self._is_superseded(key)
-            if key.generation or is_last or should_be_known or not self.listed[key].has_index:
+            if key.generation or should_be_known or not self.listed[key].has_index:
                 yield key
 
     def _is_superseded(self, key: SegmentKey) -> bool:
-        """Whether a newer generation that is good has its first offset."""
+        """Tell whether a newer segment that is good has its first offset."""
         return any(
-            segment.generation > key.generation and segment.base_offset <= key.base_offset <= segment.last_offset
-            for segment in self._merged()
+            segment.rank > (key.epoch, key.generation) and segment.base_offset <= key.base_offset <= segment.last_offset
+            for segment in self.segments.values()
         )
 
     def _merged(self) -> Iterable[Segment]:
@@ -212,12 +256,14 @@ class _PartitionRestore:
             self.damaged.add(key)
             self.segments.pop(key, None)
             return
-        listed = self.listed[key]
-        self.footers[key] = footer
-        self.segments[key] = segment_of(key, footer, fingerprint=listed.fingerprint)
+        self._learn(key, footer)
         # A flush that was killed can have left the .index of an earlier attempt, of other batches than the .kfs has.
-        if not listed.has_index or not await index_goes_with(self.restorer.store, key, footer):
+        if not self.listed[key].has_index or not await index_goes_with(self.restorer.store, key, footer):
             await self.restorer.examiner.rebuild_index(key, footer)
+
+    def _learn(self, key: SegmentKey, footer: Footer) -> None:
+        self.footers[key] = footer
+        self.segments[key] = segment_of(key, footer, fingerprint=self.listed[key].fingerprint)
 
     async def _read(self, key: SegmentKey) -> Footer | None:
         """None if it is damaged, and quarantined unless nobody needs it."""
@@ -228,7 +274,7 @@ class _PartitionRestore:
             raise StartupError(f"{exc}; start that version, or a newer one") from exc
         except DamagedObject as exc:
             if self._is_superseded(key):
-                logger.info("%s: a newer generation is read instead", exc)
+                logger.info("%s: a newer segment is read instead", exc)
                 return None
             found = await self.restorer.examiner.examine(key, exc, self._key_before(key))
         if isinstance(found, Footer):
@@ -238,42 +284,95 @@ class _PartitionRestore:
 
     def _key_before(self, key: SegmentKey) -> SegmentKey | None:
         before = [each for each in self.listed if each.base_offset < key.base_offset and each not in self.damaged]
-        return max(before, key=lambda each: (each.base_offset, each.generation), default=None)
+        return max(before, key=lambda each: (each.base_offset, each.epoch, each.generation), default=None)
 
     def _assume_ends(self) -> None:
-        """What a flush wrote ends before the next base offset of any generation, so its footer need not be read now."""
+        """Assume that what a flush wrote ends where the next one begins, so that its footer need not be read now."""
         for key, listed in self.listed.items():
             if key not in self.segments and key not in self.damaged:
                 self.segments[key] = Segment(
                     key=key,
-                    last_offset=self.ends[key.base_offset],
+                    last_offset=self.ends.get(key, OFFSET_MAX),
                     size_bytes=listed.object_size_bytes,
                     max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN,
                     fingerprint=listed.fingerprint,
                 )
 
-    async def _find_end(self) -> tuple[Sequence[Segment], LogEnd | None]:
-        """What is to be read, and the state after the last segment."""
-        while segments := resolve(self.segments.values()):
-            last = max(segments, key=_last_offset)
+    async def _find_end(self) -> tuple[Resolution, LogEnd | None]:
+        """Return what is to be read, and the state after the last segment."""
+        while True:
+            resolution = await self._resolve()
+            last = max(resolution.segments, key=_last_offset, default=None)
+            if last is None:
+                return resolution, None
             if last.key in self.footers:
-                return segments, LogEnd.of(self.footers[last.key])
-            end = self.known.end() if self.known is not None else None
+                footer = self.footers[last.key]
+                needed = self._with_producers(resolution.segments, footer)
+                if await self._open_all(each.key for each in needed):
+                    return resolution, LogEnd.of(footer, [self.footers[each.key] for each in needed])
+                continue
+            end = self.known.end() if self.known is not None and last.key in self.vouched else None
             if end is not None and end.last_offset == last.last_offset:
-                return segments, end
+                return resolution, end
             await self._open(last.key)
-        return segments, None
+
+    async def _resolve(self) -> Resolution:
+        """Return what is to be read.
+
+        What seems to be late is looked at too: its records may be in the log all the same.
+        """
+        unreadable: set[SegmentKey] = set()
+        while True:
+            begun = [EpochStart(key.epoch, key.base_offset) for key in self.damaged if not key.generation]
+            resolution = resolve(self.segments.values(), self._histories(), begun=[*self.begun, *begun])
+            for key in sorted(resolution.unread, key=_name):
+                await self._open(key)
+                break
+            else:
+                seemingly_late = {*resolution.late} - self.footers.keys() - unreadable
+                if not seemingly_late:
+                    return resolution
+                for key in sorted(seemingly_late, key=_name):
+                    try:
+                        footer = await read_footer(self.restorer.store, key)
+                    except (DamagedObject, NotFound):
+                        unreadable.add(key)
+                    else:
+                        self._learn(key, footer)
+
+    def _histories(self) -> Histories:
+        histories = {key: footer.epochs for key, footer in self.footers.items()}
+        end = None if self.known is None else self.known.end()
+        if end is not None:
+            last = [key for key, each in self.segments.items() if each.last_offset == end.last_offset]
+            histories |= {key: end.epochs for key in last if key in self.vouched and key not in histories}
+        return histories
+
+    def _with_producers(self, segments: Iterable[Segment], last: Footer) -> Sequence[Segment]:
+        """The segments before the last one whose footers have producers that the last one's has not."""
+        if last.has_all_producers:
+            return ()
+        return [each for each in segments if last.producers_from <= each.last_offset < last.last_offset]
+
+    async def _open_all(self, keys: Iterable[SegmentKey]) -> bool:
+        """Read those footers that were not read yet; False if one of them is damaged."""
+        wanted = [key for key in keys if key not in self.footers]
+        await for_each(wanted, self._open, tasks_count=min(EARLIER_READS_MAX_COUNT, len(wanted)))
+        return not any(key in self.damaged for key in wanted)
 
     # ---- what is lost -------------------------------------------------------------------------------------------
 
     def _end_offset(self, damaged: Quarantined) -> int:
-        """Behind the last offset that it can have held. What a flush wrote ends before the next base offset."""
+        """Return the offset behind the last one that a damaged segment can have held.
+
+        What a flush wrote ends before the next base offset.
+        """
         key = damaged.key
         if damaged.end_is_known:
             return damaged.end_offset
         if key in self.known_ends:
             return self.known_ends[key]
-        following = None if key.generation else self.ends.get(key.base_offset)
+        following = None if key.generation else self.ends.get(key)
         return damaged.end_offset if following is None else following + 1
 
     def _what_is_read_instead(self, damaged: Quarantined, segments: Sequence[Segment]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.formats.segment_check import Damage
 from kafscale.formats.wal_entries import (
@@ -22,8 +23,7 @@ from kafscale.formats.wal_entries import (
 )
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_replay import NAME
-from kafscale.store.base import Buffer
-from kafscale.wire.records import BatchHeader, validate
+from kafscale.wire.records import BatchHeader, validate_header
 
 CLEAN = "clean"
 TORN = "torn: a write that was never acknowledged is cut off at the next start"
@@ -65,7 +65,7 @@ class WalFileCheck:
 
     name: str
     content: Buffer
-    check_batch: Callable[[memoryview], BatchHeader] = validate
+    check_batch: Callable[[memoryview], BatchHeader] = validate_header
     damage: list[Damage] = attrs.field(factory=list, init=False)
     header: FileHeader | None = attrs.field(init=False)
     end: int = attrs.field(default=FILE_HEADER_BYTES, init=False)
@@ -86,7 +86,7 @@ class WalFileCheck:
 
     @property
     def started(self) -> bool:
-        """Whether anything was ever acknowledged in it."""
+        """Tell whether anything was ever acknowledged in this log."""
         return self.header is not None and self.header.started
 
     def entries(self) -> Iterator[CheckedEntry]:

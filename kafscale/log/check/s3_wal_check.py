@@ -14,6 +14,7 @@ from itertools import pairwise
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.segment_check import Damage
@@ -23,9 +24,9 @@ from kafscale.log.check.local_wal_check import CheckedEntry, check_entry
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches
 from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key
-from kafscale.wire.records import BatchHeader, validate
+from kafscale.wire.records import BatchHeader, validate_header
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -38,7 +39,7 @@ class WalObjectCheck:
 
     name: str
     content: Buffer
-    check_batch: Callable[[memoryview], BatchHeader] = validate
+    check_batch: Callable[[memoryview], BatchHeader] = validate_header
     damage: list[Damage] = attrs.field(factory=list, init=False)
     header: ObjectHeader | None = attrs.field(default=None, init=False)
     entry_count: int = attrs.field(default=0, init=False)
@@ -77,7 +78,7 @@ class WalObjectCheck:
 
 
 def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
-    """Whether an object is at its place. A fence ends the epoch of its key, and is of a later one."""
+    """Tell whether an object is at its place. A fence ends the epoch of its key, and is of a later one."""
     epoch_fits = header.epoch > key.epoch if header.is_fence else header.epoch == key.epoch
     return epoch_fits and header.number == key.number
 

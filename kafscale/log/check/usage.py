@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from itertools import pairwise
 
 import attrs
 
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer
-from kafscale.formats.manifest import Segment, resolve
+from kafscale.formats.manifest import PartitionId, Segment
+from kafscale.formats.resolution import assumed_ends, resolve
+from kafscale.formats.segment import Footer
 from kafscale.formats.wal_entries import RECORD_BATCH
-from kafscale.log.bucket.listing import PartitionId
 from kafscale.log.bucket.restore import FOOTER_READS_MAX_COUNT
 from kafscale.log.check.local_wal_check import WalFileCheck
 from kafscale.log.wal.disk import Disk
@@ -44,8 +44,9 @@ class PartitionUsage:
 
     @property
     def last_key(self) -> SegmentKey:
-        """The segment of the greatest base offset."""
-        return max(self.segments, key=lambda key: (key.base_offset, key.generation))
+        """The segment of the greatest base offset, of those that the broker of the latest epoch knew."""
+        ends = assumed_ends(self.segments)
+        return max((key for key in self.segments if key not in ends), key=lambda key: (key.epoch, key.generation))
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -66,7 +67,7 @@ class TopicUsage:
     partitions: dict[int, PartitionUsage] = attrs.field(factory=lambda: defaultdict(PartitionUsage), init=False)
 
     def add(self, key: SegmentKey, info: ObjectInfo) -> None:
-        """Count an object."""
+        """Count an object of the topic."""
         self.size_bytes += info.size_bytes
         self.partitions[key.partition].segments[key.of_kind("kfs")] += info.size_bytes
         if key.kind == "kfs":
@@ -126,37 +127,44 @@ async def find_deletable(store: ObjectStore, topic: TopicUsage, log_start_offset
 
     async def look(item: tuple[int, PartitionUsage]) -> None:
         index, partition = item
-        segments = await _segments(store, partition)
-        read = {each.key for each in resolve(segments) if each.last_offset >= log_start_offsets.get(index, 0)}
-        read.add(partition.last_key)
+        segments, footers = await _segments(store, partition)
+        resolution = resolve(segments, {key: footer.epochs for key, footer in footers.items()})
+        read = {each.key for each in resolution.segments if each.last_offset >= log_start_offsets.get(index, 0)}
+        read |= {partition.last_key, *resolution.late}
         topic.deletable_bytes += sum(each.size_bytes for each in segments if each.key not in read)
 
     tasks_count = min(FOOTER_READS_MAX_COUNT, len(topic.partitions))
     await for_each(topic.partitions.items(), look, tasks_count=tasks_count)
 
 
-async def _segments(store: ObjectStore, partition: PartitionUsage) -> Sequence[Segment]:
-    """Where a flush's segments end is told by the next one; of merged ones the footer must be read."""
-    ordered = sorted(partition.segments, key=lambda key: (key.base_offset, key.generation))
-    following = {before: after - 1 for before, after in pairwise(sorted({key.base_offset for key in ordered}))}
+async def _segments(
+    store: ObjectStore, partition: PartitionUsage
+) -> tuple[Sequence[Segment], Mapping[SegmentKey, Footer]]:
+    """Return the segments with their ends.
+
+    The next one tells where that of a flush ends; for merged ones, and the last, the footer must be read.
+    """
+    ends = assumed_ends(partition.segments)
     segments: list[Segment] = []
-    for key in ordered:
-        last_offset = following.get(key.base_offset, OFFSET_MAX)
-        if key.generation:
+    footers: dict[SegmentKey, Footer] = {}
+    for key, size_bytes in partition.segments.items():
+        last_offset = ends.get(key, OFFSET_MAX)
+        if key.generation or key not in ends:
             try:
-                last_offset = (await read_footer(store, key)).last_offset
+                footers[key] = await read_footer(store, key)
             except (DamagedObject, NotFound):
                 continue  # quarantined: it covers nothing, and is kept
-        size_bytes = partition.segments[key]
+            last_offset = footers[key].last_offset
         segments.append(Segment(key=key, last_offset=last_offset, size_bytes=size_bytes, max_timestamp_ms=-1))
-    return segments
+    return segments, footers
 
 
 # ---- what is not in the bucket yet -----------------------------------------------------------------------------------
 
 
 async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping[bytes, int]:
-    """By topic id, the bytes of batches that a local write-ahead log has and no segment. Raises StoreError, OSError.
+    """Return by topic id the bytes of batches that a local write-ahead log has and no segment. Raises StoreError,
+    OSError.
 
     Beside a live broker it is what was so a moment ago.
     """
@@ -182,7 +190,10 @@ async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping
 
 
 async def _logged_batches(disk: Disk) -> Mapping[PartitionId, Mapping[int, int]]:
-    """Of each partition in the log: base offset to size in bytes. A file that is deleted meanwhile is in the bucket."""
+    """Return the batches of each partition in the log: their sizes in bytes by base offset.
+
+    A file that is deleted meanwhile is in the bucket.
+    """
     sizes: dict[PartitionId, dict[int, int]] = defaultdict(dict)
     for name, size in sorted((await disk.list()).items()):
         if not NAME.fullmatch(name):

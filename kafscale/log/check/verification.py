@@ -25,12 +25,12 @@ import attrs
 
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import NotFound
-from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment, resolve
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
+from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
+from kafscale.formats.resolution import resolve
 from kafscale.formats.wal_objects import WalPosition
-from kafscale.log.bucket.listing import ListedSegment, PartitionId
 from kafscale.log.check.local_wal_check import check_wal_files
 from kafscale.log.check.s3_wal_check import S3WalCheck
-from kafscale.log.manifest_checkpoint import ManifestCheckpoint
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.repair.repair import Repairer
@@ -68,14 +68,14 @@ class Report:
     findings: list[Finding] = attrs.field(factory=list)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """In order of name and place."""
+        """Add findings; all are kept in order of name and place."""
         self.findings = sorted(
             [*self.findings, *findings], key=lambda finding: (finding.name, finding.position or 0, finding.kind)
         )
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is no damage, or none is left."""
+        """Tell whether there is no damage, or none is left."""
         return not any(finding.damage and not finding.repaired for finding in self.findings)
 
 
@@ -156,7 +156,7 @@ class Verifier:
         self.report.add(())
 
     def _is_logged(self, key: SegmentKey) -> bool:
-        """Whether a log may have what is in this segment; one that was merged may have been compacted."""
+        """Tell whether a log may have what is in this segment; one that was merged may have been compacted."""
         partition_id = key.topic_id, key.partition
         return not key.generation and any(partition_id in log.partitions for log in self._logs)
 
@@ -207,11 +207,15 @@ class Verifier:
         """The segments that readers use must follow one another."""
         if any(each.gone or each.last_offset is None for each in checked):
             return  # what is wrong has been said, and where this one ends is not known
-        segments = resolve(map(_segment, checked))
+        resolution = resolve(map(_segment, checked), {each.key: each.epochs for each in checked})
+        segments = resolution.segments
         used = {segment.key for segment in segments}
         for each in checked:
-            if each.key not in used:
-                self._note(each.key.key, Kind.SUPERSEDED, "a newer generation covers it")
+            if each.key in resolution.late:
+                each.is_late = True
+                self._note(each.key.key, Kind.LATE, self._lateness(each))
+            elif each.key not in used:
+                self._note(each.key.key, Kind.SUPERSEDED, "a newer segment covers it")
         topic = self._topic(partition_id)
         end = segments[0].base_offset
         if topic is not None:
@@ -229,6 +233,13 @@ class Verifier:
             end = max(end, segment.last_offset + 1)
             before = segment
 
+    def _lateness(self, late: CheckedSegment) -> str:
+        return (
+            f"nobody reads its offsets {late.base_offset} to {late.last_offset}: its broker wrote them after another "
+            "one had taken over, which wrote other records there. `kafscale inspect --batches` shows them; produce "
+            "again what is wanted of them, then delete this object and its .index"
+        )
+
     def _check_gap(self, partition_id: PartitionId, before: Segment | None, segment: Segment, end: int) -> None:
         topic = self._topic(partition_id)
         message = f"offsets {end} to {segment.base_offset - 1} are missing before it"
@@ -240,7 +251,7 @@ class Verifier:
         self._damage(segment.kfs_key, Kind.GAP, message)
 
     def _check_manifests(self) -> None:
-        """What the checkpoint knows is there, unless a newer generation has it or it was let go."""
+        """Check that what the checkpoint knows is there, unless a newer generation has it or it was let go."""
         for partition_id, known in sorted(self.manifests.items()):
             topic = self._topic(partition_id)
             if topic is None:
@@ -248,19 +259,32 @@ class Verifier:
             found = self._partitions.get(partition_id, [])
             listed = [ListedSegment(each.key, each.size_bytes, None, FINGERPRINT_UNKNOWN) for each in found]
             segments = [_segment(each) for each in found if each.last_offset is not None]
+            end_offset = max((each.last_offset + 1 for each in segments), default=0)
             for missing in known.recognise(listed).missing:
                 wanted = missing.last_offset >= topic.log_start_offsets.get(partition_id[1], 0)
                 if wanted and not any(map(missing.may_be_in, segments)):
-                    name = f"{topic.name}-{partition_id[1]}"
-                    message = f"offsets {missing.base_offset} to {missing.last_offset} had a segment, which is missing"
                     self.report.findings.append(
-                        Finding(name=name, kind=Kind.GAP, message=message, damage=self.metadata_is_current)
+                        self._gone(f"{topic.name}-{partition_id[1]}", missing, at_end=missing.base_offset >= end_offset)
                     )
+
+    def _gone(self, name: str, missing: MissingSegment, *, at_end: bool) -> Finding:
+        """Report a missing segment.
+
+        At the end of the log it is damage whatever the metadata says: deletion leaves the last segment.
+        """
+        message = f"offsets {missing.base_offset} to {missing.last_offset} had a segment, which is missing"
+        if at_end:
+            message += (
+                " from the end of the log: consumers are led over them, and they are not given out again; to have the "
+                "records back, stop the broker and put the .kfs back from a copy"
+            )
+        return Finding(name=name, kind=Kind.GAP, message=message, damage=at_end or self.metadata_is_current)
 
     @property
     def last_epoch(self) -> int:
         """The greatest leader epoch in segments; -1 if there is none."""
-        return max((each.last_epoch for found in self._partitions.values() for each in found), default=-1)
+        found = [each for partition in self._partitions.values() for each in partition]
+        return max((max(each.key.epoch, each.last_epoch) for each in found), default=-1)
 
     def _topic(self, partition_id: PartitionId) -> KnownTopic | None:
         return None if self.topics is None else self.topics.get(partition_id[0])
@@ -289,7 +313,7 @@ class Verifier:
                 self.report.findings += found
 
     def _follow_logs(self) -> None:
-        """Each log goes on where the segments end. Of topics that are not known, nothing is known."""
+        """Check that each log goes on where the segments end. Topics that the metadata does not know are left out."""
         for log in self._logs:
             for partition_id in sorted(log.partitions):
                 topic, end = self._topic(partition_id), self._segments_end(partition_id)
@@ -303,9 +327,9 @@ class Verifier:
     def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
         """None if it is not known, as the last segment may be damaged."""
         found = self._partitions.get(partition_id, [])
-        known = [each for each in found if each.last_offset is not None]
-        if len(known) < len(found):
+        if any(each.last_offset is None for each in found):
             return None
+        known = [each for each in found if not each.is_late]
         last = max(known, key=lambda each: each.last_offset or 0, default=None)
         if last is None or last.last_offset is None:
             return SegmentsEnd()
@@ -319,7 +343,8 @@ class Verifier:
         for checked in self._broken():
             neighbours = self._partitions[checked.key.topic_id, checked.key.partition]
             before = [each.key for each in neighbours if each.last_offset == checked.key.base_offset - 1]
-            await repairer.repair_segment(checked, max(before, key=lambda key: key.generation, default=None))
+            newest = max(before, key=lambda key: (key.epoch, key.generation), default=None)
+            await repairer.repair_segment(checked, newest)
         for finding in self.report.findings:
             if finding.kind is Kind.ORPHAN_INDEX and finding.can_repair:
                 key = parse_segment_key(finding.name)
@@ -327,7 +352,7 @@ class Verifier:
                 finding.repaired = await repairer.remove_orphan(key)
 
     def _broken(self) -> Iterable[CheckedSegment]:
-        """In order of offset, since the state of producers goes on from one to the next."""
+        """Return the broken segments in order of offset, since the state of producers goes on from one to the next."""
         broken = [
             each
             for found in self._partitions.values()

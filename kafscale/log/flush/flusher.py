@@ -4,21 +4,18 @@ One task per partition that is being flushed, in the flusher's nursery; a partit
 task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
 interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once.
 
-Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.flush.pacing`): with many
-partitions they
-wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The pace
-does not hold while the log is crowded. Under `wal`, tails that are small beside the pool are not flushed either when it
-runs short: the log has them, so they are left to spilling.
+Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.flush.pacing`): with many partitions
+they wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The
+pace does not hold while the log is crowded. Under `wal`, tails that are small beside the pool are not flushed either
+when it runs short: the log has them, so they are left to spilling.
 
 A partition is in one of four states: clean, waiting, due, or being flushed. What a partition marks while it is being
 flushed is not looked at before that has ended, so there is one flush at a time per partition.
 
 Of those that are due, those with the oldest batches go first, so that the write-ahead log's oldest files get free. They
-go as far as uploads under way hold no more than half of the pool: an upload that hangs keeps its chunks, and the
-other
-half must be there for producers, by spilling if need be (`kafscale.log.flush.spilling`). Their number is bounded
-too, so that
-what has piled up during an outage does not drown fetches when the store is back.
+go as far as uploads under way hold no more than half of the pool: an upload that hangs keeps its chunks, and the other
+half must be there for producers, by spilling if need be (`kafscale.log.flush.spilling`). Their number is bounded too,
+so that what has piled up during an outage does not drown fetches when the store is back.
 """
 
 from __future__ import annotations
@@ -26,18 +23,20 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 import trio
 
 from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.flush.pacing import FlushPacer
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.partition.chunks import ChunkPool
-from kafscale.log.partition.partition import Partition
-from kafscale.metrics import Counter, Histogram
+from kafscale.log.partition.partition import FetchWaiter, Partition
+from kafscale.log.wal.journal import Journal
+from kafscale.metrics import Counter, Histogram, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -106,22 +105,21 @@ class FlushReport:
 
 @attrs.define(eq=False, kw_only=True)
 class Flusher:
-    """Owns a task per partition being flushed, at most `tasks_max_count`. `immediate` under `segment` durability.
+    """Owns a task per partition being flushed. `store_places_count` is as of `--s3-concurrency`, 0 for no limit.
 
-    `log_is_crowded` says whether the write-ahead log should have less to keep; whoever knows that it has become so
-    calls `wake`. `spills` says that a spiller frees what is left to it.
+    Hears from the pool when that runs short, and from the journal when that has much to keep. A journal that keeps
+    nothing has everything flushed at once; with one that is local, small tails are left to spilling.
     """
 
     uploader: Uploader
     pool: ChunkPool
+    journal: Journal
     interval_seconds: float
-    immediate: bool
-    pacer: FlushPacer | None = None
-    log_is_crowded: Callable[[], bool] = lambda: False
-    spills: bool = False
-    tasks_max_count: float = math.inf
-    duration_seconds: Histogram = attrs.field(factory=Histogram)
-    failed_count: Counter = attrs.field(factory=Counter)
+    pacer: FlushPacer | None
+    store_places_count: int
+    tasks_max_count: float = attrs.field(init=False)
+    duration_seconds: Histogram = attrs.field(factory=Histogram, init=False)
+    failed_count: Counter = attrs.field(factory=Counter, init=False)
     _waiting: dict[Partition, float] = attrs.field(factory=dict, init=False)  # until when, and in that order
     _due: _DuePartitions = attrs.field(factory=_DuePartitions, init=False)
     _aged: set[Partition] = attrs.field(factory=set, init=False)  # of the due ones, those that only their age has made
@@ -132,14 +130,32 @@ class Flusher:
     _relieved_at: float = attrs.field(default=-math.inf, init=False)
     leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
     _reports: set[FlushReport] = attrs.field(factory=set, init=False)
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _flush_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake: Signal = attrs.field(factory=Signal, init=False)
+    _flush_ended: Signal = attrs.field(factory=Signal, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.tasks_max_count = math.inf
+        if self.journal.keeps_entries and self.store_places_count:
+            # A flush is two PUTs, so half of the places are left to fetches, and to a log that is in the bucket.
+            self.tasks_max_count = max(1, self.store_places_count // 4)
+        self.pool.on_pressure.append(self.relieve)
+        self.journal.on_crowded.append(self.wake)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show flushes to whoever scrapes."""
+        help = "From the start of a flush to its commit."
+        metrics.adopt_histogram("kafscale_flush_seconds", help, self.duration_seconds)
+        metrics.adopt_counter("kafscale_flush_failures_total", "Flushes that are tried again.", self.failed_count)
+        help = "How long the oldest of them has waited."  # of what kafscale_tail_bytes counts
+        metrics.gauge("kafscale_flush_age_seconds", help, self.oldest_seconds)
+        if self.pacer is not None:
+            self.pacer.register(metrics)
 
     def mark(self, partition: Partition) -> None:
         """A partition got something to flush, or has grown to a segment's size: `Partition.on_dirty`."""
         if partition in self._flushing:
             return
-        if self.immediate or partition.flushable_bytes >= partition.segment_bytes:
+        if not self.journal.keeps_entries or partition.flushable_bytes >= partition.segment_bytes:
             self._make_due(partition)
         elif partition not in self._waiting and partition not in self._due:
             self._waiting[partition] = trio.current_time() + self.interval_seconds
@@ -147,7 +163,7 @@ class Flusher:
                 self._wake.set()
 
     def relieve(self) -> None:
-        """The pool runs short: `ChunkPool.on_pressure`."""
+        """Begin to flush early, as the pool runs short; this is `ChunkPool.on_pressure`."""
         self._under_pressure = True
         self._relieved_at = trio.current_time()
         self._wake.set()
@@ -163,19 +179,19 @@ class Flusher:
         self._aged.discard(partition)
 
     def is_flushing(self, partition: Partition) -> bool:
-        """Whether an upload of the partition is under way, or failed a moment ago."""
+        """Tell whether an upload of the partition is under way, or failed a moment ago."""
         return partition in self._flushing
 
     def is_pressed(self) -> bool:
-        """Whether the pool has run short lately, so that producers need what the store and the disk can take."""
+        """Tell whether the pool has run short lately, so that producers need what the store and the disk can take."""
         return trio.current_time() < self._relieved_at + PRESSED_SECONDS
 
     def stalled_seconds(self) -> float:
-        """How long no flush has succeeded while some were under way."""
+        """Return how long no flush has succeeded while some were under way."""
         return trio.current_time() - self._last_progress if self._flushing else 0.0
 
     def oldest_seconds(self) -> float:
-        """How long the longest-waiting tail has been waiting, or trying."""
+        """Return how long the longest-waiting tail has been waiting, or trying."""
         now = trio.current_time()
         dirty = (*self._waiting, *self._due, *self._flushing)
         return max((now - p.dirty_since for p in dirty if p.dirty_since is not None), default=0.0)
@@ -186,7 +202,7 @@ class Flusher:
             async with trio.open_nursery() as nursery:
                 task_status.started()
                 while True:
-                    self._wake = trio.Event()
+                    self._wake.clear()
                     self._find_due()
                     while (partition := self._due.first()) is not None and self._begin(partition):
                         nursery.start_soon(self._flush, partition)
@@ -211,8 +227,25 @@ class Flusher:
         finally:
             self._reports.discard(report)
 
+    async def flush(self, partition: Partition) -> None:
+        """Flush what may be flushed of one partition now, and wait until it is in the bucket, or it is closed."""
+        await self._wait_flushed(partition, partition.flushable_offset)
+
+    async def settle(self, partition: Partition) -> None:
+        """Wait until all that has been appended to a partition is durable and in the bucket, or it is closed.
+
+        It ends when nobody appends any more. When it returns, there is nothing of the partition that is not flushed.
+        """
+        while partition.flushed_offset < partition.next_offset and not partition.closed:
+            if partition.flushed_offset < partition.flushable_offset:
+                await self.flush(partition)
+            else:
+                await _next_durable(partition)
+
     async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
-        """Or until nothing is left below it: what an earlier attempt wrote may have come in its place."""
+        """Wait until all below an offset is flushed, or nothing is left below it: what an earlier attempt wrote may
+        have come in its place.
+        """
         while partition.flushed_offset < min(end_offset, partition.flushable_offset) and not partition.closed:
             if partition in self._waiting:
                 self._make_due(partition)
@@ -232,7 +265,7 @@ class Flusher:
 
     def _find_due(self) -> None:
         now = trio.current_time()
-        crowded = self.log_is_crowded()
+        crowded = self.journal.is_crowded
         while self._waiting:
             partition, due_at = next(iter(self._waiting.items()))
             if (
@@ -252,7 +285,7 @@ class Flusher:
                 self._make_due(partition)
 
     def _next_look_at(self) -> float:
-        """When time alone makes another partition due."""
+        """Return when time alone makes another partition due."""
         due_at = next(iter(self._waiting.values()), math.inf)
         if self.pacer is None or due_at == math.inf:
             return due_at
@@ -277,8 +310,8 @@ class Flusher:
         return True
 
     def _largest(self) -> Iterator[Partition]:
-        """Those that hold most, until enough is under way, or what is left is small and can be spilled."""
-        least_bytes = self.pool.size_bytes * SMALL_FRACTION if self.spills else 0
+        """Choose those that hold most, until enough is under way, or what is left is small and can be spilled."""
+        least_bytes = self.pool.size_bytes * SMALL_FRACTION if self.journal.is_local else 0
         self.leaves_to_spilling = False
         wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
         wanted -= sum(partition.held_bytes for partition in (*self._flushing, *self._due))
@@ -317,11 +350,13 @@ class Flusher:
                 self.relieve()  # what has been freed was not enough
             if self._due:
                 self._wake.set()  # there is room for another one
-            self._flush_ended.set()
-            self._flush_ended = trio.Event()
+            self._flush_ended.wake()
 
     def _look_again(self, partition: Partition, *, at_once: bool) -> None:
-        """What came in meanwhile waits for the next flush; what could not be uploaded has waited already."""
+        """Look at a partition again after its flush.
+
+        What came in meanwhile waits for the next one; what could not be uploaded has waited already.
+        """
         if partition.closed or not partition.flushable_bytes:
             return
         if at_once:
@@ -330,7 +365,17 @@ class Flusher:
             self.mark(partition)
 
 
+async def _next_durable(partition: Partition) -> None:
+    """Wait until the high watermark moves, or the partition is closed."""
+    waiter = FetchWaiter(1)
+    partition.waiters.add(waiter)
+    try:
+        await waiter.event.wait()
+    finally:
+        partition.waiters.discard(waiter)
+
+
 def _begins_in_a_sealed_file(partition: Partition) -> bool:
-    """Whether a flush frees something of the log: the file that is being written is kept anyway."""
+    """Tell whether a flush frees something of the log: the file that is being written is kept anyway."""
     file = partition.tail.batches[0].file
     return file is not None and file.sealed

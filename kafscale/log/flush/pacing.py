@@ -15,7 +15,7 @@ import math
 
 import attrs
 
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 
 OBJECTS_PER_FLUSH = 2  # .kfs and .index
 BURST_FRACTION = 1 / 6
@@ -28,7 +28,7 @@ class FlushPacer:
     """Times are in seconds, by the caller's clock."""
 
     objects_per_minute: int
-    objects_count: Counter = attrs.field(factory=Counter, kw_only=True)
+    objects_count: Counter = attrs.field(factory=Counter, init=False)
     _burst: float = attrs.field(init=False)
     _per_second: float = attrs.field(init=False)
     _tokens: float = attrs.field(init=False)
@@ -39,8 +39,15 @@ class FlushPacer:
         self._burst = self._tokens = max(OBJECTS_PER_FLUSH, self.objects_per_minute * BURST_FRACTION)
         self._per_second = (self.objects_per_minute - self._burst) / 60
 
+    def register(self, metrics: Metrics) -> None:
+        """Show what it has let through to whoever scrapes."""
+        help = "Objects that flushes have begun to write."
+        metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
+
     def ready_at(self, now: float, promised_count: int) -> float:
-        """When one more flush by age may begin, beside so many that may and have not; infinite if that is too many."""
+        """Return when one more flush by age may begin, beside so many that may and have not; infinite if that is too
+        many.
+        """
         self._fill(now)
         wanted = (promised_count + 1) * OBJECTS_PER_FLUSH
         at = now + max(0.0, wanted - self._tokens) / self._per_second if wanted <= self._burst else math.inf
@@ -49,11 +56,11 @@ class FlushPacer:
         return max(now, at)
 
     def is_ready(self, now: float, promised_count: int) -> bool:
-        """Whether that is now."""
+        """Tell whether one more flush by age may begin now."""
         return self.ready_at(now, promised_count) <= now + ROUNDING_SECONDS
 
     def began(self, now: float, *, by_age: bool) -> None:
-        """A flush has begun."""
+        """Note that a flush has begun."""
         self._fill(now)
         self._tokens = max(-self._burst, self._tokens - OBJECTS_PER_FLUSH)
         self.objects_count.value += OBJECTS_PER_FLUSH

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 import attrs
 import trio
 
-from kafscale.log.bucket.listing import PartitionId
+from kafscale.concurrency.signals import Signal
+from kafscale.formats.manifest import PartitionId
 from kafscale.log.flush.flusher import Flusher
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 
 PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
 # A producer waits, and no flush has succeeded for so long. One that merely waits, since producers are faster than the
@@ -30,22 +31,30 @@ SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a mic
 
 @attrs.define(eq=False, kw_only=True)
 class Spiller:
-    """Looks at the pool while it is under pressure."""
+    """Looks at the pool while it is under pressure, of which the pool tells it."""
 
     pool: ChunkPool
     flusher: Flusher
     partitions: Mapping[PartitionId, Partition]
-    spilled_bytes: Counter = attrs.field(factory=Counter)
-    _pressed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    spilled_bytes: Counter = attrs.field(factory=Counter, init=False)
+    _pressed: Signal = attrs.field(factory=Signal, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pool.on_pressure.append(self.wake)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what was spilled to whoever scrapes."""
+        help = "Record batches that were left to the WAL as memory ran short."
+        metrics.adopt_counter("kafscale_spilled_bytes_total", help, self.spilled_bytes)
 
     def wake(self) -> None:
-        """The pool runs short: `ChunkPool.on_pressure`."""
+        """Wake the spiller, as the pool runs short; this is `ChunkPool.on_pressure`."""
         self._pressed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Spill when memory runs short, until cancelled."""
         while True:
-            self._pressed = trio.Event()
+            self._pressed.clear()
             if not self.pool.under_pressure:
                 await self._pressed.wait()
             await trio.sleep(PATIENCE_SECONDS)
@@ -59,7 +68,9 @@ class Spiller:
         )
 
     async def _spill(self) -> None:
-        """Those first that hold most, and last those being flushed: what is uploaded keeps its chunks until the end."""
+        """Spill the partitions first that hold most, and last those being flushed, as what is uploaded keeps its chunks
+        until the end.
+        """
         holders = [partition for partition in self.partitions.values() if partition.held_bytes]
         holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
         for partition in holders:

@@ -1,14 +1,18 @@
 """One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock: appends and fetches of
 the partition go on meanwhile.
 
-Both objects are written with If-None-Match. The key is made of topic id, base offset and generation, so where two
-writers believe they own the same offsets only one can win, and the loser finds out here (`_resolve`):
+Both objects are written with If-None-Match. The key is made of topic id, base offset, the leader epoch of this broker
+and generation, so only this broker writes it. What is there already is from an earlier attempt (`_resolve`):
 
     what is at the key                     what it means                                    what is done
     our own content                        our PUT, whose reply was lost                    it is committed
-    our or an older epoch, other content   our PUT of an earlier attempt, before a kill     adopt it, flush the rest
-    a newer epoch                          another broker has taken over                    Fenced: the broker stops
+    other content                          our PUT of an earlier attempt that had less      adopt it, flush the rest
     a damaged object                       quarantined, and its batches are in the WAL      ours is a newer generation
+
+What two brokers write that believe they own the same offsets has different keys, and that of the later epoch counts for
+every reader (`kafscale.formats.resolution`), whichever came first. So a flush need not know whether this broker still
+leads. Where nothing has been heard of the claim for a while, because the process was suspended, `check_lead_first`
+looks: readers of the bucket would see what is late until the other broker has written something.
 
 Where the commit of a flush is what acknowledges its records, `check_lead` is asked in between: another broker may
 have listed the bucket before these objects were there.
@@ -25,16 +29,16 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, NewerVersion, PreconditionFailed, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
-from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment, fingerprint
+from kafscale.formats.manifest import Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.partition.partition import FlushPlan, Partition
-from kafscale.log.read.footers import Footers
 from kafscale.log.read.reader import LogReader
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 
 logger = logging.getLogger(__name__)
@@ -53,12 +57,15 @@ class _Stored:
 
 @attrs.define(eq=False, kw_only=True)
 class Uploader:
-    """Takes flush plans to the bucket. `check_lead` raises Fenced if another broker has taken over."""
+    """Takes flush plans to the bucket.
+
+    `check_lead` and `check_lead_first` raise Fenced if another broker has taken over.
+    """
 
     store: ObjectStore
-    footers: Footers
     reader: LogReader
     deadline_seconds: float = math.inf
+    check_lead_first: Callable[[], Awaitable[None]] | None = None
     check_lead: Callable[[], Awaitable[None]] | None = None
     _read_back: ByteBudget = attrs.field(factory=lambda: ByteBudget(READ_BACK_MAX_BYTES), init=False)
 
@@ -75,6 +82,8 @@ class Uploader:
         slices = await self.reader.read_batches(plan.batches)
         try:
             footer = await _make_footer(partition, plan, slices.buffers)
+            if self.check_lead_first is not None:
+                await self.check_lead_first()
             stored = await self._upload_in_time(partition, footer, slices.buffers)
         finally:
             slices.release()
@@ -107,7 +116,7 @@ class Uploader:
         raise StoreUnavailable(f"{key.key} and its .index were not uploaded in {self.deadline_seconds:g} s")
 
     async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> _Stored:
-        """Both objects at once. Returns what is at the key now: ours, or that of an earlier attempt.
+        """Put both objects at once. Returns what is at the key now: ours, or that of an earlier attempt.
 
         Raises DamagedObject if a `.kfs` is there that is damaged.
         """
@@ -124,7 +133,7 @@ class Uploader:
                 found = await self._resolve(key, footer)
                 stored = _Stored(found, segment_of(key, found))
             else:
-                told = fingerprint(sum(map(len, parts)), etag)
+                told = fingerprint(size_of(parts), etag)
                 stored = _Stored(footer, attrs.evolve(stored.segment, fingerprint=told))
 
         async def put_index() -> None:
@@ -160,8 +169,8 @@ class Uploader:
         return stored
 
     def _commit(self, partition: Partition, plan: FlushPlan, stored: _Stored) -> None:
-        self.footers.put(stored.segment, stored.footer)
-        partition.commit_flush(plan, stored.segment)
+        self.reader.footers.put(stored.segment, stored.footer)
+        partition.commit_flush(plan, stored.segment, stored.footer)
 
     async def _adopt(self, partition: Partition, stored: _Stored) -> None:
         """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
@@ -174,10 +183,8 @@ class Uploader:
         if same:
             assert written is not None
             self._commit(partition, written, stored)
-        elif partition.pending is not None:
-            partition.adopt(stored.segment, footer)
         else:
-            raise Fenced(f"{name} holds other records than the write-ahead log: another broker has written it")
+            raise Fenced(f"{name} holds other records than this broker has: another one with the same epoch wrote it")
 
     async def _content_crc(self, plan: FlushPlan) -> int:
         slices = await self.reader.read_batches(plan.batches)
@@ -188,20 +195,8 @@ class Uploader:
 
 
 def _content(footer: Footer) -> tuple[int, int]:
-    """What two attempts with the same batches have in common; the rest says when and by whom they were made."""
+    """Return what two attempts with the same batches have in common; the rest says when and by whom they were made."""
     return footer.last_offset, footer.identity.body_crc
-
-
-def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRINT_UNKNOWN) -> Segment:
-    """What the manifest keeps of a segment; `fingerprint` is that of its `.kfs`, if it is known."""
-    return Segment(
-        key=key,
-        last_offset=footer.last_offset,
-        size_bytes=footer.identity.body_bytes,
-        max_timestamp_ms=footer.identity.max_timestamp_ms,
-        first_dirty_offset=footer.first_dirty_offset,
-        fingerprint=fingerprint,
-    )
 
 
 async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buffer]) -> Footer:
@@ -217,7 +212,13 @@ async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buf
         max_timestamp_ms=max(batch.max_timestamp_ms for batch in plan.batches),
         body_crc=await crc_of(body, plan.size_bytes),
     )
-    return build_footer(identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
+    return build_footer(
+        identity,
+        plan.batches,
+        producers=plan.producers,
+        producers_from=plan.producers_from,
+        epochs=plan.epochs,
+    )
 
 
 def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
@@ -228,6 +229,7 @@ def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
         topic_id=partition.topic_id,
         partition=partition.index,
         base_offset=identity.base_offset,
+        epoch=identity.leader_epoch,
         generation=identity.generation,
     )
 

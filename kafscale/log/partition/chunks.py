@@ -7,7 +7,7 @@ each. When the pool is exhausted, `acquire` waits: that blocked wait is the brok
 Waiters are served strictly in order. A big one at the head holds back small ones behind it, even where these would
 fit, and `acquire_nowait` does not overtake either: otherwise a stream of small batches could starve a large one.
 
-May not import anything of KafScale: it knows bytes only.
+May not import anything of KafScale but metrics: it knows bytes only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Callable
 
 import attrs
 import trio
+
+from kafscale.metrics import Metrics
 
 CHUNK_BYTES = 16 * 1024  # 10,000 partitions with one small batch each take 160 MiB; Kafka's batch.size is 16 KiB too
 SMALL_MAX_CHUNKS = 4  # runs up to this are taken from the low end, longer ones from the high end
@@ -56,7 +58,7 @@ class Lease:
 
     @property
     def held_bytes(self) -> int:
-        """What the pool misses because of it: whole chunks."""
+        """The bytes that the pool misses because of the lease, in whole chunks."""
         return self._chunk_count * self._pool.chunk_bytes
 
     def retain(self) -> None:
@@ -87,14 +89,14 @@ class ChunkPool:
     the lowest run that fits, large ones the highest, so that small batches, which tend to stay longest, do not break
     up the room for large ones.
 
-    `on_pressure` is called when usage crosses 75 % upwards, and each time an `acquire` must wait. `poison` overwrites
-    what is given back, so that a test sees who still reads it.
+    Whoever is in `on_pressure` is called when usage crosses 75 % upwards, and each time an `acquire` must wait.
+    `poison` overwrites what is given back, so that a test sees who still reads it.
     """
 
     requested_size_bytes: int
     chunk_bytes: int = CHUNK_BYTES
     poison: bool = attrs.field(default=False, kw_only=True)
-    on_pressure: Callable[[], None] | None = attrs.field(default=None, kw_only=True)
+    on_pressure: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _memory: memoryview = attrs.field(init=False)
     _chunk_count: int = attrs.field(init=False)
     _used_chunks: int = attrs.field(default=0, init=False)
@@ -115,22 +117,22 @@ class ChunkPool:
 
     @property
     def size_bytes(self) -> int:
-        """What the pool can hand out: whole chunks."""
+        """The bytes that the pool can hand out, in whole chunks."""
         return self._chunk_count * self.chunk_bytes
 
     @property
     def used_bytes(self) -> int:
-        """What is handed out, in whole chunks."""
+        """The bytes that are handed out, in whole chunks."""
         return self._used_chunks * self.chunk_bytes
 
     @property
     def under_pressure(self) -> bool:
-        """Whether more than 75 % is used, or somebody waits."""
+        """Tell whether more than 75 % is used, or somebody waits."""
         return self._used_chunks >= self._pressure_chunks or bool(self._waiters)
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for a lease."""
+        """The number of those who wait for a lease."""
         return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> Lease | None:
@@ -152,8 +154,7 @@ class ChunkPool:
             return lease
         waiter = _Waiter(size_bytes)
         self._waiters.append(waiter)
-        if self.on_pressure is not None:
-            self.on_pressure()
+        self._tell_pressure()
         try:
             await waiter.granted.wait()
         except trio.Cancelled:
@@ -176,6 +177,12 @@ class ChunkPool:
             largest_free_bytes=max(self._free_counts, default=0) * self.chunk_bytes,
         )
 
+    def register(self, metrics: Metrics) -> None:
+        """Show the pool to whoever scrapes."""
+        metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: self.size_bytes)
+        metrics.gauge("kafscale_pool_used_bytes", "Of the chunk pool, in use.", lambda: self.used_bytes)
+        metrics.gauge("kafscale_pool_waiting", "Leases that wait for memory.", lambda: self.waiting_count)
+
     def _check_size(self, size_bytes: int) -> None:
         if not 0 < size_bytes <= self.size_bytes:
             raise ValueError(f"a lease of {size_bytes} bytes from a pool of {self.size_bytes}")
@@ -193,9 +200,13 @@ class ChunkPool:
         self._lease_count += 1
         used_before = self._used_chunks
         self._used_chunks += count
-        if used_before < self._pressure_chunks <= self._used_chunks and self.on_pressure is not None:
-            self.on_pressure()
+        if used_before < self._pressure_chunks <= self._used_chunks:
+            self._tell_pressure()
         return lease
+
+    def _tell_pressure(self) -> None:
+        for tell in self.on_pressure:
+            tell()
 
     def _take_lowest(self, count: int) -> int | None:
         for index, free_count in enumerate(self._free_counts):

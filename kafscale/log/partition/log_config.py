@@ -36,15 +36,15 @@ class LogConfig:
 
     @cached_property  # these are asked for with each batch
     def log_append_time(self) -> bool:
-        """Whether the broker's clock at append replaces the timestamps that the producer gave."""
+        """Tell whether the broker's clock at append replaces the timestamps that the producer gave."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @cached_property
     def compact(self) -> bool:
-        """Whether the latest record of each key is kept; then every record must have a key."""
+        """Tell whether the latest record of each key is kept; then every record must have a key."""
         return "compact" in self.cleanup_policy
 
     @property
     def delete(self) -> bool:
-        """Whether `retention_ms` and `retention_bytes` apply."""
+        """Tell whether `retention_ms` and `retention_bytes` apply."""
         return "delete" in self.cleanup_policy

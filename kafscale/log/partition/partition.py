@@ -6,85 +6,43 @@ The way of a batch: `place_nowait` copies it into a chunk (large frames were rec
 offsets and hands it to the journal, `on_durable` moves the high watermark and wakes who waits for it, and a flush takes
 it from the tail into a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`.
 
-The journal decides when a batch is durable: the write-ahead log (`wal`), or the flush itself (`segment`), where
-`PendingFlush` stands in for the log and a batch is acknowledged by `commit_flush`.
+The journal decides when a batch is durable (`kafscale.log.wal.journal`): the write-ahead log, or, where that keeps
+nothing, the flush itself, and then a batch is acknowledged by `commit_flush`.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed
-from kafscale.formats.manifest import Manifest, Segment
+from kafscale.formats.log_end import LogEnd
+from kafscale.formats.manifest import Manifest, PartitionId, Segment
+from kafscale.formats.producers import Producer
+from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart, Footer
-from kafscale.formats.wal_entries import WalEntry, WalFile
-from kafscale.log.log_end import LogEnd
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.partition.producer_budget import ProducerBudget
+from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch
-from kafscale.log.producers import Producer, ProducerStates
-from kafscale.log.wal.local_wal import Round
+from kafscale.log.wal.journal import Journal, Round
 from kafscale.metrics import Counter
 from kafscale.store.paths import SegmentKey, partition_prefix
+from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import BatchHeader, set_base_offset
 
+logger = logging.getLogger(__name__)
+
 CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
-
-
-class Journal(Protocol):
-    """What makes a batch durable."""
-
-    def append(self, entry: WalEntry) -> Round: ...
-
-
-class WriteAheadLog(Journal, Protocol):
-    """The journal that keeps a batch until it is released: on the local disk, or in the bucket."""
-
-    def retain(self, file: WalFile) -> None: ...
-
-    def release(self, file: WalFile, count: int = 1) -> None: ...
-
-    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes: ...
-
-
-@attrs.define(eq=False)
-class PendingFlush:
-    """The journal of `--durability segment`: a batch becomes durable when the flush that takes it commits."""
-
-    _round: Round = attrs.field(factory=Round, init=False)
-    _taken: deque[tuple[int, Round]] = attrs.field(factory=deque, init=False)
-
-    def append(self, entry: WalEntry) -> Round:
-        return self._round
-
-    def flush_began(self, next_offset: int) -> None:
-        """A flush takes what has come so far, all of it below `next_offset`, or the first part of it.
-
-        What comes from now on shares no round with it, so that it can't put off its acknowledgement.
-        """
-        if not self._taken or self._taken[-1][0] < next_offset:
-            self._taken.append((next_offset, self._round))
-            self._round = Round()
-
-    def flush_committed(self, high_watermark: int) -> None:
-        """Acknowledge whatever lies below the high watermark."""
-        while self._taken and self._taken[0][0] <= high_watermark:
-            self._taken.popleft()[1].succeed()
-
-    def fail(self, exc: StorageFailed) -> None:
-        """Nothing that waits will become durable."""
-        for _, taken in self._taken:
-            taken.fail(exc)
-        self._taken.clear()
-        self._round.fail(exc)
-        self._round = Round()
 
 
 @attrs.define(eq=False)
@@ -102,7 +60,7 @@ class FetchWaiter:
     """A fetch that waits until `missing_bytes` more have become readable in any of its partitions."""
 
     missing_bytes: int
-    event: trio.Event = attrs.field(factory=trio.Event)
+    event: Signal = attrs.field(factory=Signal)
 
     def became_readable(self, size_bytes: int) -> None:
         self.missing_bytes -= size_bytes
@@ -139,6 +97,7 @@ class FlushPlan:
     end_offset: int
     size_bytes: int
     producers: Sequence[Producer]
+    producers_from: int
     epochs: Sequence[EpochStart]
     leader_epoch: int
 
@@ -149,7 +108,7 @@ def _ignore(partition: Partition) -> None:
 
 @attrs.define(eq=False, kw_only=True)
 class Partition:
-    """One partition; `wal` is None under `segment` durability.
+    """One partition, led here with `leader_epoch`.
 
     `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
     segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards. `on_flushed`
@@ -164,10 +123,11 @@ class Partition:
     config: LogConfig
     segment_bytes: int
     pool: ChunkPool
-    wal: WriteAheadLog | None
+    journal: Journal
     manifest: Manifest = attrs.field(factory=Manifest)
     on_dirty: Callable[[Partition], None]
     on_flushed: Callable[[Partition], None] = _ignore
+    producer_budget: ProducerBudget = attrs.field(factory=ProducerBudget)
     traffic: Traffic = attrs.field(factory=Traffic)
     clock: Callable[[], float] = trio.current_time
 
@@ -175,39 +135,47 @@ class Partition:
     next_offset: int = attrs.field(default=0, init=False)
     high_watermark: int = attrs.field(default=0, init=False)
     flushed_offset: int = attrs.field(default=0, init=False)
+    acknowledges_flushes: bool = attrs.field(init=False)  # and nothing before: the journal keeps no entries
     flushable_bytes: int = attrs.field(default=0, init=False)  # of the tail, what a flush may take now
-    pending: PendingFlush | None = attrs.field(init=False)
-    journal: Journal = attrs.field(init=False)
     tail: Tail = attrs.field(factory=Tail, init=False)
-    producers: ProducerStates = attrs.field(factory=ProducerStates, init=False)
+    producers: ProducerStates = attrs.field(init=False)
     epochs: list[EpochStart] = attrs.field(factory=list, init=False)
     latest_round: Round | None = attrs.field(default=None, init=False)
     waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
     dirty_since: float | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
+    closed_error: int = attrs.field(default=NONE, init=False)  # the answer to whoever holds it after it was closed
+    is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: nobody rewrites segments of it
     encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
     lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
     quarantined: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # and the last offset of each
+    missing: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # at the start, alike
+    late: set[SegmentKey] = attrs.field(factory=set, init=False)  # objects of superseded brokers, which nobody reads
     _chunk: Lease | None = attrs.field(default=None, init=False)
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.pending = PendingFlush() if self.wal is None else None
-        self.journal = self.wal or self.pending  # type: ignore[assignment]
+        self.producers = ProducerStates(self.producer_budget)
+        self.acknowledges_flushes = not self.journal.keeps_entries
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """The id that it is known by while its topic exists, whoever leads it."""
+        return self.topic_id, self.index
 
     @property
     def last_stable_offset(self) -> int:
-        """What `read_committed` may read: the high watermark, as there are no transactions."""
+        """The end of what `read_committed` may read: the high watermark, as there are no transactions."""
         return self.high_watermark
 
     @property
     def flushable_offset(self) -> int:
-        """The end of what a flush may take: what is durable already (`wal`), or all of it (`segment`)."""
-        return self.high_watermark if self.pending is None else self.next_offset
+        """The end of what a flush may take: what is durable already, or all of it if only a flush makes it so."""
+        return self.next_offset if self.acknowledges_flushes else self.high_watermark
 
     @property
     def held_bytes(self) -> int:
-        """How much of the pool this partition holds, about."""
+        """About how many bytes of the pool this partition holds."""
         return max(self.tail.pooled_bytes, 0 if self._chunk is None else len(self._chunk.view))
 
     @property
@@ -217,7 +185,7 @@ class Partition:
 
     @property
     def objects_prefix(self) -> str:
-        """What the keys of this partition's objects begin with."""
+        """The text that the keys of this partition's objects begin with."""
         return partition_prefix(self.topic, self.topic_id, self.index, namespace=self.namespace)
 
     def __str__(self) -> str:
@@ -229,13 +197,13 @@ class Partition:
         """Copy a batch behind the one before it in this partition's chunk; None if the pool is exhausted."""
         size = len(data)
         chunk, used = self._chunk, self._chunk_used_bytes
-        if chunk is None or used + size > len(chunk.view):
+        if chunk is None or used + size > len(view := chunk.view):
             chunk = self._lease_chunk(size)
             if chunk is None:
                 return None
-            used = 0
+            used, view = 0, chunk.view
         end = used + size
-        place = chunk.view[used:end]
+        place = view[used:end]
         place[:] = data
         self._chunk_used_bytes = end
         chunk.retain()
@@ -293,7 +261,7 @@ class Partition:
         self.traffic.bytes_in.value += batch.size_bytes
         self.traffic.records_in.value += header.record_count
         self.tail.append(batch)
-        if self.pending is not None:
+        if self.acknowledges_flushes:
             self._became_flushable(batch.size_bytes)
         return batch
 
@@ -367,8 +335,14 @@ class Partition:
         epochs = [start.epoch for start in self.epochs if start.start_offset <= offset]
         return epochs[-1] if epochs else self.leader_epoch
 
+    def is_superseded_by(self, entry: WalEntry) -> bool:
+        """Tell whether the bucket has at this entry's offset what a broker of an earlier epoch wrote too late."""
+        if self.tail.batches or entry.base_offset >= self.next_offset:
+            return False
+        return 0 <= epoch_at(self.epochs, entry.base_offset) < entry.leader_epoch
+
     def has_superseded(self, entry: WalEntry) -> bool:
-        """Whether a broker of a later epoch has written the offsets of this entry, or ended the log before them."""
+        """Tell whether a broker of a later epoch has written this entry's offsets, or ended the log before them."""
         epochs = [start.epoch for start in self.epochs if start.start_offset <= entry.base_offset]
         if entry.base_offset < self.next_offset:
             return bool(epochs) and epochs[-1] != entry.leader_epoch
@@ -395,19 +369,21 @@ class Partition:
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
-        if self.pending is not None:
-            self.pending.flush_began(self.next_offset)
+        self.journal.flush_began(self, self.next_offset)
         return self._plan(batches)
 
     def _plan(self, batches: Sequence[TailBatch]) -> FlushPlan:
         end_offset = batches[-1].last_offset + 1
+        base_offset = batches[0].base_offset
         heard_since_ms = time.time_ns() // 1_000_000 - self.config.producer_id_expiration_ms
+        kept = self.producers.for_footer(base_offset, end_offset, heard_since_ms=heard_since_ms)
         return FlushPlan(
             batches=batches,
-            base_offset=batches[0].base_offset,
+            base_offset=base_offset,
             end_offset=end_offset,
             size_bytes=sum(batch.size_bytes for batch in batches),
-            producers=self.producers.snapshot(end_offset, heard_since_ms=heard_since_ms),
+            producers=kept.producers,
+            producers_from=kept.producers_from,
             epochs=[start for start in self.epochs if start.start_offset < end_offset],
             leader_epoch=self.leader_epoch,
         )
@@ -417,12 +393,16 @@ class Partition:
         batches = self.tail.batches[: self.tail.find(last_offset) + 1]
         return self._plan(batches) if batches and batches[-1].last_offset == last_offset else None
 
-    def commit_flush(self, plan: FlushPlan, segment: Segment) -> None:
-        """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits."""
+    def commit_flush(self, plan: FlushPlan, segment: Segment, footer: Footer) -> None:
+        """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits.
+
+        Its `footer` may be that of an earlier attempt, which holds other producers than the plan does.
+        """
         assert not self.closed
         assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
         self.manifest.add(segment)
-        self.encoded_end = LogEnd(segment.last_offset, plan.producers, plan.epochs).encode()
+        self.producers.kept((each.producer_id for each in footer.producers), segment.base_offset)
+        self.encoded_end = LogEnd.of(footer).encode() if footer.has_all_producers else b""
         self.flushed_offset = plan.end_offset
         self.flushable_bytes -= plan.size_bytes
         self.dirty_since = self.clock() if self.flushable_bytes else None
@@ -430,28 +410,10 @@ class Partition:
             self.release(batch)
         if not self.tail.batches:
             self._leave_chunk()
-        if self.pending is not None:
+        if self.acknowledges_flushes:
             self._move_high_watermark(plan.end_offset, plan.size_bytes)
-            self.pending.flush_committed(plan.end_offset)
+        self.journal.flush_committed(self, plan.end_offset)
         self.on_flushed(self)
-
-    def adopt(self, segment: Segment, footer: Footer) -> None:
-        """Take over a segment that this broker wrote before it was killed, in place of what is not acknowledged.
-
-        Only under `segment` durability: an upload can reach the bucket after the restart has listed it.
-        """
-        assert self.pending is not None
-        assert not self.closed
-        producers, first_offset = self.producers.producers, self.high_watermark
-        for batch in self.tail.drop_from(first_offset):
-            self.release(batch)
-        self._leave_chunk()
-        self.flushable_bytes = 0
-        self.dirty_since = None
-        self.pending.fail(StorageFailed(f"{self}: offset {segment.base_offset} had been written before the restart"))
-        self.restore([*self.manifest.segments, segment], LogEnd.of(footer))
-        self.producers.expect_again(producers.values(), first_offset)
-        self.wake_waiters()
 
     def restore(self, segments: Sequence[Segment], end: LogEnd | None, *, lost_before: int = 0) -> None:
         """Begin with what the bucket holds; `end` is the state after the last segment.
@@ -461,8 +423,13 @@ class Partition:
         """
         self.manifest = Manifest(list(segments))
         self.lost_before = lost_before
-        if end is not None:
-            self.producers.restore(end.producers)
+        if end is None:
+            self.producers.restore((), {})
+            self.epochs, self.next_offset, self.encoded_end = [], 0, b""
+        else:
+            last_base_offset = max(segments, key=attrgetter("last_offset")).base_offset if segments else 0
+            kept_in = {each.producer_id: last_base_offset for each in end.producers} | dict(end.kept_in)
+            self.producers.restore(end.producers, kept_in)
             self.epochs = list(end.epochs)
             self.next_offset = end.last_offset + 1
             self.encoded_end = end.encode()
@@ -483,8 +450,8 @@ class Partition:
         """A batch has left the tail: its chunk and its WAL file are no longer held by it."""
         if batch.lease is not None:
             batch.lease.release()
-        if batch.file is not None and self.wal is not None:
-            self.wal.release(batch.file)
+        if batch.file is not None:
+            self.journal.release(batch.file)
 
     def spill(self, max_count: int = sys.maxsize) -> int:
         """Give up the chunks of so many batches that the WAL can give back; returns how many bytes that were."""
@@ -498,6 +465,17 @@ class Partition:
         self.log_start_offset = max(self.log_start_offset, before_offset)
         self.wake_waiters()
 
+    def set_aside(self, late: Iterable[SegmentKey]) -> None:
+        """Tell the operator of objects that came too late to be part of this log, each once."""
+        for key in late:
+            if key not in self.late:
+                self.late.add(key)
+                logger.error(
+                    "%s is not read: its broker wrote it after another one had taken over, which has written other "
+                    "records at its offsets. It stays in the bucket; `kafscale inspect --batches` shows what is in it",
+                    key.key,
+                )
+
     def quarantine(self, segment: Segment) -> bool:
         """Read a damaged segment no more; False if it is not read any more anyway."""
         if not self.manifest.remove(segment):
@@ -506,8 +484,12 @@ class Partition:
         return True
 
     def drop_deleted(self) -> Sequence[Segment]:
-        """Take the segments below the log start out of the manifest, but for the last one of all."""
-        return self.manifest.take_below(self.log_start_offset)
+        """Take the segments below the log start out of the manifest, but for the last one of all.
+
+        Those stay, too, whose footers hold producers that are in no later one yet: some flushes later they are.
+        """
+        kept_from = self.producers.kept_from
+        return self.manifest.take_below(min(self.log_start_offset, sys.maxsize if kept_from is None else kept_from))
 
     def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
         """Read `merged` instead of `sources`, neighbours in order of offset; returns those that nobody needs any more.
@@ -526,18 +508,19 @@ class Partition:
         self.manifest.replace(left, merged)
         return left
 
-    def close(self) -> None:
-        """Forget everything in memory: the topic was deleted, or is handed over.
+    def close(self, error: int = UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        """Forget everything in memory: the topic was deleted, or the partition was handed over, as `error` says.
 
         Batches that the WAL has not written yet keep their chunks until it has: whoever gets `on_durable` for a closed
         partition releases the batch.
         """
-        self.closed = True
+        self.closed = self.is_leaving = True
+        self.closed_error = error
+        self.producers.clear()
         self.flushable_bytes = 0
         self.dirty_since = None
         for batch in self.tail.drop_first(self.tail.find(self.flushable_offset)):
             self.release(batch)
         self._leave_chunk()
-        if self.pending is not None:
-            self.pending.fail(StorageFailed(f"partition {self} was closed"))
+        self.journal.forget(self, StorageFailed(f"partition {self} was closed"))
         self.wake_waiters()

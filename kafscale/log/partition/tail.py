@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.partition.chunks import Lease
-from kafscale.store.base import Buffer
 
 if TYPE_CHECKING:
     from kafscale.log.partition.partition import Partition
@@ -93,7 +93,7 @@ class Tail:
         return selected
 
     def chunks_bytes(self, max_bytes: int) -> int:
-        """What the oldest batches, of about `max_bytes` together, hold of the pool."""
+        """Return how many bytes of the pool the oldest batches hold, of about `max_bytes` together."""
         size_bytes = held_bytes = 0
         last: Lease | None = None
         for batch in self.batches:
@@ -141,16 +141,17 @@ class Releasable(Protocol):
 class Slices:
     """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
 
-    `end_offset` is the one behind the last record in them.
+    `end_offset` is the one behind the last record in them, or behind what a batch without any is to lead over.
     """
 
     buffers: list[Buffer] = attrs.field(factory=list)
     leases: list[Releasable] = attrs.field(factory=list)
     end_offset: int = 0
+    is_hole: bool = False  # there are no records in it
 
     @property
     def size_bytes(self) -> int:
-        return sum(map(len, self.buffers))
+        return size_of(self.buffers)
 
     def add(self, other: Slices) -> None:
         """Take over what `other` has."""

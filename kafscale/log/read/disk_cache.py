@@ -21,8 +21,10 @@ from secrets import token_hex
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.log.read.range_map import RangeMap
 from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class _File:
 
 @attrs.define(eq=False)
 class DiskCacheStatistics:
-    """Since the start."""
+    """Counts of the disk cache since the start."""
 
     hit_count: int = 0
     hit_bytes: int = 0
@@ -60,7 +62,7 @@ class DiskCacheStatistics:
 
 @attrs.define(eq=False, repr=False, kw_only=True)
 class DiskCache:
-    """At most `max_bytes` of files in a directory; the one that was not used for longest goes first."""
+    """Keeps at most `max_bytes` of files in a directory. The one that was not used for longest goes first."""
 
     directory: Path
     max_bytes: int
@@ -72,20 +74,28 @@ class DiskCache:
     _dropped_names: list[str] = attrs.field(factory=list, init=False)  # of files that are to be removed
     _names: count[int] = attrs.field(factory=count, init=False)
     _run_id: str = attrs.field(factory=lambda: token_hex(8), init=False)  # so that nobody else's file has our name
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake: Signal = attrs.field(factory=Signal, init=False)
     _readers: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(THREADS_COUNT), init=False)
     _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.memory.on_idle = lambda: self._wake.set()  # noqa: PLW0108 (the event is another one each time)
-        self.memory.on_forget = self.forget
+        self.memory.on_idle.append(self._wake.set)
+        self.memory.on_forget.append(self.forget)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the files to whoever scrapes."""
+        counted = self.statistics
+        metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: self.size_bytes)
+        metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: counted.hit_count)
+        metrics.count("kafscale_disk_cache_written_bytes_total", "Bytes put there.", lambda: counted.written_bytes)
+        metrics.count("kafscale_disk_cache_failures_total", "Errors of that disk.", lambda: counted.failed_count)
 
     async def run(self) -> None:
         """Empty the directory, then keep what memory is about to evict, until cancelled."""
         if not await self._in_writer(self._empty):
             return
         while True:
-            self._wake = trio.Event()
+            self._wake.clear()
             while self.memory.size_bytes > self.memory.max_bytes * FILLED_FRACTION:
                 oldest = self.memory.pin_oldest()
                 if oldest is None:
@@ -162,7 +172,7 @@ class DiskCache:
         return taken
 
     async def _in_writer(self, work: Callable[..., None], *args: object) -> bool:
-        """Whether it could be done."""
+        """Do some work in the thread of the cache, and tell whether the disk let it."""
         try:
             await trio.to_thread.run_sync(work, *args, limiter=self._writer)
         except OSError as exc:
@@ -177,7 +187,7 @@ class DiskCache:
     # ---- in a thread --------------------------------------------------------------------------------------------
 
     def _empty(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self.directory.glob(f"*{SUFFIX}"):
             path.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ import attrs
 from kafscale.errors import CorruptBatch, KafkaError, StoreError
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import Footer
+from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.file.open_files import FileRange, FileSource, OpenFile
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import HEADER_BYTES, parse_header
@@ -29,6 +30,7 @@ class FileSlice:
     range: FileRange
     end_offset: int
     _ranges: FileRanges
+    is_hole = False
 
     @property
     def buffers(self) -> list[FileRange]:
@@ -46,11 +48,18 @@ class FileSlice:
 
 @attrs.define(eq=False)
 class FileRanges:
-    """Finds ranges that can be sent at once, and leaves all else to who reads: what is cold, small, cut or damaged."""
+    """Finds ranges that can be sent at once, and leaves all else to who reads: what is cold, small, cut or damaged.
+
+    `cache`, which holds nothing beside it, tells which objects are to be deleted.
+    """
 
     source: FileSource
+    cache: SegmentCache
     sent_count: int = attrs.field(default=0, init=False)
     _open: OrderedDict[SegmentKey, OpenFile] = attrs.field(factory=OrderedDict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.cache.on_forget.append(self.forget)
 
     def slice_nowait(self, segment: Segment, footer: Footer, offset: int, max_bytes: int) -> FileSlice | None:
         """Whole batches from the one that holds `offset`, which the segment has, as many rows as `max_bytes` take."""

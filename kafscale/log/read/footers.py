@@ -13,6 +13,7 @@ from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
 from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.wrappers.limited import PrefetchStore
@@ -20,7 +21,7 @@ from kafscale.store.wrappers.limited import PrefetchStore
 
 @attrs.define(eq=False)
 class FooterStatistics:
-    """Since the start: how many were found in the cache, and how many had to be read."""
+    """Counts since the start: how many footers were found in the cache, and how many had to be read."""
 
     hit_count: int = 0
     miss_count: int = 0
@@ -41,6 +42,16 @@ class Footers:
     _cached: OrderedDict[SegmentKey, Footer] = attrs.field(factory=OrderedDict, init=False)
     _loading: dict[SegmentKey, Flight] = attrs.field(factory=dict, init=False)
 
+    def register(self, metrics: Metrics) -> None:
+        """Show the cache to whoever scrapes."""
+        metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: self.size_bytes)
+        metrics.counts(
+            "kafscale_footer_lookups_total",
+            "Footers wanted, by whether they were in memory.",
+            "result",
+            lambda: {"hit": self.statistics.hit_count, "miss": self.statistics.miss_count},
+        )
+
     def put(self, segment: Segment, footer: Footer) -> None:
         """Keep the footer of a segment that was just written or read."""
         self._drop(segment.key)
@@ -51,7 +62,7 @@ class Footers:
             self.size_bytes -= _memory_bytes(oldest)
 
     def forget(self, segment: Segment) -> None:
-        """The segment's objects are to be deleted: nothing of them is kept."""
+        """The segment's objects are to be deleted, or its partition is handed over: nothing of them is kept."""
         self._drop(segment.key)
         if self.cache is not None:
             self.cache.forget(segment.key)
@@ -80,7 +91,10 @@ class Footers:
         return footer
 
     async def get_with_timestamps(self, segment: Segment) -> Footer:
-        """As `get`; where version 1 tells no timestamps, the whole object is read. Raises as `get` does."""
+        """Get a footer that tells timestamps. Where version 1 tells none, the whole object is read.
+
+        Raises as `get` does.
+        """
         footer = await self.get(segment)
         if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
             footer = await read_exact_footer_v1(self.store, segment.key)

@@ -12,6 +12,7 @@ from kafscale.errors import DamagedObject
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
 
@@ -24,6 +25,18 @@ class RangeReader:
     cache: SegmentCache
     budget: ByteBudget
     disk: DiskCache | None = None
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the caches and the fetch budget to whoever scrapes."""
+        budget = self.budget
+        self.cache.register(metrics)
+        if self.disk is not None:
+            self.disk.register(metrics)
+        metrics.gauge("kafscale_fetch_buffer_bytes", "Used of the fetch budget.", lambda: budget.used_bytes)
+        metrics.gauge("kafscale_fetch_buffer_waiting", "Fetches that wait for it.", lambda: budget.waiting_count)
+        metrics.count(
+            "kafscale_fetch_buffer_waits_total", "Fetches that had to wait for it.", lambda: budget.wait_count
+        )
 
     async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:
         """Bytes from `start` on, up to `end` or to an earlier row, by at most one GET. The caller owes `release()`.
@@ -52,7 +65,7 @@ class RangeReader:
         return slices
 
     async def _wait_for(self, loading: Range, start: int, end: int) -> Slices | None:
-        """What somebody else reads; None if that was given up."""
+        """Return what somebody else reads; None if that was given up."""
         self.cache.statistics.shared_count += 1
         loading.retain()  # it may have no other user, and no room in the cache, once it is there
         try:

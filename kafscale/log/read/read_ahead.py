@@ -33,6 +33,7 @@ from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.ranges import whole
 from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.metrics import Metrics
 from kafscale.store.wrappers.limited import PrefetchStore
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ WASTE_MAX_FRACTION = 0.1
 
 @attrs.define(eq=False)
 class ReadAheadStatistics:
-    """Since the start, in bytes but for the counts. What was read is used, wasted or still ahead of its stream."""
+    """Sums since the start, in bytes but for the counts. What was read is used, wasted or still ahead of its stream."""
 
     served_bytes: int = 0  # to fetches, from segments, whether it had been read ahead or not
     read_bytes: int = 0
@@ -107,6 +108,20 @@ class ReadAhead:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _under_way_count: int = attrs.field(default=0, init=False)
 
+    def register(self, metrics: Metrics) -> None:
+        """Show what it is good for to whoever scrapes."""
+        ahead = self.statistics
+        metrics.count("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
+        metrics.counts(
+            "kafscale_readahead_bytes_total",
+            "Bytes read ahead of consumers, and of these what was used, and what was not and never will be.",
+            "event",
+            lambda: {"read": ahead.read_bytes, "used": ahead.used_bytes, "wasted": ahead.wasted_bytes},
+        )
+        help = "Times that the cache had no room."
+        metrics.count("kafscale_readahead_no_room_total", help, lambda: ahead.no_room_count)
+        metrics.count("kafscale_readahead_failures_total", "Reads ahead that failed.", lambda: ahead.failed_count)
+
     async def run(self) -> None:
         """Own the reads that are under way, until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -119,7 +134,7 @@ class ReadAhead:
     def consumed(self, partition: Partition, offset: int, slices: Slices) -> None:
         """A fetch from `offset` was served from a segment."""
         self.statistics.served_bytes += slices.size_bytes
-        if not self.max_bytes or self._nursery is None:
+        if not self.max_bytes or self._nursery is None or partition.closed:
             return
         now = trio.current_time()
         self._end_idle(now - STREAM_IDLE_SECONDS)
@@ -137,6 +152,11 @@ class ReadAhead:
         stream.used_at = now
         self._advance(stream, slices)
         self._extend(stream)
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is handed over: none of its streams goes on."""
+        for place in [place for place in self._streams if place[0] is partition]:
+            self._end(self._streams.pop(place))
 
     # ---- streams ------------------------------------------------------------------------------------------------
 
@@ -175,7 +195,7 @@ class ReadAhead:
         piece.range = None
 
     def _allowed_bytes(self, stream: _Stream) -> int:
-        """How far it may be ahead."""
+        """Return how many bytes the stream may be read ahead of."""
         if self.statistics.wasted_bytes > self.statistics.served_bytes * WASTE_MAX_FRACTION:
             return min(stream.window_bytes, int(stream.taken_bytes * WASTE_MAX_FRACTION))
         return stream.window_bytes

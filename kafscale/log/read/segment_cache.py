@@ -24,6 +24,7 @@ from kafscale.concurrency.byte_budget import Share
 from kafscale.concurrency.single_flight import Flight
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read.range_map import RangeMap
+from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey
 
 RANGE_OVERHEAD_BYTES = 512  # of a range's own objects, so that many small ones are counted as what they are
@@ -32,7 +33,8 @@ LARGEST_FRACTION = 0.25  # of the cache, that one range may take: a larger one w
 
 @attrs.define(eq=False)
 class CacheStatistics:
-    """Since the start. `hit_count`, `shared_count` and `miss_count` are looks for a range by a fetch.
+    """Counts of the cache since the start. `hit_count`, `shared_count` and `miss_count` are looks for a range by a
+    fetch.
 
     A shared one found its range being read by somebody else.
     """
@@ -69,12 +71,12 @@ class Range:
 
     @property
     def is_cached(self) -> bool:
-        """Whether it counts in the cache, and not in the fetch budget."""
+        """Tell whether it counts in the cache, and not in the fetch budget."""
         return self._share is None
 
     @property
     def is_current(self) -> bool:
-        """Whether its object was not deleted since, and it not evicted."""
+        """Tell whether its object was not deleted since, and it not evicted."""
         return self._is_listed
 
     def retain(self) -> None:
@@ -88,15 +90,15 @@ class Range:
 
 @attrs.define(eq=False, repr=False)
 class SegmentCache:
-    """At most `max_bytes` of ranges; the one that was not used for longest goes first.
+    """Keeps at most `max_bytes` of ranges; the one that was not used for longest goes first.
 
-    `on_idle` is called when the last user of a range has released it, so that it may be evicted; `on_forget` for a
-    segment whose object is to be deleted.
+    Whoever is in `on_idle` is called when the last user of a range has released it, so that it may be evicted; in
+    `on_forget`, for a segment whose object is to be deleted.
     """
 
     max_bytes: int
-    on_idle: Callable[[], None] | None = attrs.field(default=None, init=False)
-    on_forget: Callable[[SegmentKey], None] | None = attrs.field(default=None, init=False)
+    on_idle: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    on_forget: list[Callable[[SegmentKey], None]] = attrs.field(factory=list, init=False)
     size_bytes: int = attrs.field(default=0, init=False)
     statistics: CacheStatistics = attrs.field(factory=CacheStatistics, init=False)
     _listed: RangeMap[Range] = attrs.field(factory=RangeMap, init=False)
@@ -105,8 +107,24 @@ class SegmentCache:
 
     @property
     def pinned_bytes(self) -> int:
-        """What is being read ahead, waits for its reader, or is being sent."""
+        """Return what is being read ahead, waits for its reader, or is being sent."""
         return self.size_bytes - self._idle_bytes
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the cache to whoever scrapes."""
+        looks = self.statistics
+        metrics.gauge("kafscale_cache_bytes", "Ranges of segments kept in memory.", lambda: self.size_bytes)
+        metrics.gauge("kafscale_cache_pinned_bytes", "Of these, being sent or read ahead.", lambda: self.pinned_bytes)
+        metrics.counts(
+            "kafscale_cache_lookups_total",
+            "Ranges wanted by fetches: in memory, being read for somebody else, or neither.",
+            "result",
+            lambda: {"hit": looks.hit_count, "shared": looks.shared_count, "miss": looks.miss_count},
+        )
+        metrics.count("kafscale_cache_hit_bytes_total", "Bytes that fetches found in memory.", lambda: looks.hit_bytes)
+        metrics.count(
+            "kafscale_cache_evictions_total", "Ranges that made room for others.", lambda: looks.evicted_count
+        )
 
     def take(self, key: SegmentKey, start: int, end: int) -> Slices | None:
         """The bytes from `start` on, as far as they are here, up to `end`; None if there are none.
@@ -176,8 +194,8 @@ class SegmentCache:
             if each in self._idle:
                 self._remove_idle(each)
                 self._free(each)
-        if self.on_forget is not None:
-            self.on_forget(key)
+        for tell in self.on_forget:
+            tell(key)
 
     # ---- what is pinned, and what may go ------------------------------------------------------------------------
 
@@ -194,8 +212,8 @@ class SegmentCache:
         if used._is_listed and used._share is None:
             self._idle[used] = None
             self._idle_bytes += used.counted_bytes
-            if self.on_idle is not None:
-                self.on_idle()
+            for tell in self.on_idle:
+                tell()
         else:
             self._unlist(used)
             self._free(used)
@@ -212,7 +230,9 @@ class SegmentCache:
         return True
 
     def pin_oldest(self) -> Range | None:
-        """What would be evicted next, pinned for a caller who does something with it before, and then owes `evict`."""
+        """Return what would be evicted next, pinned for a caller who does something with it before, and then owes
+        `evict`.
+        """
         oldest = next(iter(self._idle), None)
         if oldest is not None:
             oldest.retain()

@@ -18,6 +18,7 @@ class Kind(enum.StrEnum):
     GAP = "gap"
     OVERLAP = "overlap"
     SUPERSEDED = "superseded"
+    LATE = "late"
     UNKNOWN_OBJECT = "unknown-object"
     UNKNOWN_TOPIC = "unknown-topic"
     CHANGED = "changed"

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.bucket.listing import PartitionId
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.wire.records import BatchHeader
+
+WRITTEN_ANEW = "; a broker that took over has written it anew"
 
 
 @attrs.frozen
@@ -76,9 +78,10 @@ class LoggedBatches:
     def compare(
         self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str
     ) -> Iterator[Finding]:
-        """What is in a segment as well must be the same there. `marks` are those of all of its batches, by offset.
+        """Check that what is in a segment as well is the same there. `marks` are those of all of its batches, by
+        offset.
 
-        A batch that a broker of a later epoch has written instead is none of the log's any more, and no damage.
+        Where they are of different epochs, the later one's batch counts, and there is no damage.
         """
         logged = self.partitions[partition_id]
         first_offset, last_epoch = min(marks), max(mark.leader_epoch for mark in marks.values())
@@ -90,9 +93,12 @@ class LoggedBatches:
                 continue
             epoch = last_epoch if mark is None else mark.leader_epoch
             what = "no batch there" if mark is None else "another batch there"
-            yield self._finding(
-                logged, at, f"offset {base_offset}: {key} has {what}", damage=epoch <= logged.leader_epochs[at]
-            )
+            message = f"offset {base_offset}: {key} has {what}"
+            if epoch > logged.leader_epochs[at]:
+                message += WRITTEN_ANEW
+            elif epoch < logged.leader_epochs[at]:
+                message += "; an earlier broker wrote that too late, and the next start leaves it out"
+            yield self._finding(logged, at, message, damage=epoch == logged.leader_epochs[at])
 
     def follow(
         self, partition_id: PartitionId, end: SegmentsEnd, *, partition: str, log_start_offset: int
@@ -103,6 +109,8 @@ class LoggedBatches:
         for at, base_offset in enumerate(logged.base_offsets):
             if next_offset < base_offset <= log_start_offset:
                 next_offset = base_offset
+            elif base_offset < next_offset <= end.offset and logged.leader_epochs[at] > end.leader_epoch:
+                next_offset = base_offset  # what the segments have from here on is late
             problem = None
             if base_offset > next_offset:
                 problem = f"goes on at offset {base_offset}, but {next_offset} is the next; objects are missing"
@@ -111,12 +119,11 @@ class LoggedBatches:
                 problem = f"has offsets {base_offset} to {last_offset}, of which only the first are there already"
             if problem is not None:
                 damage = end.leader_epoch <= logged.leader_epochs[at]
-                yield self._finding(logged, at, f"{partition} {problem}", damage=damage)
+                message = f"{partition} {problem}" + ("" if damage else WRITTEN_ANEW)
+                yield self._finding(logged, at, message, damage=damage)
             next_offset = max(next_offset, logged.next_offsets[at])
 
     def _finding(self, logged: LoggedPartition, at: int, message: str, *, damage: bool) -> Finding:
-        if not damage:
-            message += "; a broker that took over has written it anew"
         return Finding(
             name=self._names[logged.sources[at]],
             kind=self.kind if damage else Kind.SUPERSEDED,

@@ -31,7 +31,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.repair import Repairer
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import OFFSET_MAX, SegmentKey
 
@@ -60,9 +60,18 @@ class Examiner:
     """Looks closely at damaged segments. `store` is the view of those who wait for it: a start, and fetches."""
 
     store: ObjectStore
-    rebuilt_segment_count: Counter = attrs.field(factory=Counter)
-    rebuilt_index_count: Counter = attrs.field(factory=Counter)
+    rebuilt_segment_count: Counter = attrs.field(factory=Counter, init=False)
+    rebuilt_index_count: Counter = attrs.field(factory=Counter, init=False)
     _under_way: dict[SegmentKey, trio.Event] = attrs.field(factory=dict, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what was rebuilt to whoever scrapes."""
+        metrics.counts(
+            "kafscale_rebuilt_objects_total",
+            "Damaged or missing objects of segments that were written again from what is whole.",
+            "kind",
+            lambda: {"kfs": self.rebuilt_segment_count.value, "index": self.rebuilt_index_count.value},
+        )
 
     async def examine(
         self, key: SegmentKey, damage: DamagedObject, previous: SegmentKey | None

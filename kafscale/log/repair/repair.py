@@ -14,17 +14,18 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats import segment, segment_v1
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.formats.segment_check import BodyCheck
-from kafscale.log.producers import ProducerStates
+from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
-from kafscale.store.base import Buffer, ObjectStore
-from kafscale.store.paths import SegmentKey
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
 from kafscale.wire.records import BatchHeader, batches, parse_header
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Repairer:
     async def _make_footer(
         self, checked: CheckedSegment, data: Buffer, body: memoryview, previous: SegmentKey | None
     ) -> Footer:
-        """From the batches, and from where producers and epochs stood before them."""
+        """Make the footer anew from the batches, and from where producers and epochs stood before them."""
         before = None
         if previous is not None:
             with suppress(DamagedObject, NotFound):
@@ -116,7 +117,7 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         partition=key.partition,
         base_offset=key.base_offset,
         generation=key.generation,
-        leader_epoch=max((header.leader_epoch for header in headers), default=-1),
+        leader_epoch=max(header.leader_epoch for header in headers) if key.epoch == EPOCH_UNKNOWN else key.epoch,
         created_ms=created_ms,
         batch_count=len(headers),
         body_bytes=len(body),
@@ -124,7 +125,13 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         body_crc=segment.body_crc([body]),
     )
     states = _producers_after(headers, before)
-    return build_footer(identity, headers, producers=states.snapshot(headers[-1].next_offset), epochs=epochs)
+    return build_footer(
+        identity,
+        headers,
+        producers=states.snapshot(headers[-1].next_offset),
+        producers_from=None if before is None or before.has_all_producers else before.producers_from,
+        epochs=epochs,
+    )
 
 
 def _producers_after(headers: Sequence[BatchHeader], before: Footer | None) -> ProducerStates:

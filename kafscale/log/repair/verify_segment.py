@@ -11,20 +11,22 @@ a batch damaged or missing                     nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats import segment, segment_v1
 from kafscale.formats.body import read_pieces
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, check_identity
-from kafscale.formats.segment import HEADER, Footer
+from kafscale.formats.segment import HEADER, EpochStart, Footer
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import BatchMark
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import BatchHeader
 
@@ -36,8 +38,9 @@ class CheckedSegment:
     """A segment, and what is wrong with it.
 
     `footer` is the one that the batches agree with, wherever it was found, and `footer_bytes` what it was decoded from:
-    a later version may have put more into it than this one reads. `last_epoch` is the leader epoch of its last records,
-    -1 if it is not known. `marks` has its batches by offset, if they are to be held against a write-ahead log.
+    a later version may have put more into it than this one reads. `epochs` are where the leader epochs of the log
+    began, up to its end and as far as is known. `marks` has its batches by offset, if they are to be held against a
+    write-ahead log. `is_late` is known when all segments of the partition have been read.
     """
 
     key: SegmentKey
@@ -46,13 +49,19 @@ class CheckedSegment:
     footer_bytes: bytes = b""
     base_offset: int = 0
     last_offset: int | None = None
-    last_epoch: int = -1
+    epochs: Sequence[EpochStart] = ()
     batch_count: int = 0
     record_count: int = 0
     batches_end: int = 0
     gone: bool = False
+    is_late: bool = False
     marks: dict[int, BatchMark] | None = None
     findings: list[Finding] = attrs.field(factory=list)
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of its last records; -1 if it is not known."""
+        return self.epochs[-1].epoch if self.epochs else -1
 
     def take_batch(self, header: BatchHeader, position: int) -> None:
         """Remember it in `marks`, if that is wanted."""
@@ -74,7 +83,7 @@ class CheckedSegment:
         self.findings.append(Finding(name=name, kind=kind, message=message, position=position, can_repair=can_repair))
 
     def has(self, *kinds: Kind) -> bool:
-        """Whether there is a finding of one of these kinds."""
+        """Tell whether there is a finding of one of these kinds."""
         return any(finding.kind in kinds for finding in self.findings)
 
 
@@ -212,7 +221,7 @@ def _batch_count_to_expect(objects: _Objects) -> int | None:
 
 
 def _batch_count_of_header(objects: _Objects) -> int | None:
-    """What the header of version 2 says; None if it is damaged."""
+    """Return what the header of version 2 says; None if it is damaged."""
     magic, version, _, base_offset, batch_count, _, _ = segment.HEADER.unpack_from(objects.head)
     told = (magic, version, base_offset)
     whole = told == (segment.HEADER_MAGIC, segment.VERSION, objects.key.base_offset) and batch_count > 0
@@ -232,7 +241,7 @@ def _check_index(objects: _Objects, checked: CheckedSegment) -> None:
 
 
 def _has_kfs(checked: CheckedSegment) -> bool:
-    """Whether there is, or will be after a repair, a `.kfs` with a good footer to make an `.index` of."""
+    """Tell whether there is, or will be after a repair, a `.kfs` with a good footer to make an `.index` of."""
     return all(finding.can_repair for finding in checked.findings if finding.kind is Kind.FOOTER)
 
 
@@ -323,6 +332,6 @@ def _take_facts(checked: CheckedSegment, footer: Footer | None, check: BodyCheck
     checked.batches_end = check.position
     if footer is not None:
         checked.last_offset = footer.last_offset
-        checked.last_epoch = footer.epochs[-1].epoch if footer.epochs else -1
+        checked.epochs = footer.epochs
     elif check.batch_count:
         checked.last_offset = check.last_offset

@@ -22,10 +22,11 @@ import trio
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.read.footers import Footers
+from kafscale.log.rewrite.compaction_pass import Unreadable
 from kafscale.log.rewrite.compaction_plan import CleanablePart, find_cleanable
 from kafscale.log.rewrite.compaction_round import CompactionRound, CompactionStatistics
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +51,26 @@ class Compactor:
     map_bytes: int
     target_bytes: int
     interval_seconds: float
-    statistics: CompactionStatistics = attrs.field(factory=CompactionStatistics)
-    rounds_count: Counter = attrs.field(factory=Counter)
-    failed_count: Counter = attrs.field(factory=Counter)
+    statistics: CompactionStatistics = attrs.field(factory=CompactionStatistics, init=False)
+    rounds_count: Counter = attrs.field(factory=Counter, init=False)
+    failed_count: Counter = attrs.field(factory=Counter, init=False)
+    unreadable_count: Counter = attrs.field(factory=Counter, init=False)
     now_ms: Callable[[], int] = _now_ms
     max_dirty_ratio: float = attrs.field(default=0.0, init=False)  # of all partitions, when they were last looked at
     _paused_until: WeakKeyDictionary[Partition, float] = attrs.field(factory=WeakKeyDictionary, init=False)
+    _reported_to: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
     _generations: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show compactions to whoever scrapes."""
+        self.statistics.register(metrics)
+        metrics.adopt_counter("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
+        help = "Compactions that failed; see the log."
+        metrics.adopt_counter("kafscale_compaction_failures_total", help, self.failed_count)
+        help = "Batches whose records can't be read, which were kept."
+        metrics.adopt_counter("kafscale_compaction_unreadable_batches_total", help, self.unreadable_count)
+        help = "Of the dirtiest partition, how much of what could be compacted is dirty."
+        metrics.gauge("kafscale_compaction_max_dirty_ratio", help, lambda: self.max_dirty_ratio)
 
     async def run(self, partitions: Callable[[], Iterable[Partition]]) -> None:
         """Compact what is worth it of these partitions, at every interval, until cancelled. Raises Fenced."""
@@ -125,6 +139,8 @@ class Compactor:
         self._generations[partition] = this_round.generation
         async with self.rewriter.reserve(partition):
             is_done = await this_round.run()
+        if this_round.unreadable.count:
+            self._report_unreadable(partition, this_round.unreadable)
         if is_done:
             self.rounds_count.value += 1
             logger.info(
@@ -136,6 +152,20 @@ class Compactor:
                 size_bytes,
             )
         return is_done
+
+    def _report_unreadable(self, partition: Partition, unreadable: Unreadable) -> None:
+        """Once for each: the next round is about what came later."""
+        if unreadable.first_offset > self._reported_to.get(partition, -1):
+            self._reported_to[partition] = unreadable.first_offset
+            self.unreadable_count.value += unreadable.count
+            logger.warning(
+                "%s: the records of %d batches, the first at offset %d, are not to be read, and compaction keeps them "
+                "as their clients sent them: %s",
+                partition,
+                unreadable.count,
+                unreadable.first_offset,
+                unreadable.reason,
+            )
 
     def _next_generation(self, partition: Partition) -> int:
         """Above every generation that the bucket may hold of a partition."""

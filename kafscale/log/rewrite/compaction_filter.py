@@ -17,10 +17,10 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_records import RecordPlaces, keep_records, locate_records, without_records
 from kafscale.log.rewrite.compaction_transactions import AbortedTransaction, TransactionFilter
-from kafscale.store.base import Buffer
 from kafscale.wire.records import BatchHeader
 
 
@@ -52,7 +52,7 @@ class CompactionFilter:
         self._transactions = TransactionFilter(self.rules.aborted)
 
     def compact(self, batch: memoryview, header: BatchHeader, *, ends_segment: bool) -> Buffer | None:
-        """What is left of a batch, which is the batch itself if that is all of it; None if nothing is.
+        """Return what is left of a batch, which is the batch itself if that is all of it; None if nothing is.
 
         Raises CorruptBatch.
         """

@@ -14,7 +14,7 @@ from mmap import mmap
 
 import attrs
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.75  # Kafka's 0.9 costs it up to ten probes a look-up; here each one is interpreted
@@ -24,7 +24,7 @@ _digest_halves = struct.Struct("<QQ").unpack
 
 
 def capacity_of(size_bytes: int) -> int:
-    """How many keys a map of this size holds."""
+    """Return how many keys a map of this size holds."""
     return int(size_bytes // SLOT_BYTES * LOAD_FACTOR)
 
 

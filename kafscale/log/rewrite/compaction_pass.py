@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import overload
 
 import attrs
 from crc32c import crc32c
 
-from kafscale.errors import CorruptBatch
+from kafscale.buffers import Buffer
+from kafscale.errors import CorruptBatch, KafkaError
 from kafscale.log.rewrite.compaction_filter import CompactionFilter
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_records import locate_records
@@ -69,8 +71,28 @@ class OutcomePass:
         return False
 
     def take(self, batch: memoryview) -> None:
-        """The next batch. Raises CorruptBatch."""
+        """Take the next batch. Raises CorruptBatch."""
         self.outcomes.read(batch, parse_header(batch))
+
+
+@attrs.define(eq=False)
+class Unreadable:
+    """Batches that are as their clients sent them, and whose records are not what their lengths say, or too many.
+
+    They were taken by a version that did not parse records. They stay as they are, and hold up nothing.
+    """
+
+    count: int = attrs.field(default=0, init=False)
+    first_offset: int = attrs.field(default=-1, init=False)
+    reason: str = attrs.field(default="", init=False)
+
+    def note(self, batch: memoryview, header: BatchHeader, exc: KafkaError) -> None:
+        """One of them. Raises `exc` if it was damaged since."""
+        if compute_crc(batch) != header.crc:
+            raise exc
+        if not self.count:
+            self.first_offset, self.reason = header.base_offset, str(exc)
+        self.count += 1
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -86,15 +108,16 @@ class KeyPass:
     end_offset: int
     aborted: Sequence[AbortedTransaction] | None = None
     needs_outcomes: bool = attrs.field(default=False, init=False)
+    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
 
     @property
     def is_over(self) -> bool:
-        """Whether more batches would change nothing."""
+        """Tell whether more batches would change nothing."""
         return self.needs_outcomes or self._is_full
 
     def take(self, batch: memoryview) -> None:
-        """The next batch. Raises CorruptBatch."""
+        """Take the next batch. Raises CorruptBatch."""
         header = parse_header(batch)
         if header.base_offset >= self.end_offset or header.is_control or not header.record_count:
             return
@@ -104,7 +127,11 @@ class KeyPass:
                 return
             if any(each.holds(header) for each in self.aborted):
                 return
-        places = locate_records(batch, header)
+        try:
+            places = locate_records(batch, header)
+        except KafkaError as exc:
+            self.unreadable.note(batch, header, exc)
+            return
         wanted = [
             (key, offset)
             for key, offset in zip(places.keys, places.offsets, strict=True)
@@ -140,7 +167,9 @@ class RewritePass:
         header = parse_header(batch)
         if compute_crc(batch) != header.crc:
             raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} is wrong")
-        left = self.filter.compact(batch, header, ends_segment=header.last_offset == self.last_offset)
+        left: Buffer | None = batch
+        with suppress(KafkaError):  # the pass before has noted it
+            left = self.filter.compact(batch, header, ends_segment=header.last_offset == self.last_offset)
         if left is not batch:
             self.has_changed = True
         if left is None:

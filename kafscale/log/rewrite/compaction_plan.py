@@ -36,18 +36,18 @@ class CleanablePart:
 
     @property
     def dirty_ratio(self) -> float:
-        """Of what would be read, how much is dirty: 0 to 1."""
+        """Return how much of what would be read is dirty, from 0 to 1."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the topic's configs ask for it now."""
+        """Tell whether the topic's configs ask for it now."""
         wanted = self.dirty_ratio > self.partition.config.min_cleanable_dirty_ratio
         return self.dirty_bytes > 0 and (wanted or self.is_overdue)
 
 
 def first_dirty_offset(partition: Partition) -> int:
-    """How far the partition has been compacted: every segment that compaction wrote tells how far it was then."""
+    """Return how far the partition is compacted: every segment that compaction wrote tells how far it was then."""
     clean_to = max((each.first_dirty_offset for each in partition.manifest.segments), default=0)
     return max(clean_to, partition.log_start_offset)
 
@@ -88,7 +88,10 @@ async def _first_young(partition: Partition, dirty: Iterable[Segment], footers: 
 
 
 async def _is_overdue(partition: Partition, segment: Segment, footers: Footers, now_ms: int) -> bool:
-    """By the timestamp of the first dirty batches; Kafka too tells the age of a segment by its first batch."""
+    """Tell by the timestamp of the first dirty batches whether compaction is overdue.
+
+    Kafka too tells the age of a segment by its first batch.
+    """
     footer = await footers.get_with_timestamps(segment)
     row = footer.row_of(max(first_dirty_offset(partition), segment.base_offset))
     first_ms = footer.index.max_timestamps_ms[row]
@@ -97,7 +100,7 @@ async def _is_overdue(partition: Partition, segment: Segment, footers: Footers, 
 
 @attrs.frozen
 class Stretch:
-    """Of a segment, the batches that begin at or after one offset and before another."""
+    """The batches of a segment that begin at or after one offset and before another."""
 
     segment: Segment
     start_offset: int
@@ -105,7 +108,7 @@ class Stretch:
 
 
 def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretch]:
-    """What a reader would read of these segments, from `start_offset` on: each offset in one segment only.
+    """Iterate over what a reader would read of these segments, from `start_offset` on: each offset in one segment only.
 
     Segments overlap after a crash at an unlucky moment. Where they don't, each is a stretch.
     """

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, DecodeError
-from kafscale.store.base import Buffer
 from kafscale.wire import compression
 from kafscale.wire.primitives import read_uvarint, read_varlong, varint
 from kafscale.wire.records import (
@@ -24,6 +24,7 @@ from kafscale.wire.records import (
     TRANSACTIONAL,
     BatchHeader,
     encode_batch,
+    record_heads,
 )
 
 NO_TIMESTAMP = -1
@@ -55,7 +56,8 @@ def locate_records(batch: memoryview, header: BatchHeader) -> RecordPlaces:
     if header.codec == compression.NONE or not header.record_count:
         data = bytes(batch[HEADER_BYTES:])  # bytes are indexed and sliced in half the time that a view takes
     else:
-        data = compression.decompress(header.codec, batch[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
+        unpacked = compression.decompress(header.codec, batch[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
+        data = bytes(unpacked) if isinstance(unpacked, memoryview) else unpacked
     try:
         return _locate(data, header)
     except (IndexError, DecodeError) as exc:
@@ -63,19 +65,11 @@ def locate_records(batch: memoryview, header: BatchHeader) -> RecordPlaces:
 
 
 def _locate(data: bytes | bytearray, header: BatchHeader) -> RecordPlaces:
-    """Written out without calls for what has one byte, as nearly every number in a small record has."""
     base_offset = header.base_offset
     starts, offsets, tombstones = [0], [], []
     keys: list[bytes | bytearray | None] = []
     end = 0
-    for _ in range(header.record_count):
-        length, position = (data[end], end + 1) if data[end] < 128 else read_uvarint(data, end)
-        end = position + (length >> 1)
-        position += 1  # attributes
-        while data[position] >= 128:  # timestamp delta
-            position += 1
-        position += 1
-        delta, position = (data[position], position + 1) if data[position] < 128 else read_uvarint(data, position)
+    for _, offset_delta, position, end in record_heads(data, header.record_count):
         key_length, position = (data[position], position + 1) if data[position] < 128 else read_uvarint(data, position)
         if key_length & 1:
             keys.append(None)
@@ -85,7 +79,7 @@ def _locate(data: bytes | bytearray, header: BatchHeader) -> RecordPlaces:
             position = key_end
         if position >= end:
             raise DecodeError(f"it ends at byte {end}, and its key at byte {position}")
-        offsets.append(base_offset + (delta >> 1))
+        offsets.append(base_offset + offset_delta)
         tombstones.append(bool(data[position] & 1))  # a negative length, zigzag
         starts.append(end)
     if end != len(data):

@@ -21,7 +21,7 @@ Memory: the map, one piece of a segment, and what is left of one group, which is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
@@ -29,6 +29,7 @@ import attrs
 import trio
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer, slices_of
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.formats.body import BatchSplitter, read_pieces
 from kafscale.formats.manifest import Segment
@@ -37,11 +38,11 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.read.footers import Footers
 from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules
 from kafscale.log.rewrite.compaction_map import OffsetMap, capacity_of
-from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
+from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass, Unreadable
 from kafscale.log.rewrite.compaction_plan import CleanablePart, Stretch, groups, stretches
+from kafscale.log.rewrite.merge_sources import producers_of
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.metrics import Counter
-from kafscale.store.base import Buffer
+from kafscale.metrics import Counter, Metrics
 from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
@@ -63,11 +64,18 @@ class BatchPass(Protocol):
 
 @attrs.define(eq=False)
 class CompactionStatistics:
-    """Of all rounds since the start."""
+    """Counts of all rounds since the start."""
 
     read_bytes: Counter = attrs.field(factory=Counter)
     written_bytes: Counter = attrs.field(factory=Counter)
     removed_records: Counter = attrs.field(factory=Counter)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes."""
+        count = metrics.adopt_counter
+        count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
+        count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
+        count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -82,6 +90,7 @@ class CompactionRound:
     generation: int
     now_ms: int
     statistics: CompactionStatistics
+    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)  # of what is compacted for the first time
 
     @property
     def partition(self) -> Partition:
@@ -122,6 +131,7 @@ class CompactionRound:
             aborted = ended.outcomes.aborted
             keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset, aborted=aborted)
             await self._read(dirty, start_offset, keys)
+        self.unreadable = keys.unreadable
         producers = self.partition.producers.producers.values()
         rules = CompactionRules(
             end_offset=keys.end_offset,
@@ -158,7 +168,10 @@ class CompactionRound:
         return await self.rewriter.replace(self.partition, group, footer, [left.body])
 
     def _is_read(self, group: Sequence[Segment]) -> bool:
-        """Or else the topic was deleted, or retention has taken some of it: the objects may be gone."""
+        """Tell whether segments are still read.
+
+        If not, the topic was deleted or retention has taken some of them, and the objects may be gone.
+        """
         return not self.partition.closed and all(self.partition.manifest.refers_to(each.key) for each in group)
 
     def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
@@ -176,8 +189,15 @@ class CompactionRound:
             max_timestamp_ms=left.max_timestamp_ms,
             body_crc=left.crc(),
         )
-        end = max(sources, key=lambda each: each.last_offset)
-        footer = build_footer(identity, left.spans, producers=end.producers, epochs=end.epochs)
+        in_order = sorted(sources, key=lambda each: each.last_offset)
+        end = in_order[-1]
+        footer = build_footer(
+            identity,
+            left.spans,
+            producers=producers_of(self.partition, in_order),
+            producers_from=min(end.producers_from, identity.base_offset),
+            epochs=end.epochs,
+        )
         last_offset = max(footer.last_offset, *(each.last_offset for each in group))
         return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)
 
@@ -198,7 +218,7 @@ class CompactionRound:
             async with aclosing(read_pieces(self.rewriter.store, key, feed.start, feed.end)) as pieces:
                 async for piece in pieces:
                     self.statistics.read_bytes.value += len(piece)
-                    for part in _slices(piece):
+                    for part in slices_of(piece, SLICE_BYTES):
                         await _off_the_loop(len(part), lambda part=part: feed.take(part))  # type: ignore[misc]
                     if batch_pass.is_over or self.partition.closed:
                         return
@@ -225,7 +245,7 @@ class _SegmentFeed:
         self._splitter = BatchSplitter(self.start, self.end)
 
     def take(self, piece: Buffer) -> None:
-        """The next bytes. Raises KafkaError."""
+        """Take the next bytes. Raises KafkaError."""
         self._crc = crc32c(piece, self._crc)
         for batch in self._splitter.feed(piece):
             header = parse_header(batch.data)
@@ -233,16 +253,10 @@ class _SegmentFeed:
                 self.batch_pass.take(batch.data)
 
     def finish(self) -> None:
-        """That was all of it. Raises KafkaError, DamagedObject."""
+        """End the segment: that was all of it. Raises KafkaError, DamagedObject."""
         self._splitter.finish()
         if self.start == HEADER.size and self._crc != self.footer.identity.body_crc:
             raise DamagedObject(f"{self.stretch.segment.kfs_key}: the batches' CRC-32C is wrong")
-
-
-def _slices(piece: Buffer) -> Iterator[memoryview]:
-    view = memoryview(piece)
-    for start in range(0, len(view), SLICE_BYTES):
-        yield view[start : start + SLICE_BYTES]
 
 
 async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:

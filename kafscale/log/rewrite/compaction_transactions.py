@@ -30,7 +30,7 @@ class AbortedTransaction:
     marker_offset: int
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether a batch is part of it."""
+        """Tell whether a batch is part of the transaction."""
         is_between = self.first_offset <= header.base_offset < self.marker_offset
         return is_between and header.producer_id == self.producer_id
 
@@ -43,7 +43,7 @@ class Outcomes:
     _open: dict[int, int] = attrs.field(factory=dict, init=False)  # producer id -> first offset
 
     def read(self, batch: memoryview, header: BatchHeader) -> None:
-        """The next batch. Raises CorruptBatch."""
+        """Read the next batch. Raises CorruptBatch."""
         if not header.is_control:
             if header.is_transactional:
                 self._open.setdefault(header.producer_id, header.base_offset)
@@ -52,7 +52,7 @@ class Outcomes:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest transaction begins that has no marker yet; None if there is none."""
+        """Return where the oldest transaction begins that has no marker yet; None if there is none."""
         return min(self._open.values(), default=None)
 
 
@@ -64,7 +64,7 @@ class TransactionFilter:
     _observed: set[int] = attrs.field(factory=set, init=False)  # producers of whose transaction a batch was seen
 
     def is_done_with(self, header: BatchHeader) -> bool:
-        """Whether a batch was aborted, or is a marker without a batch left to tell of."""
+        """Tell whether a batch was aborted, or is a marker without a batch left to tell of."""
         if header.is_control:
             if header.producer_id in self._observed:
                 self._observed.remove(header.producer_id)

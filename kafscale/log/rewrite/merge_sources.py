@@ -12,15 +12,17 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of, slices_of
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment_v1
 from kafscale.formats.footer_reading import decode_end
 from kafscale.formats.manifest import Segment
+from kafscale.formats.producers import Producer
 from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.flush.upload import crc_of
 from kafscale.log.partition.partition import Partition
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import BatchHeader
 
@@ -72,8 +74,8 @@ async def _check(key: SegmentKey, footer: Footer, body: memoryview, spans: list[
         merged=key.generation > 0,
         on_batch=take if footer.version == segment_v1.VERSION else None,
     )
-    for start in range(0, len(body), SLICE_BYTES):
-        check.feed(body[start : start + SLICE_BYTES])
+    for part in slices_of(body, SLICE_BYTES):
+        check.feed(part)
         await trio.lowlevel.checkpoint()
     check.finish()
     if check.damage:
@@ -85,7 +87,7 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
     footers = [source.footer for source in sources]
     first, last = footers[0], footers[-1]
     body: list[Buffer] = [source.body for source in sources]
-    body_bytes = sum(map(len, body))
+    body_bytes = size_of(body)
     identity = Identity(
         topic_id=partition.topic_id,
         partition=partition.index,
@@ -103,10 +105,21 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
         last_offset=last.last_offset,
         record_count=sum(footer.record_count for footer in footers),
         index=await _merged_index(footers, body_bytes),
-        producers=last.producers,
+        producers=producers_of(partition, footers),
+        producers_from=min(last.producers_from, first.identity.base_offset),
         epochs=last.epochs,
         first_dirty_offset=max(footer.first_dirty_offset for footer in footers),
     )
+
+
+def producers_of(partition: Partition, footers: Sequence[Footer]) -> Sequence[Producer]:
+    """Return what the footer of a segment that takes the place of these, in order of offset, is to hold.
+
+    A later footer has the others that are needed still, and nobody needs those that were forgotten.
+    """
+    latest = {each.producer_id: each for footer in footers for each in footer.producers}
+    first_offset, last_offset = footers[0].identity.base_offset, footers[-1].last_offset
+    return partition.producers.still_needed(latest.values(), first_offset, last_offset)
 
 
 async def _merged_index(footers: Sequence[Footer], body_bytes: int) -> Index:

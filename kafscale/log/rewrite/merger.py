@@ -1,5 +1,4 @@
-"""Merges small segments in the background. Which ones is in `kafscale.log.rewrite.merge_plan`, how in
-`kafscale.log.rewrite.rewriting`.
+"""Merges small segments in the background: which ones is in `merge_plan`, how in `rewriting`.
 
 One task, one merge at a time in the whole broker. It looks at a partition when that got a segment or was compacted, so
 an idle broker does nothing, and goes first to where one merge takes away most objects; who waits gets more of them. A
@@ -24,13 +23,14 @@ import attrs
 import trio
 
 from kafscale.concurrency.nurseries import for_each
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, NotFound, StoreError
 from kafscale.formats.manifest import Segment
 from kafscale.log.partition.partition import Partition
 from kafscale.log.rewrite.merge_plan import MERGE_FACTOR, find_sources
 from kafscale.log.rewrite.merge_sources import Source, merged_footer, read_source
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.metrics import Counter
+from kafscale.metrics import Counter, Metrics
 from kafscale.store.paths import SegmentKey
 
 logger = logging.getLogger(__name__)
@@ -54,24 +54,38 @@ class Merger:
     rewriter: Rewriter
     target_bytes: int
     is_pressed: Callable[[], bool] = lambda: False
-    merges_count: Counter = attrs.field(factory=Counter)
-    sources_count: Counter = attrs.field(factory=Counter)
-    merged_bytes: Counter = attrs.field(factory=Counter)
-    failed_count: Counter = attrs.field(factory=Counter)
+    merges_count: Counter = attrs.field(factory=Counter, init=False)
+    sources_count: Counter = attrs.field(factory=Counter, init=False)
+    merged_bytes: Counter = attrs.field(factory=Counter, init=False)
+    failed_count: Counter = attrs.field(factory=Counter, init=False)
     _changed: dict[Partition, None] = attrs.field(factory=dict, init=False)  # to be looked at
     _worthwhile: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and how many segments it would merge
     _settled: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
     _excluded: set[SegmentKey] = attrs.field(factory=set, init=False)
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake: Signal = attrs.field(factory=Signal, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.rewriter.on_released = self._note_rewritten
+        self.rewriter.on_released.append(self._note_rewritten)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show merges to whoever scrapes."""
+        count = metrics.adopt_counter
+        count("kafscale_merges_total", "Merges of small segments into a larger one.", self.merges_count)
+        count("kafscale_merged_segments_total", "Segments that they were made of.", self.sources_count)
+        count("kafscale_merged_bytes_total", "Record batches in these segments.", self.merged_bytes)
+        help = "Merges that are tried again, and segments that can't be merged."
+        count("kafscale_merge_failures_total", help, self.failed_count)
 
     def note(self, partition: Partition) -> None:
         """The partition has got a segment: `Partition.on_flushed`."""
         if self.target_bytes:
             self._changed[partition] = None
             self._wake.set()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is closed."""
+        self._changed.pop(partition, None)
+        self._worthwhile.pop(partition, None)
 
     def _note_rewritten(self, partition: Partition) -> None:
         """Compaction has been there: any of its segments may be smaller than it was."""
@@ -83,7 +97,7 @@ class Merger:
         for partition in partitions:
             self.note(partition)
         while True:
-            self._wake = trio.Event()
+            self._wake.clear()
             await self._look()
             best = max(self._worthwhile, key=self._worthwhile.__getitem__, default=None)
             if best is None:
@@ -101,12 +115,12 @@ class Merger:
             partition, _ = self._changed.popitem()
             self._worthwhile.pop(partition, None)
             sources = await self._sources_of(partition)
-            if sources and not partition.closed:
+            if sources and not partition.is_leaving:
                 self._worthwhile[partition] = len(sources)
             await trio.lowlevel.checkpoint()
 
     async def _sources_of(self, partition: Partition) -> Sequence[Segment]:
-        """What to merge next; under pressure, what takes away many objects, if there is such a group."""
+        """Return what to merge next; under pressure, what takes away many objects, if there is such a group."""
         if self.is_pressed():
             sources = await self._first_group(partition, MERGE_FACTOR)
             if sources:
@@ -138,7 +152,7 @@ class Merger:
         try:
             async with self.rewriter.turn:
                 sources = await self._sources_of(partition)  # once more: retention may have taken some
-                if partition.closed or not sources or partition in self.rewriter.reserved:
+                if partition.is_leaving or not sources or partition in self.rewriter.reserved:
                     return
                 await self._merge_segments(partition, sources)
         except (StoreError, DamagedObject) as exc:

@@ -8,8 +8,8 @@ The first two need `delete` in `cleanup.policy`. Only what is in the bucket goes
 stay, even below the log start, until another one follows: their footer has what a restart needs.
 
 For each partition: the new log start is made durable, then it holds for readers, then the segments below it leave the
-manifest, and some time later their objects the bucket (`kafscale.log.deletion`). The log start only grows; so a crash
-in between leaves a partition whose first objects are not read and are dropped by the next pass.
+manifest, and some time later their objects the bucket (`kafscale.log.bucket.deletion`). The log start only grows; so a
+crash in between leaves a partition whose first objects are not read and are dropped by the next pass.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import attrs
 import trio
 
 from kafscale.concurrency.nurseries import for_each
-from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
+from kafscale.errors import DamagedObject, KafkaError, NotFound, StorageFull, StoreError
 from kafscale.formats.footer_reading import read_footer_with_timestamps
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
-from kafscale.log.deletion import Deleter
+from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.store.base import ObjectStore
@@ -76,9 +76,12 @@ class Retention:
             await self._move_log_start(partition)
         except (NotFound, DamagedObject, StoreError) as exc:
             logger.error("retention of %s waits for the next check: %s", partition, exc)
+        except StorageFull as exc:
+            logger.error("retention of %s waits for the next check: %s", partition, exc)
         except KafkaError:
             return  # the topic was deleted meanwhile
-        self.deleter.drop(partition.drop_deleted(), partition.config.file_delete_delay_ms)
+        if not partition.is_leaving:  # or else its objects are the next leader's to delete
+            self.deleter.drop(partition.drop_deleted(), partition.config.file_delete_delay_ms)
 
     async def _move_log_start(self, partition: Partition) -> None:
         newest_ms = await self._newest_timestamps(partition)
@@ -89,7 +92,10 @@ class Retention:
             partition.delete_records(log_start_offset)
 
     async def _newest_timestamps(self, partition: Partition) -> NewestTimestamps:
-        """Of the oldest segments, as far as they may be too old; for those that have none, when they were written."""
+        """Return the newest timestamps of the oldest segments, as far as they may be too old.
+
+        For those that have none, it is when they were written.
+        """
         newest_ms: dict[SegmentKey, int] = {}
         if not _retains_by_age(partition):
             return newest_ms

@@ -32,13 +32,15 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import PreconditionFailed
-from kafscale.formats.manifest import Segment, fingerprint
+from kafscale.formats.manifest import Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, encode_footer, encode_header
-from kafscale.log.deletion import Deleter
-from kafscale.log.flush.upload import segment_key_of, segment_of
+from kafscale.log.bucket.deletion import Deleter
+from kafscale.log.flush.upload import segment_key_of
 from kafscale.log.partition.partition import Partition
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Rewriter:
     """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
 
     Whoever rewrites holds `turn` while it has a segment in memory, so that there is one at a time. Who is at the same
-    partition for longer reserves it; `on_released` is called afterwards.
+    partition for longer reserves it; whoever is in `on_released` is called afterwards.
     """
 
     store: ObjectStore
@@ -58,7 +60,13 @@ class Rewriter:
     check_lead: Callable[[], Awaitable[None]]
     turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     reserved: set[Partition] = attrs.field(factory=set, init=False)
-    on_released: Callable[[Partition], None] = attrs.field(default=lambda partition: None, init=False)
+    on_released: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
+
+    async def settle(self, partition: Partition) -> None:
+        """Wait until no segment of a partition that is leaving is being replaced; from then on none will be."""
+        assert partition.is_leaving
+        async with self.turn:
+            pass
 
     @asynccontextmanager
     async def reserve(self, partition: Partition) -> AsyncIterator[None]:
@@ -69,23 +77,26 @@ class Rewriter:
             yield
         finally:
             self.reserved.remove(partition)
-            if not partition.closed:
-                self.on_released(partition)
+            for tell in () if partition.closed else self.on_released:
+                tell(partition)
 
     async def replace(
         self, partition: Partition, sources: Sequence[Segment], footer: Footer, body: Sequence[Buffer]
     ) -> bool:
         """Write a segment that has all that is to be kept of `sources`, and read it instead of them.
 
-        False if that is not wanted any more: retention or a rewriting has taken them, or the topic was deleted.
+        False if that is not wanted any more: retention or a rewriting has taken them, the topic was deleted, or the
+        partition is leaving.
         `footer` tells of all offsets that the sources have; its generation is the least that will do. Raises Fenced,
         DamagedObject (of the claim), StoreError.
         """
+        if partition.is_leaving:
+            return False
         generation = max(footer.identity.generation, *(source.generation + 1 for source in sources))
         merged = await self._put(partition, footer, body, generation)
         if partition.closed:
-            await self.store.delete([merged.kfs_key])
-            await self.store.delete([merged.index_key])
+            store = guarded(self.store)
+            await store.delete_in_turn([[merged.kfs_key], [merged.index_key]], store.decided())
             return False
         # A listing tells only where the next one begins: the last source may end before that.
         merged = attrs.evolve(merged, last_offset=max(merged.last_offset, sources[-1].last_offset))
@@ -113,4 +124,4 @@ class Rewriter:
                 continue
             await self.store.put(key.of_kind("index").key, [encoded])
             await self.check_lead()
-            return segment_of(key, tried, fingerprint=fingerprint(sum(map(len, parts)), etag))
+            return segment_of(key, tried, fingerprint=fingerprint(size_of(parts), etag))

@@ -17,10 +17,12 @@ from typing import Protocol
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
+from kafscale.descriptors import open_patiently
 from kafscale.log.wal.direct_io import DirectFile, DirectWriter
-from kafscale.store.base import Buffer
+from kafscale.store.file.slices import write_all
 
-IOV_MAX_COUNT = 1024  # Linux's limit on the buffers of one writev
+NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})  # of a full disk, and of a quota that is used up
 # What is synced leaves the page cache after this much: nothing but a replay reads it again, and the next writes find
 # its pages free. Batches of 960 KiB cost 2.9 ms of CPU with this and 3.9 without, in a VM, where new pages are dear.
 CACHED_MAX_BYTES = 1 << 20
@@ -32,7 +34,7 @@ class Disk(Protocol):
 
     @property
     def location(self) -> str:
-        """For messages."""
+        """Return where the disk is, for messages."""
         ...
 
     async def list(self) -> Mapping[str, int]:
@@ -77,11 +79,10 @@ class RealDisk:
     """A directory of the file system, made if need be.
 
     Writes go by `kafscale.log.wal.direct_io` where that is to be had. Otherwise write and sync share one thread hop,
-    under
-    a limiter of their own, so that no other blocking work of the process can be in their way. Measured on ext4: a write
-    and fdatasync of 1 KiB take 110 to 140 us, through the hop 220; a thread of our own with a queue would save 25 of
-    them; `RWF_DSYNC` gains nothing, nor does zeroing the file beforehand while the disk has nothing else to do. When it
-    has, a file that was written before halves the 99th percentile, as its syncs do not wait for the file system's
+    under a limiter of their own, so that no other blocking work of the process can be in their way. Measured on ext4: a
+    write and fdatasync of 1 KiB take 110 to 140 us, through the hop 220; a thread of our own with a queue would save 25
+    of them; `RWF_DSYNC` gains nothing, nor does zeroing the file beforehand while the disk has nothing else to do. When
+    it has, a file that was written before halves the 99th percentile, as its syncs do not wait for the file system's
     journal.
     """
 
@@ -145,7 +146,7 @@ class RealDisk:
 
     def _list(self) -> Mapping[str, int]:
         if not self.directory.exists():
-            self.directory.mkdir(parents=True)
+            self.directory.mkdir(mode=0o700, parents=True)
             _sync_directory(self.directory.parent)
         sizes = {}
         for path in self.directory.iterdir():
@@ -155,10 +156,10 @@ class RealDisk:
 
     def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
         path = self.directory / name
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = open_patiently(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)
-            _write(descriptor, [header], 0)
+            write_all(descriptor, [header], 0)
             os.fsync(descriptor)
             _sync_directory(self.directory)
         except BaseException:
@@ -168,9 +169,9 @@ class RealDisk:
         self._descriptors[name] = descriptor
 
     def _reuse(self, old_name: str, name: str, header: Buffer) -> None:
-        descriptor = os.open(self.directory / old_name, os.O_RDWR)
+        descriptor = open_patiently(self.directory / old_name, os.O_RDWR)
         try:
-            _write(descriptor, [header], 0)
+            write_all(descriptor, [header], 0)
             os.fdatasync(descriptor)  # before it has the name under which it is looked at
             self._rename(old_name, name)
         except BaseException:
@@ -186,15 +187,15 @@ class RealDisk:
     def _write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         descriptor = self._descriptors.get(name)
         if descriptor is None:
-            descriptor = self._descriptors[name] = os.open(self.directory / name, os.O_RDWR)
-        end = _write(descriptor, buffers, position)
+            descriptor = self._descriptors[name] = open_patiently(self.directory / name, os.O_RDWR)
+        end = write_all(descriptor, buffers, position)
         os.fdatasync(descriptor)
         if position // CACHED_MAX_BYTES != end // CACHED_MAX_BYTES:
             os.posix_fadvise(descriptor, 0, end, os.POSIX_FADV_DONTNEED)
 
     def _read(self, name: str, position: int, length_bytes: int) -> bytes:
         # Not through a descriptor that a deletion in another thread could close and the next open reuse.
-        with (self.directory / name).open("rb", buffering=0) as file:
+        with open(self.directory / name, "rb", buffering=0, opener=open_patiently) as file:
             parts = []
             while length_bytes and (part := os.pread(file.fileno(), length_bytes, position)):
                 parts.append(part)
@@ -203,7 +204,7 @@ class RealDisk:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _truncate(self, name: str, size_bytes: int) -> None:
-        with (self.directory / name).open("rb+", buffering=0) as file:
+        with open(self.directory / name, "rb+", buffering=0, opener=open_patiently) as file:
             file.truncate(size_bytes)
             os.fsync(file.fileno())
 
@@ -222,29 +223,8 @@ class RealDisk:
 
 
 def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_patiently(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-    """Returns the position behind the last buffer."""
-    for start in range(0, len(buffers), IOV_MAX_COUNT):
-        part = _unwritten(buffers[start : start + IOV_MAX_COUNT], 0)
-        while part:
-            written = os.pwritev(descriptor, part, position)
-            if not written:
-                raise OSError(errno.EIO, "a write had no effect")
-            position += written
-            part = _unwritten(part, written)
-    return position
-
-
-def _unwritten(buffers: Sequence[Buffer], written_bytes: int) -> list[Buffer]:
-    for index, buffer in enumerate(buffers):
-        if written_bytes < len(buffer):
-            return [memoryview(buffer)[written_bytes:], *buffers[index + 1 :]]
-        written_bytes -= len(buffer)
-    return []

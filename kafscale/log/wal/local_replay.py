@@ -17,7 +17,6 @@ from kafscale.errors import DamagedObject
 from kafscale.formats.wal_entries import (
     FILE_HEADER_BYTES,
     FileHeader,
-    WalEntry,
     WalFile,
     decode_file_header,
     find_proof,
@@ -26,6 +25,7 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.journal import Handle, ReplayProgress
 
 SLICE_BYTES = 256 * 1024  # between two checkpoints: about 0.1 ms of checksums and, with small entries, 1 ms of handling
 NAME = re.compile(r"wal-(\d{20})\.log")
@@ -34,22 +34,12 @@ SPARE_PREFIX = "spare-"  # of a file that is not needed any more, and kept to be
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen
-class ReplayProgress:
-    """How far the replay has come, after each file."""
-
-    file_count: int
-    files_count: int
-    entry_count: int
-    read_bytes: int
-
-
 @attrs.define(eq=False)
 class Replay:
     """One pass over the files of a disk. After `run`: the files that hold entries, and the numbers to go on with."""
 
     disk: Disk
-    handle: Callable[[WalEntry], bool]
+    handle: Handle
     on_progress: Callable[[ReplayProgress], None] | None = None
     files: list[WalFile] = attrs.field(factory=list, init=False)
     next_number: int = attrs.field(default=1, init=False)

@@ -8,8 +8,9 @@ There is no queue of requests here: every entry's data is in the chunk pool or i
 what can be waiting to be written.
 
 A failed write or sync is final: what is in the page cache then is unknown, so nothing is retried, every waiter gets
-StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so it shows
-only when the next one is made, and appends wait until deletions have made room.
+StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so on most
+file systems it shows only when the next one is made, and appends wait until deletions have made room. Where a file
+system needs room to overwrite, the same bytes are written and synced once more, whatever of them is there already.
 
 Files that nobody needs any more are used again: to overwrite what was written before is to write data alone, where new
 files need a transaction of the file system's journal with every sync, one to be made and one to be deleted, and others
@@ -20,18 +21,20 @@ Order of use: `replay`, then `run` and `prepare_files` as tasks. May not know re
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
 import attrs
 import trio
 
-from kafscale.errors import StorageFailed
+from kafscale.buffers import size_of
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -45,18 +48,16 @@ from kafscale.formats.wal_entries import (
     run_start,
 )
 from kafscale.log.wal.direct_io import PAGE_BYTES
-from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay, ReplayProgress
-from kafscale.metrics import Histogram
+from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
+from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
+from kafscale.log.wal.superseded import KEPT_PREFIX, keep_copies
+from kafscale.metrics import Histogram, Metrics
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
 NO_SPACE_RETRY_SECONDS = 1.0
 NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
-NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
-CROWDED_FRACTION = 0.75  # of `max_bytes`
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
-CROWDED_ENTRIES_COUNT = 250_000
-KEPT_PREFIX = "superseded-"  # of a copy of a file whose entries must not be replayed
 SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
@@ -64,41 +65,15 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
-class Round:
-    """What one sync makes durable. `done` says that it is; `failed` is set instead when it never will be."""
+class LocalRound(Round):
+    """What one sync makes durable, as far as it is not yet."""
 
-    done: bool = attrs.field(default=False, init=False)
-    failed: StorageFailed | None = attrs.field(default=None, init=False)
     _entries: list[WalEntry] = attrs.field(factory=list, init=False)
     _size_bytes: int = attrs.field(default=0, init=False)
-    _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def succeed(self) -> None:
-        """It is durable: wake who waits."""
-        self.done = True
-        self._finished.set()
 
     def fail(self, failure: StorageFailed) -> None:
-        """It will never be durable: tell who waits."""
-        self.failed = failure
         self._entries.clear()
-        self._finished.set()
-
-    async def wait(self) -> None:
-        """Wait until the round is durable.
-
-        Raises StorageFailed if it can't become so, TooSlowError if it may yet, after waiting for space on the disk.
-        """
-        await self._finished.wait()
-        if self.failed is not None:
-            raise StorageFailed(str(self.failed)) from self.failed
-        if not self.done:
-            raise trio.TooSlowError("the write-ahead log has no room")
-
-    def put_off(self) -> None:
-        """It will be durable, but nobody knows when: tell who waits."""
-        if self._entries:
-            self._finished.set()
+        super().fail(failure)
 
 
 @attrs.frozen
@@ -118,11 +93,12 @@ class WalStatistics:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Wal:
-    """The log on one disk.
+class Wal(LogJournal):
+    """The log on one disk, a `Journal`.
 
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
-    It must not raise. `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
+    It must not raise. Whoever is in `on_crowded` is called when a file has been begun, or can't be, while the log
+    `is_crowded`.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
@@ -134,12 +110,13 @@ class Wal:
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
     waiting_max_count: int = WAITING_MAX_COUNT
-    on_crowded: Callable[[], None] = lambda: None
     sync_interval_seconds: float = 0.002
+    is_local: ClassVar[bool] = True
+    on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
-    _filling: Round = attrs.field(factory=Round, init=False)
-    _syncing: Round | None = attrs.field(default=None, init=False)
-    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _filling: LocalRound = attrs.field(factory=LocalRound, init=False)
+    _syncing: LocalRound | None = attrs.field(default=None, init=False)
+    _work: Signal = attrs.field(factory=Signal, init=False)
     _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
     _next_sequence: int = attrs.field(default=1, init=False)
@@ -152,35 +129,41 @@ class Wal:
     _spares: list[str] = attrs.field(factory=list, init=False)  # files of `segment_bytes` to be used again
     _next_number: int = attrs.field(default=1, init=False)
     _file_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
-    _file_work: trio.Event = attrs.field(factory=trio.Event, init=False)  # a file was taken, or may be deleted
+    _file_work: Signal = attrs.field(factory=Signal, init=False)  # a file was taken, or may be deleted
     _entry_count: int = attrs.field(default=0, init=False)
     _written_bytes: int = attrs.field(default=0, init=False)
     _stall_count: int = attrs.field(default=0, init=False)
     _out_of_space: bool = attrs.field(default=False, init=False)
-    _rotating_since: float | None = attrs.field(default=None, init=False)
-    _rotated: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _stalled_since: float | None = attrs.field(default=None, init=False)  # in the syncer, for want of a file or room
+    _starting: trio.TaskStatus[None] | None = attrs.field(default=None, init=False)
+    _resumed: Signal = attrs.field(factory=Signal, init=False)
 
     # What the partitions use.
 
     @property
     def is_full(self) -> bool:
-        """Whether what is appended now has to wait until files have been deleted."""
-        return self._out_of_space and self._rotating_since is not None
+        """Tell whether what is appended now has to wait until files have been deleted."""
+        return self._out_of_space and self._stalled_since is not None
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more should be flushed than is: the log nears its limit, or has very many entries to remember."""
+        """Tell whether more should be flushed than is: the log nears its limit, or has very many entries."""
         files_bytes = sum(file.size_bytes for file in self._files)
         return (
             self._out_of_space
             or files_bytes >= self.max_bytes * CROWDED_FRACTION
-            or self._pending_count() >= CROWDED_ENTRIES_COUNT
+            or self.pending_count >= CROWDED_ENTRIES_COUNT
         )
+
+    @property
+    def pending_count(self) -> int:
+        """Count the entries that are in no segment yet."""
+        return sum(file.pending_count for file in self._files)
 
     async def wait_for_room(self) -> None:
         """Wait while the log is full."""
         while self.is_full:
-            await self._rotated.wait()
+            await self._resumed.wait()
 
     def append(self, entry: WalEntry) -> Round:
         """Queue an entry behind all earlier ones; it is durable when the round is done.
@@ -232,18 +215,38 @@ class Wal:
             written_bytes=self._written_bytes,
             file_count=len(self._files),
             file_bytes=sum(file.size_bytes for file in self._files),
-            pending_count=self._pending_count(),
+            pending_count=self.pending_count,
             queued_count=sum(len(round._entries) for round in rounds),
             queued_bytes=sum(round._size_bytes for round in rounds),
             rotation_stall_count=self._stall_count,
             out_of_space=self._out_of_space,
         )
 
+    def register(self, metrics: Metrics) -> None:
+        """Show the log to whoever scrapes."""
+
+        def count(name: str, help: str, attribute: str) -> None:
+            metrics.count(name, help, lambda: getattr(self.statistics(), attribute))
+
+        def gauge(name: str, help: str, attribute: str) -> None:
+            metrics.gauge(name, help, lambda: float(getattr(self.statistics(), attribute)))
+
+        count("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", "sync_count")
+        count("kafscale_wal_entries_total", "Record batches in these writes.", "entry_count")
+        count("kafscale_wal_written_bytes_total", "Bytes of these writes.", "written_bytes")
+        count(
+            "kafscale_wal_rotation_stalls_total", "Times that the next WAL file was not ready.", "rotation_stall_count"
+        )
+        gauge("kafscale_wal_files", "Files of the WAL.", "file_count")
+        gauge("kafscale_wal_bytes", "Size of these files.", "file_bytes")
+        gauge("kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", "pending_count")
+        gauge("kafscale_wal_queued_bytes", "What waits for a sync.", "queued_bytes")
+        gauge("kafscale_wal_out_of_space", "1 while appends wait because the disk is full.", "out_of_space")
+        metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", self.sync_seconds)
+
     # What the broker runs.
 
-    async def replay(
-        self, handle: Callable[[WalEntry], bool], *, on_progress: Callable[[ReplayProgress], None] | None = None
-    ) -> None:
+    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
         """Hand every entry on the disk to `handle`, in order; to be called once, before `run`.
 
         `handle` says whether the entry is still needed: then it is pending in its file until it is released. The data
@@ -265,27 +268,48 @@ class Wal:
     async def keep_copy(self, file: WalFile) -> bool:
         """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
 
-        Raises StorageFailed.
+        Raises StorageFailed, or StorageFull: then the file stays in the log until a start that has room for a copy.
         """
         name = f"{KEPT_PREFIX}{file.name}"
+        unfinished = f"{SPARE_PREFIX}{name}"  # which the next replay deletes
         try:
-            if name in await self.disk.list():
+            listed = await self.disk.list()
+            if name in listed:
                 return False
+            if unfinished in listed:
+                await self.disk.delete(unfinished)
             content = await self.disk.read(file.name, 0, file.size_bytes)
-            await self.disk.create(name, len(content), content[:FILE_HEADER_BYTES])
-            await self.disk.write_and_sync(name, [content], 0)
+            await self.disk.create(unfinished, len(content), content[:FILE_HEADER_BYTES])
+            await self.disk.write_and_sync(unfinished, [content], 0)
+            await self.disk.rename(unfinished, name)
         except OSError as exc:
+            if exc.errno in NO_SPACE_ERRORS:
+                file.pending_count += 1
+                raise StorageFull(f"no space in {self.disk.location} for a copy of {file.name}") from exc
             raise StorageFailed(self._failure(f"copy {file.name} to {name}", exc)) from exc
         return True
 
+    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
+        """Keep copies of the files; those stay in `superseded` of which there was none yet. Raises StorageFailed."""
+        await keep_copies(superseded, self.keep_copy, self.disk.location)
+
+    async def settle(self) -> None:
+        """Do nothing: what was appended is written by `run`, also when that is cancelled."""
+
+    @property
+    def tasks(self) -> Sequence[Callable[..., Awaitable[None]]]:
+        """The tasks that are to run, in this order."""
+        return self.prepare_files, self.run
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write and sync what is appended; reports started when the first file is ready.
+        """Write and sync what is appended; reports started when the first file is ready, or there is no room for it.
 
         When cancelled it writes what was accepted before, within a bound. Raises StorageFailed when the disk fails.
         """
         try:
+            self._starting = task_status
             await self._rotate(0)
-            task_status.started()
+            self._report_started()
             while True:
                 await self._work.wait()
                 await self._gather()
@@ -316,6 +340,11 @@ class Wal:
 
     # The syncer.
 
+    def _report_started(self) -> None:
+        if self._starting is not None:
+            self._starting.started()
+            self._starting = None
+
     async def _gather(self) -> None:
         """Put the sync off for a moment after the last one, if that will save one.
 
@@ -326,7 +355,7 @@ class Wal:
             return
         if len(self._filling._entries) >= self._last_round_count:
             return
-        self._work = trio.Event()
+        self._work.clear()
         self._wake_count = self._last_round_count
         with trio.CancelScope(deadline=self._last_sync_time + self.sync_interval_seconds):
             await self._work.wait()
@@ -334,8 +363,8 @@ class Wal:
     async def _sync(self) -> None:
         """Make one round durable. If it is cancelled in between, the next call takes up the same round."""
         if self._syncing is None:
-            self._syncing, self._filling = self._filling, Round()
-            self._work = trio.Event()
+            self._syncing, self._filling = self._filling, LocalRound()
+            self._work.clear()
             self._wake_count = 1
             self._last_round_count = len(self._syncing._entries)
         round = self._syncing
@@ -344,7 +373,7 @@ class Wal:
         self._syncing = None
         round.succeed()
 
-    async def _write_group(self, round: Round) -> None:
+    async def _write_group(self, round: LocalRound) -> None:
         """Write and sync as many of the round's first entries as the file has room for."""
         file = self._files[-1]
         group = self._fitting(round, file)
@@ -358,19 +387,43 @@ class Wal:
         if position == FILE_HEADER_BYTES:
             buffers.insert(0, encode_file_header(file.header))
             position = 0
-        buffers.append(_padding(position + sum(map(len, buffers)), file.size_bytes))
+        buffers.append(_padding(position + size_of(buffers), file.size_bytes))
         began = trio.current_time()
         try:
             await self.disk.write_and_sync(file.name, buffers, position)
         except OSError as exc:
-            raise StorageFailed(self._failure(f"write {file.name}", exc)) from exc
+            if exc.errno not in NO_SPACE_ERRORS:
+                raise StorageFailed(self._failure(f"write {file.name}", exc)) from exc
+            await self._wait_to_write_again(file)
+            return
+        self._resume()
         self._last_sync_time = trio.current_time()
         self._observe(self._last_sync_time - began)
         self._commit(group, file)
         del round._entries[: len(group)]
         self.on_durable(group)
 
-    def _fitting(self, round: Round, file: WalFile) -> list[WalEntry]:
+    async def _wait_to_write_again(self, file: WalFile) -> None:
+        """Wait before a write is tried again.
+
+        What is to be written stays what it is: the next attempt begins with its first byte.
+        """
+        if self._stalled_since is None:
+            self._stalled_since = trio.current_time()
+            logger.warning("no space to write to %s in %s: produces wait for some", file.name, self.disk.location)
+        self._out_of_space = True
+        self._put_off_rounds()
+        self._tell_crowded()
+        await trio.sleep(NO_SPACE_RETRY_SECONDS)
+
+    def _resume(self) -> None:
+        """Tell who waits for room that there is some."""
+        if self._stalled_since is not None:
+            self._stalled_since = None
+            self._out_of_space = False
+            self._resumed.wake()
+
+    def _fitting(self, round: LocalRound, file: WalFile) -> list[WalEntry]:
         room = file.size_bytes - file.end
         fitting = round._entries[: max(0, self.waiting_max_count // 8 - file.entry_count)]
         if round._size_bytes <= room:
@@ -413,13 +466,11 @@ class Wal:
         size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
         if self._next_file is None or self._next_file.size_bytes < size_bytes:
             self._stall_count += bool(self._files)
-            self._rotating_since = trio.current_time()
+            self._stalled_since = trio.current_time()
             try:
                 await self._prepare_next(size_bytes)
             finally:
-                self._rotating_since = None
-                self._rotated.set()
-                self._rotated = trio.Event()
+                self._resume()
         assert self._next_file is not None
         if self._files:
             self._files[-1].sealed = True
@@ -427,7 +478,7 @@ class Wal:
         self._next_file = None
         self._wake_file_tasks()
         if self.is_crowded:
-            self.on_crowded()
+            self._tell_crowded()
 
     async def _prepare_next(self, size_bytes: int) -> None:
         """Have a next file of at least this size; waits while the disk is full."""
@@ -448,7 +499,7 @@ class Wal:
             self._out_of_space = False
 
     def _over_limit(self, size_bytes: int) -> bool:
-        """Whether one more file is too much; not at a start, nor beside the one in use, as nothing would get free."""
+        """Tell whether one more file is too much; not at a start, nor beside one in use, as nothing would get free."""
         if len(self._files) < 2 or self._files[-1].sealed:
             return False
         files_bytes = sum(file.size_bytes for file in self._files)
@@ -457,22 +508,20 @@ class Wal:
         return self._has_too_many() or files_bytes + size_bytes > self.max_bytes
 
     def _has_too_many(self) -> bool:
-        return self._pending_count() > self.waiting_max_count * 3 // 4  # this file and the next one come on top
-
-    def _pending_count(self) -> int:
-        return sum(file.pending_count for file in self._files)
+        return self.pending_count > self.waiting_max_count * 3 // 4  # this file and the next one come on top
 
     async def _wait_for_space(self, size_bytes: int) -> None:
         self._put_off_rounds()
         if not self._out_of_space:
             logger.warning(
                 "%s: produces wait until flushes have freed some",
-                f"{self._pending_count()} batches wait for a flush, as many as the memory is meant for"
+                f"{self.pending_count} batches wait for a flush, as many as the memory is meant for"
                 if self._has_too_many()
                 else f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}",
             )
         self._out_of_space = True
-        self.on_crowded()
+        self._report_started()
+        self._tell_crowded()
         if not self._can_delete() and not self._spares:
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._file_work.wait()
@@ -480,11 +529,15 @@ class Wal:
         while self._spares:
             await self._delete(self._spares.pop())
 
+    def _tell_crowded(self) -> None:
+        for tell in self.on_crowded:
+            tell()
+
     def _put_off_rounds(self) -> None:
-        if self._rotating_since is None or trio.current_time() - self._rotating_since < NO_SPACE_MAX_SECONDS:
+        if self._stalled_since is None or trio.current_time() - self._stalled_since < NO_SPACE_MAX_SECONDS:
             return
         for round in (self._syncing, self._filling):
-            if round is not None:
+            if round is not None and round._entries:
                 round.put_off()
 
     async def _create(self, size_bytes: int) -> WalFile:
@@ -520,6 +573,9 @@ class Wal:
         try:
             await self.disk.rename(file.name, spare)
         except OSError as exc:
+            if exc.errno in NO_SPACE_ERRORS:
+                await self._delete(file.name)
+                return
             raise StorageFailed(self._failure(f"rename {file.name}", exc)) from exc
         self._spares.append(spare)
 
@@ -530,11 +586,11 @@ class Wal:
             raise StorageFailed(self._failure(f"delete {name}", exc)) from exc
 
     def _wake_file_tasks(self) -> None:
-        self._file_work.set()
-        self._file_work = trio.Event()
+        self._file_work.wake()
 
     def _failure(self, what: str, exc: OSError) -> str:
-        return f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
+        told = f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
+        return f"{told}; free some space, nothing is lost" if exc.errno in NO_SPACE_ERRORS else told
 
 
 def _padding(end: int, size_bytes: int) -> bytes:

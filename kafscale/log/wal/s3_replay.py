@@ -16,6 +16,9 @@ checkpoint of the metadata has, so `kept_until` tells: whatever is missing up to
 deleted. A fence up to there is a leftover. An object up to there is replayed for safety's sake, and found not to be
 needed. In an epoch that has ended before `kept_until`, only the last fence is one.
 
+Whoever led before may go on deleting for a moment, what it had decided to while it led. So an object that was listed
+may be gone when it is read; up to `kept_until` that is as if it had not been listed.
+
 A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
 damage. So is one up to there, if what comes before it is still needed.
 
@@ -34,8 +37,9 @@ from itertools import count
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.concurrency.nurseries import ungrouped
-from kafscale.errors import DamagedObject, Fenced, PreconditionFailed
+from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed
 from kafscale.formats.wal_entries import RECORD_BATCH, WalEntry
 from kafscale.formats.wal_objects import (
     HEADER_BYTES,
@@ -48,7 +52,8 @@ from kafscale.formats.wal_objects import (
     encode_header,
     wal_object,
 )
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.log.wal.journal import Handle, ReplayProgress
+from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key, system_prefix
 
 FENCES_KEPT_COUNT = 1000  # starts that a broker may have been suspended for and still be stopped
@@ -63,23 +68,36 @@ Listed = Mapping[int, int]  # of one epoch: number of an object -> its size in b
 
 @attrs.frozen(eq=False)
 class EarlierLog:
-    """The log of all epochs before ours: the keys of what counts, in order, without the fences."""
+    """The log of all epochs before ours: the keys of what counts, in order, without the fences.
+
+    What was deleted up to `kept_until`, even since it was listed, was in order.
+    """
 
     store: ObjectStore
     keys: Sequence[NumberedKey]
+    kept_until: WalPosition = START
 
-    async def replay(self, handle: Callable[[WalEntry], bool], *, after: WalPosition = START) -> Sequence[WalObject]:
+    async def replay(
+        self,
+        handle: Handle,
+        *,
+        after: WalPosition = START,
+        on_progress: Callable[[ReplayProgress], None] | None = None,
+    ) -> Sequence[WalObject]:
         """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
 
         `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects, of which at most READS_AT_ONCE_COUNT are in memory at once. Raises DamagedObject, StoreError.
+        the objects, of which at most READS_AT_ONCE_COUNT are in memory at once; `on_progress` is called after so many.
+        Raises DamagedObject, StoreError, of which NotFound says that an object behind `kept_until` has gone since it
+        was listed.
         """
         wanted = [key for key in self.keys if _position(key) > after]
         replayed: list[WalObject] = []
         expected: WalPosition | None = None
+        entry_count = read_bytes = 0
         for start in range(0, len(wanted), READS_AT_ONCE_COUNT):
             group = wanted[start : start + READS_AT_ONCE_COUNT]
-            for key, content in zip(group, await self._read_all(group), strict=True):
+            for key, content in await self._read_all(group):
                 header, entries = decode_object(key.key, content)
                 if replayed and _is_gap(replayed[-1].position, _position(key)):
                     _check_unneeded(replayed, key)
@@ -87,19 +105,29 @@ class EarlierLog:
                 _check_place(key, header, expected)
                 expected = WalPosition(key.epoch, header.sequence + header.entry_count)
                 replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), entries, handle))
+                entry_count += header.entry_count
+                read_bytes += len(content)
+            if on_progress is not None:
+                on_progress(ReplayProgress(len(replayed), len(wanted), entry_count, read_bytes))
         return replayed
 
-    async def _read_all(self, keys: Sequence[NumberedKey]) -> Sequence[Buffer]:
-        contents: dict[str, Buffer] = {}
+    async def _read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
+        """Read the objects that are still there, and return them in order."""
+        contents: dict[NumberedKey, Buffer] = {}
 
-        async def read(key: str) -> None:
-            contents[key] = (await self.store.get(key)).data
+        async def read(key: NumberedKey) -> None:
+            try:
+                contents[key] = (await self.store.get(key.key)).data
+            except NotFound:
+                if _position(key) > self.kept_until:
+                    raise
+                logger.info("%s has been deleted since it was listed: all in it is kept elsewhere", key.key)
 
         with ungrouped():
             async with trio.open_nursery() as nursery:
                 for each in keys:
-                    nursery.start_soon(read, each.key)
-        return [contents[each.key] for each in keys]
+                    nursery.start_soon(read, each)
+        return [(each, contents[each]) for each in keys if each in contents]
 
 
 def _position(key: NumberedKey) -> WalPosition:
@@ -107,12 +135,15 @@ def _position(key: NumberedKey) -> WalPosition:
 
 
 def _is_gap(before: WalPosition, position: WalPosition) -> bool:
-    """Whether objects of one epoch are missing between these two."""
+    """Tell whether objects of one epoch are missing between these two."""
     return before.epoch == position.epoch and before.number + 1 < position.number
 
 
 def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> None:
-    """What is missing before `following` was deleted only if nothing before it is needed. Raises DamagedObject."""
+    """Check that what is missing before `following` was deleted: then nothing before it is needed.
+
+    Raises DamagedObject.
+    """
     needed = next((each for each in replayed if each.pending_count), None)
     if needed is not None:
         missing = attrs.evolve(following, number=replayed[-1].position.number + 1)
@@ -120,7 +151,7 @@ def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> No
 
 
 def _check_place(key: NumberedKey, header: ObjectHeader, expected: WalPosition | None) -> None:
-    """What the object says of itself against its key, and against the one before. Raises DamagedObject.
+    """Check what the object says of itself against its key, and against the one before. Raises DamagedObject.
 
     `expected` is the epoch of that one, and the number of the entry behind its last.
     """
@@ -163,17 +194,17 @@ async def take_over(store: ObjectStore, namespace: str, epoch: int, *, kept_unti
         keys += found
         if each < first and not found:
             await _delete(store, [_key(namespace, each, number) for number in sorted(listed[each])])
-    return EarlierLog(store, keys)
+    return EarlierLog(store, keys, kept_until)
 
 
 async def find_log(store: ObjectStore, namespace: str, *, kept_until: WalPosition) -> EarlierLog:
-    """What `take_over` would return at a start, with nothing written. Raises DamagedObject, StoreError."""
+    """Return what `take_over` would return at a start, with nothing written. Raises DamagedObject, StoreError."""
     listed = await list_log(store, namespace)
     keys: list[NumberedKey] = []
     for each in sorted(listed):
         epoch = _Epoch(store, namespace, each, taken_by=EPOCH_MAX)
         keys += epoch.keys(await epoch.look(listed[each], kept_until))
-    return EarlierLog(store, keys)
+    return EarlierLog(store, keys, kept_until)
 
 
 async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
@@ -259,7 +290,7 @@ class _Epoch:
             listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
 
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
-        """Where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
+        """Look where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
         run = find_run(self.epoch, listed, kept_until)
         if not listed and run.end > 1:
             raise DamagedObject(
@@ -282,7 +313,7 @@ class _Epoch:
         return _key(self.namespace, self.epoch, number)
 
     async def _check_fence(self, number: int) -> None:
-        """What is as short as a fence must be one."""
+        """Check that an object which is as short as a fence is one."""
         key = self._key(number).key
         header = decode_header(key, (await self.store.get(key)).data)
         if not header.is_fence:
@@ -299,7 +330,7 @@ class _Epoch:
                 )
 
     async def _fence(self, number: int) -> bool:
-        """Whether the fence is in place; if not, the broker of that epoch has been faster."""
+        """Put a fence, and tell whether it is in place; if not, the broker of that epoch has been faster."""
         header = ObjectHeader(
             salt=0,
             epoch=self.taken_by,

@@ -24,13 +24,17 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
+from typing import ClassVar
 
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
@@ -51,15 +55,18 @@ from kafscale.formats.wal_objects import (
     encode_object,
     wal_object,
 )
-from kafscale.log.wal.local_wal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Round
+from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
 from kafscale.log.wal.s3_replay import EarlierLog
-from kafscale.metrics import Histogram
-from kafscale.store.base import Buffer, ObjectStore
+from kafscale.metrics import Histogram, Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import guarded
 from kafscale.store.paths import NumberedKey
 
 UNDER_WAY_MAX_COUNT = 8  # PUTs at once: 8 of 8 MiB at 100 ms are 640 MiB/s
 RETRY_SECONDS = 1.0  # after a PUT that the retrying store has given up on
 DELETE_RETRY_SECONDS = 30.0
+DELETED_AT_ONCE_COUNT = 100  # after one look at the claim: those of five seconds, where a PUT takes 50 ms
+DELETION_PAUSE_SECONDS = 1.0  # so that a look is for more than one, where flushes free one after the other
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +101,11 @@ class S3WalStatistics:
 
 
 @attrs.define(eq=False, kw_only=True)
-class S3Wal:
-    """The log of one epoch, and what is left of earlier ones.
+class S3Wal(LogJournal):
+    """The log of one epoch, and what is left of `earlier` ones: a `Journal`, and where metadata is acknowledged.
 
     `on_durable` gets the record batches of each object that has become durable, in order, before anybody else is told.
-    It must not raise. `on_crowded` is called when there is one more while the log `is_crowded`.
+    It must not raise. Whoever is in `on_crowded` is called when there is one more while the log `is_crowded`.
     """
 
     store: ObjectStore
@@ -107,8 +114,12 @@ class S3Wal:
     interval_seconds: float = 0.25
     object_bytes: int = 8 << 20
     max_bytes: int = 4 << 30
-    on_durable: Callable[[Sequence[WalEntry]], None] = attrs.field(default=lambda entries: None)
-    on_crowded: Callable[[], None] = attrs.field(default=lambda: None)
+    on_durable: Callable[[Sequence[WalEntry]], None] = lambda entries: None
+    earlier: EarlierLog = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
+    is_local: ClassVar[bool] = False
+    is_full: ClassVar[bool] = False
+    tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
+    on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     durable_position: WalPosition = attrs.field(init=False)
     metadata_position: WalPosition = attrs.field(init=False)  # the last object that has an entry of metadata
@@ -116,8 +127,8 @@ class S3Wal:
     _full: deque[_Draft] = attrs.field(factory=deque, init=False)
     _under_way: deque[_Draft] = attrs.field(factory=deque, init=False)  # in order; the first may be done last
     _objects: deque[WalObject] = attrs.field(factory=deque, init=False)  # oldest first
-    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _released: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _work: Signal = attrs.field(factory=Signal, init=False)
+    _released: Signal = attrs.field(factory=Signal, init=False)
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
     _fenced: Fenced | None = attrs.field(default=None, init=False)
     _next_number: int = attrs.field(default=1, init=False)
@@ -125,7 +136,7 @@ class S3Wal:
     _durable_sequence: int = attrs.field(default=0, init=False)
     _trim_until: WalPosition = attrs.field(default=START, init=False)
     _objects_bytes: int = attrs.field(default=0, init=False)
-    _pending_count: int = attrs.field(default=0, init=False)  # record batches in these that are in no segment yet
+    pending_count: int = attrs.field(default=0, init=False)  # record batches in these that are in no segment yet
     _entry_count: int = attrs.field(default=0, init=False)
     _written_bytes: int = attrs.field(default=0, init=False)
     _retry_count: int = attrs.field(default=0, init=False)
@@ -161,13 +172,13 @@ class S3Wal:
         """Keep an object that has entries pending, for a reader of one of them who will `release` it."""
         assert file.pending_count > 0, f"{file.name}: retained after its last release"
         file.pending_count += 1
-        self._pending_count += 1
+        self.pending_count += 1
 
     def release(self, file: WalFile, count: int = 1) -> None:
         """Say that `count` entries of the object are in segments, or are no longer wanted."""
         file.pending_count -= count
         assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
-        self._pending_count -= count
+        self.pending_count -= count
         self._wake_deleter()
 
     def trim(self, until: WalPosition) -> None:
@@ -185,8 +196,11 @@ class S3Wal:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more should be flushed than is: a start would read very much back, or there is much to remember."""
-        return self._objects_bytes >= self.max_bytes * CROWDED_FRACTION or self._pending_count >= CROWDED_ENTRIES_COUNT
+        """Tell whether more should be flushed: a start would read very much back, or there is much to remember."""
+        return self._objects_bytes >= self.max_bytes * CROWDED_FRACTION or self.pending_count >= CROWDED_ENTRIES_COUNT
+
+    async def wait_for_room(self) -> None:
+        """There is room: a PUT that fails is tried again."""
 
     async def settle(self) -> None:
         """Wait until everything that was appended before is durable. Raises StorageFailed."""
@@ -207,22 +221,50 @@ class S3Wal:
             queued_bytes=sum(draft.size_bytes for draft in waiting),
             object_count=len(self._objects),
             object_bytes=self._objects_bytes,
-            pending_count=self._pending_count,
+            pending_count=self.pending_count,
             retry_count=self._retry_count,
         )
 
+    def register(self, metrics: Metrics) -> None:
+        """Show the log to whoever scrapes."""
+
+        def count(name: str, help: str, attribute: str) -> None:
+            metrics.count(name, help, lambda: getattr(self.statistics(), attribute))
+
+        def gauge(name: str, help: str, attribute: str) -> None:
+            metrics.gauge(name, help, lambda: getattr(self.statistics(), attribute))
+
+        count("kafscale_s3_wal_puts_total", "Objects of the log in the bucket that were written.", "put_count")
+        count("kafscale_s3_wal_entries_total", "Record batches and changes of metadata in them.", "entry_count")
+        count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", "written_bytes")
+        count("kafscale_s3_wal_retries_total", "PUTs that failed for good and were begun again.", "retry_count")
+        gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", "object_count")
+        gauge("kafscale_s3_wal_bytes", "Size of these objects.", "object_bytes")
+        gauge("kafscale_s3_wal_under_way", "PUTs under way.", "under_way_count")
+        gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", "queued_bytes")
+        gauge(
+            "kafscale_s3_wal_pending_entries",
+            "Record batches in these objects that are in no segment yet.",
+            "pending_count",
+        )
+        help = "From the start of a PUT to its success."
+        metrics.adopt_histogram("kafscale_s3_wal_put_seconds", help, self.put_seconds)
+
     # ---- what the broker runs ---------------------------------------------------------------------------------
 
-    async def replay(self, earlier: EarlierLog, handle: Callable[[WalEntry], bool]) -> None:
+    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
         """Hand every entry of earlier epochs to `handle`, in order; to be called once.
 
         What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
         """
-        replayed = await earlier.replay(handle)
+        replayed = await self.earlier.replay(handle, on_progress=on_progress)
         self._objects.extendleft(reversed(replayed))
         self._objects_bytes += sum(each.size_bytes for each in replayed)
-        self._pending_count += sum(each.pending_count for each in replayed)
+        self.pending_count += sum(each.pending_count for each in replayed)
         self._wake_deleter()
+
+    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
+        """They stay in the bucket's objects, whose entries are told apart by their epochs."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is appended, until cancelled; what is not acknowledged by then may be in the bucket or not.
@@ -234,7 +276,7 @@ class S3Wal:
                 nursery.start_soon(self._delete_released)
                 task_status.started()
                 while self._fenced is None:
-                    self._work = trio.Event()
+                    self._work.clear()
                     while (draft := self._take_due()) is not None:
                         self._number(draft)
                         nursery.start_soon(self._write, draft)
@@ -294,7 +336,7 @@ class S3Wal:
         self._work.set()
 
     async def _put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Until it is there. Raises Fenced if something else is."""
+        """Put an object, again and again until it is there. Raises Fenced if something else is."""
         attempts_count = 0
         while True:
             try:
@@ -335,7 +377,7 @@ class S3Wal:
         written.pending_count = len(records)
         self._objects.append(written)
         self._objects_bytes += written.size_bytes
-        self._pending_count += len(records)
+        self.pending_count += len(records)
         self._durable_sequence = draft.entries[-1].sequence
         self.durable_position = written.position
         if len(records) < len(draft.entries):
@@ -346,7 +388,8 @@ class S3Wal:
             self.on_durable(records)
         draft.round.succeed()
         if self.is_crowded:
-            self.on_crowded()
+            for tell in self.on_crowded:
+                tell()
 
     def _close(self) -> None:
         """Refuse further appends and fail whoever still waits."""
@@ -361,22 +404,32 @@ class S3Wal:
             self._released.set()
 
     def _can_delete(self) -> bool:
-        if not self._objects or self._objects[0].position == self.durable_position:
+        return bool(self._objects) and self._is_unneeded(self._objects[0])
+
+    def _is_unneeded(self, written: WalObject) -> bool:
+        if written.position == self.durable_position:
             return False
-        oldest = self._objects[0]
-        return not oldest.pending_count and oldest.position <= self._trim_until
+        return not written.pending_count and written.position <= self._trim_until
 
     async def _delete_released(self) -> None:
-        while True:
-            while self._can_delete():
-                oldest = self._objects[0]
-                try:
-                    await self.store.delete([oldest.name])
-                except StoreError as exc:
-                    logger.warning("%s could not be deleted yet: %s", oldest.name, exc)
-                    await trio.sleep(DELETE_RETRY_SECONDS)
-                else:
-                    self._objects.remove(oldest)  # a replay may have put others before it
-                    self._objects_bytes -= oldest.size_bytes
-            self._released = trio.Event()
-            await self._released.wait()
+        try:
+            while True:
+                while unneeded := list(islice(takewhile(self._is_unneeded, self._objects), DELETED_AT_ONCE_COUNT)):
+                    await self._delete(unneeded)
+                    await trio.sleep(DELETION_PAUSE_SECONDS)
+                self._released.clear()
+                await self._released.wait()
+        except Fenced as exc:
+            self._fenced = exc
+            self._work.set()
+
+    async def _delete(self, unneeded: Sequence[WalObject]) -> None:
+        try:
+            await guarded(self.store).delete_in_turn([written.name] for written in unneeded)
+        except StoreError as exc:
+            logger.warning("%s could not be deleted yet: %s", unneeded[0].name, exc)
+            await trio.sleep(DELETE_RETRY_SECONDS)
+            return
+        for written in unneeded:
+            self._objects.remove(written)  # a replay may have put others before it
+            self._objects_bytes -= written.size_bytes

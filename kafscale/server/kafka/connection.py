@@ -6,6 +6,7 @@
              and sends what is ready in one go
 
 A request in progress never mutes the connection. The reader stops only while one of `PauseReason` holds.
+What it has received in part, or not begun to answer, is held within the bounds of `kafscale.server.kafka.arrivals`.
 A connection that breaks the protocol, or whose peer goes away, ends by itself; nobody else notices.
 """
 
@@ -19,20 +20,23 @@ from time import perf_counter
 import attrs
 import trio
 
+from kafscale.api import produce
 from kafscale.api.calls import Peer
-from kafscale.api.produce import PendingProduce
-from kafscale.api.produce_group import ProduceGroup
-from kafscale.concurrency.byte_budget import ByteBudget
+from kafscale.api.produce import PendingProduce, ProduceGroup, ShortWay
+from kafscale.buffers import size_of
+from kafscale.concurrency.signals import Signal
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
 from kafscale.log.partition.chunks import ChunkPool, Lease
-from kafscale.metrics import Counter
-from kafscale.server.dispatch import NOTHING, Dispatcher, Reply, Request
+from kafscale.metrics import Counter, Metrics
+from kafscale.outside import bounded
+from kafscale.server.kafka.arrivals import FREE_BYTES, Arrival, Arrivals
+from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
 from kafscale.server.kafka.pauses import PauseReason, Pauses
 from kafscale.server.kafka.transport import Transport
+from kafscale.server.quiet_log import QuietLog
 from kafscale.store.file.open_files import Sendable
-from kafscale.wire.frames import FrameReader, LargeFrame
-from kafscale.wire.plain_produce import PlainProduces
+from kafscale.wire.frames import FrameReader
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +45,18 @@ RECEIVE_BYTES = 256 << 10
 # A Produce above this is received straight into the chunk pool, alone, and misses the group of its read. When that
 # befell one in sixteen batches of 16 KiB, they took 138 us each instead of 122.
 LARGE_FRAME_BYTES = 64 << 10
+# ... once FREE_BYTES of it are here, and this part if it is larger than usual: what is announced gets none of the pool.
+UNUSUAL_FRAME_HERE_FRACTION = 8
 OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its size; 500,000 partitions fit
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
 ROOM_MAX_SECONDS = 20.0  # for memory or disk space; Kafka's clients give up a request after 30 s
 ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must all be refused in time
-OVERFLOW_MAX_BYTES = 32 << 20  # of all connections: large frames that the pool had no room for, until they are refused
-OVERFLOW_MAX_SECONDS = 5.0  # for such a frame to arrive: with what it has waited, still less than a client's 30 s
+REASON_MAX_COUNT = 300  # characters of a log line about bad input, which may quote the peer
+# While others, whose patience is often 30 s, wait for memory that replies to a peer hold: how long it may take nothing
+# at all, and how slow it may be with all of a reply.
+STUCK_SECONDS = 2.0
+TAKING_SECONDS = 5.0
+TAKING_MIN_BYTES_PER_SECOND = 1 << 20
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
 
@@ -58,6 +68,20 @@ class ConnectionMetrics:
     bytes_out: Counter = attrs.field(factory=Counter)
     pauses: dict[PauseReason, Counter] = attrs.field(factory=lambda: {reason: Counter() for reason in PauseReason})
     ended_by_error_count: Counter = attrs.field(factory=Counter)
+    quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger))
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes."""
+        count = metrics.adopt_counter
+        count("kafscale_connections_errors_total", "Connections ended by an error.", self.ended_by_error_count)
+        count("kafscale_network_bytes_in_total", "Bytes received.", self.bytes_in)
+        count("kafscale_network_bytes_out_total", "Bytes sent.", self.bytes_out)
+        metrics.counts(
+            "kafscale_connection_pauses_total",
+            "Times that a connection was not read from, by reason.",
+            "reason",
+            lambda: {reason.value: counted.value for reason, counted in self.pauses.items()},
+        )
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -68,36 +92,60 @@ class Connection:
     peer: Peer
     dispatcher: Dispatcher
     pool: ChunkPool
-    overflow: ByteBudget
+    arrivals: Arrivals
     limits: Limits
     metrics: ConnectionMetrics
     pauses: Pauses = attrs.field(init=False)
     last_active: float = attrs.field(factory=trio.current_time, init=False)
+    has_asked: bool = attrs.field(default=False, init=False)  # at least one request was whole
     sending_since: float = attrs.field(default=math.inf, init=False)  # how long the peer has not taken what is sent
+    arrival: Arrival = attrs.field(init=False)
+    sending_bytes: int = attrs.field(default=0, init=False)  # how much that was in all
     _frames: FrameReader = attrs.field(init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
     _queued_count: int = attrs.field(default=0, init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
-    _plain: PlainProduces = attrs.field(factory=PlainProduces, init=False)
+    _short_way: ShortWay = attrs.field(init=False)
     _group: ProduceGroup | None = attrs.field(default=None, init=False)  # of the queue's last, while it may grow
-    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _work: Signal = attrs.field(factory=Signal, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _serving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: bool = attrs.field(default=False, init=False)
+    _seen_untaken: tuple[float, int] = attrs.field(default=(math.inf, 0), init=False)
+    _stuck_since: float = attrs.field(default=math.inf, init=False)
     _was_refused: bool = attrs.field(default=False, init=False)  # for want of room, and nothing was taken since
+    _without_lease: bool = attrs.field(default=False, init=False)  # the frame that is coming: the pool had no room
+    _given_up: ProtocolError | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
         self.pauses = Pauses(self.metrics.pauses)
+        self.arrival = Arrival(self.arrivals, self._give_up)
+        self._short_way = self.dispatcher.short_way(self.peer)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being received or answered."""
-        return not self._queue and not self._frames.buffered_bytes
+        """Tell whether nothing is being received or answered."""
+        return not self._queue and not self.arrival.frame_bytes
 
     def drain(self) -> None:
         """Read no more; answer what has been read, then end."""
         self._reading.cancel()
+
+    def takes_too_long(self, now: float) -> bool:
+        """Tell whether the peer takes a reply so slowly that others should not wait for the memory which is held for
+        it.
+
+        Asked every second while they do.
+        """
+        if self.sending_since == math.inf:
+            return False
+        untaken_bytes = self.transport.untaken_bytes()
+        if (self.sending_since, untaken_bytes) != self._seen_untaken:
+            self._seen_untaken = self.sending_since, untaken_bytes
+            self._stuck_since = now
+        allowed_seconds = TAKING_SECONDS + self.sending_bytes / TAKING_MIN_BYTES_PER_SECOND
+        return now - self._stuck_since >= STUCK_SECONDS or now - self.sending_since >= allowed_seconds
 
     def abort(self) -> None:
         """End at once."""
@@ -113,28 +161,35 @@ class Connection:
                     refused = await self._read_until_end()
                     self._ended = True
                     self._work.set()
-                    if not self._reading.cancel_called:  # a drain has the broker's own deadline
+                    if not self._reading.cancel_called or refused:  # a drain has the broker's own deadline
                         nursery.cancel_scope.deadline = trio.current_time() + EOF_GRACE_SECONDS
             if refused is not None:
                 raise refused
         except* ProtocolError as group:
             self.metrics.ended_by_error_count.value += 1
-            logger.warning("closing the connection of %s: %s", self.peer.address, _first(group))
+            reason = bounded(str(_first(group)), REASON_MAX_COUNT)
+            self.metrics.quiet.tell("bad input", "closing the connection of %s: %s", self.peer.address, reason)
         except* StorageFailed:
             raise  # the disk is lost: the broker must stop
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("%s went away", self.peer.address)
         except* Exception:
             self.metrics.ended_by_error_count.value += 1
-            logger.exception("closing the connection of %s after a bug in the broker", self.peer.address)
+            self.metrics.quiet.tell(
+                "bugs", "closing the connection of %s after a bug in the broker", self.peer.address, exc_info=True
+            )
         finally:
             self._abandon()
             await trio.aclose_forcefully(self.transport)  # type: ignore[arg-type]
 
+    def _give_up(self, reason: str) -> None:
+        """Read no more, as its peer keeps others waiting."""
+        self._given_up = ProtocolError(reason)
+        self._reading.cancel()
+
     def _abandon(self) -> None:
-        for request in self._queue:
-            request.release()
         self._queue.clear()
+        self.arrival.end()
 
     # ---- reader -----------------------------------------------------------------------------------------------
 
@@ -145,69 +200,94 @@ class Connection:
                 await self._read()
             except ProtocolError as exc:
                 return exc
-        return None
+            finally:
+                self._frames.clear()
+                self.arrival.note(0)
+        return self._given_up
 
     async def _read(self) -> None:
         while data := await self.transport.receive(RECEIVE_BYTES):
             received_at = perf_counter()
-            self.last_active = trio.current_time()
             self.metrics.bytes_in.value += len(data)
             self._frames.receive_data(data)
-            self._group = None
+            self._end_group()
             while frames := self._frames.next_frames():
+                self._note_whole()
                 for frame in frames:
                     if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
                         await self._wait_until_resumed()
                     if not self._take_plain(frame, received_at):
                         await self._take(frame, received_at, None)
-            large = self._frames.take_large_frame()
-            if large is not None and not await self._receive_large(large):
-                break
+            if self._frames.begun_bytes:
+                self.arrival.note(self._frames.begun_bytes)
+                if self._frames.announced_bytes > LARGE_FRAME_BYTES and not await self._receive_large():
+                    break
             self._work.set()
             if self._over_limits() or self.pauses.reasons:
                 await self._wait_until_resumed()
+            if self.arrivals.must_wait(self.arrival):
+                with self.pauses.because(PauseReason.BUFFER):
+                    await self.arrivals.wait_for_room(self.arrival)
+
+    def _note_whole(self) -> None:
+        """Frames have become whole: only that counts as a sign of life."""
+        self.last_active = trio.current_time()
+        self.has_asked = True
+        self._without_lease = False
+        if self.arrival.frame_bytes:
+            self.arrival.note(0)
 
     def _take_plain(self, frame: memoryview, received_at: float) -> bool:
-        """Add a Produce that is like an earlier one to the group of this read; False if it has to go the long way.
-
-        1 KiB batches, 64 in flight, cost the event loop 35 to 38 us like this, 62 to 92 without, on a busy machine.
-        """
-        plain = self._plain.match(frame)
-        if plain is None or (self._group is None and not self.dispatcher.takes_plain()):
+        """Add a Produce that is like an earlier one to the group of this read; False if the general way has to."""
+        group = self._short_way.take(frame)
+        if group is None:
             return False
-        appended = self.dispatcher.append_plain(plain)
-        if appended is None:
-            return False
-        round, reply = appended
-        group, version = self._group, plain[0].version
-        if group is None or group.round is not round or group.version != version:
-            group = self._group = ProduceGroup(version, round)
-            self._queue.append(self.dispatcher.request_of(group, self.peer, received_at))
-        group.replies.append(reply)
-        self._queue[-1].size_bytes += len(frame)
+        if group is not self._group:
+            self._group = group
+            self._queue.append(self.dispatcher.request_of(group, received_at))
+        request, size_bytes = self._queue[-1], len(frame)
+        request.count += 1
+        request.size_bytes += size_bytes
         self._queued_count += 1
-        self._queued_bytes += len(frame)
+        self._queued_bytes += size_bytes
         self._was_refused = False
         return True
 
-    async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
-        """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread."""
+    def _end_group(self) -> None:
+        """End the group: what comes now is not to be sent together with what came before."""
         self._group = None
-        request = self.dispatcher.accept(frame, self.peer, received_at, lease)
-        if request.throttle_ms:
-            self._mute(request.throttle_ms)
-        if isinstance(request.pending, PendingProduce):
+        self._short_way.interrupt()
+
+    async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
+        """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread.
+
+        `lease` is that of the frame, if it was received into the pool. What is kept of the frame retains it.
+        """
+        self._end_group()
+        request = self.dispatcher.accept(frame, self.peer, received_at)
+        if request.api is produce.API:
+            request.pending = await self._take_produce(request, lease)
             if lease is None:  # one that was received into the pool is never matched, and long to look at
-                self._plain.learn(frame)
-            if request.pending.incomplete:
-                await self._complete(request.pending)
-            else:
-                self._was_refused = False
-            request.pending.order()
-            request.body = NOTHING  # what is kept of it has been copied, or has leases of its own
+                self._short_way.learn(frame)
+        else:
+            self.arrival.queued_bytes += request.size_bytes
+            if self.arrival.queued_bytes > FREE_BYTES:
+                self.arrival.recount()
         self._queued_count += 1
         self._queued_bytes += request.size_bytes
         self._queue.append(request)
+
+    async def _take_produce(self, request: Request, lease: Lease | None) -> PendingProduce:
+        """Take a Produce into the log by the general way."""
+        pending = self.dispatcher.begin(request, lease)
+        if pending.throttle_ms:
+            self._mute(pending.throttle_ms)
+        if pending.incomplete:
+            await self._complete(pending)
+        else:
+            self._was_refused = False
+        pending.order()
+        return pending
 
     async def _complete(self, pending: PendingProduce) -> None:
         self._work.set()
@@ -224,55 +304,91 @@ class Connection:
     def _patience_seconds(self) -> float:
         return ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
 
-    async def _receive_large(self, large: LargeFrame) -> bool:
-        """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream."""
+    async def _receive_large(self) -> bool:
+        """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream.
+
+        Anything else, and what the pool has no room for, is received as small ones are: only who has read a Produce
+        can refuse it.
+        """
+        size_bytes = self._frames.announced_bytes
+        is_produce = self._frames.begins_with(PRODUCE_PREFIX)
+        self._check_announced(size_bytes, is_produce)
+        is_usual = size_bytes <= self._usual_max_bytes
+        here_bytes = FREE_BYTES if is_usual else max(FREE_BYTES, size_bytes // UNUSUAL_FRAME_HERE_FRACTION)
+        if not is_produce or self._without_lease or self._frames.begun_bytes < here_bytes:
+            return True
         self._work.set()
         if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
             await self._wait_until_resumed()
-        if large.received[:2] != PRODUCE_PREFIX:
-            if large.size_bytes > OTHER_FRAME_MAX_BYTES:
-                raise ProtocolError(f"a frame of {large.size_bytes} bytes that is no Produce")
-            return await self._receive_rest(large, memoryview(bytearray(large.size_bytes)), None)
-        lease = self.pool.acquire_nowait(large.size_bytes) or await self._acquire(large.size_bytes)
+        lease = await self._acquire(size_bytes, is_usual=is_usual)
         if lease is None:
-            return await self._receive_overflow(large)
-        return await self._receive_rest(large, lease.view, lease)
+            self._without_lease = True
+            return True
+        try:
+            if not await self._receive_rest(lease.view):
+                return False
+            self._note_whole()
+            await self._take(lease.view, perf_counter(), lease)
+            return True
+        finally:
+            lease.release()
 
-    async def _receive_rest(self, large: LargeFrame, frame: memoryview, lease: Lease | None) -> bool:
+    @property
+    def _usual_max_bytes(self) -> int:
+        """The largest size that frames usually have: producers send about one batch of the largest size at a time."""
+        return max(LARGE_FRAME_BYTES, 2 * self.limits.max_message_bytes)
+
+    def _check_announced(self, size_bytes: int, is_produce: bool | None) -> None:
+        """Raises ProtocolError for a frame that is not to be received at all."""
+        if not self.has_asked and size_bytes > self._usual_max_bytes:
+            raise ProtocolError(f"a first request of {size_bytes} bytes; the limit is {self._usual_max_bytes}")
+        if is_produce is False and size_bytes > OTHER_FRAME_MAX_BYTES:
+            raise ProtocolError(f"a frame of {size_bytes} bytes that is no Produce")
+        if is_produce and size_bytes > self.pool.size_bytes:
+            raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
+
+    async def _receive_rest(self, frame: memoryview) -> bool:
+        """Receive the frame that has begun into a buffer of its size, which is of the pool."""
+        large = self._frames.take_large_frame()
+        assert large is not None
+        self.arrival.pool_bytes = len(frame)
         try:
             filled = len(large.received)
             frame[:filled] = large.received
             while filled < len(frame):
+                self.arrival.note(filled)
                 count = await self.transport.receive_into(frame[filled:])
                 if not count:
                     return False
                 filled += count
                 self.metrics.bytes_in.value += count
-            await self._take(frame, perf_counter(), lease)
-            lease = None
             return True
         finally:
-            if lease is not None:
-                lease.release()
+            self.arrival.pool_bytes = 0
+            self.arrivals.pool.release(len(frame))
 
-    async def _acquire(self, size_bytes: int) -> Lease | None:
-        """Room in the pool; None if there is none in time."""
-        if size_bytes > self.pool.size_bytes:
-            raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
-        with self.pauses.because(PauseReason.POOL), trio.move_on_after(self._patience_seconds()):
-            return await self.pool.acquire(size_bytes)
+    async def _acquire(self, size_bytes: int, *, is_usual: bool) -> Lease | None:
+        """Room in the pool, and in what frames that are coming may have of it; None if there is none in time.
+
+        A frame of more than a usual size does not wait: it would keep those of a usual size from theirs.
+        """
+        if (is_usual or self.arrivals.has_much_room(size_bytes)) and self.arrivals.pool.acquire_nowait(size_bytes):
+            lease = self.pool.acquire_nowait(size_bytes)
+            if lease is not None:
+                return lease
+            self.arrivals.pool.release(size_bytes)
+        if not is_usual:
+            return None
+        with self.pauses.because(PauseReason.POOL), self.arrival.excused():
+            with trio.move_on_after(self._patience_seconds()):
+                await self.arrivals.pool.acquire(size_bytes)
+                try:
+                    return await self.pool.acquire(size_bytes)
+                except BaseException:
+                    self.arrivals.pool.release(size_bytes)
+                    raise
         self._was_refused = True
         return None
-
-    async def _receive_overflow(self, large: LargeFrame) -> bool:
-        """Receive a Produce that the pool has no room for as a small one is: only who has read it can refuse it.
-
-        The memory for that is bounded, and so is the time for which one frame may have it.
-        """
-        with trio.move_on_after(OVERFLOW_MAX_SECONDS):
-            async with self.overflow.held(large.size_bytes):
-                return await self._receive_rest(large, memoryview(bytearray(large.size_bytes)), None)
-        raise ProtocolError(f"a Produce of {large.size_bytes} bytes came too slowly while there was no memory for it")
 
     # ---- pauses -----------------------------------------------------------------------------------------------
 
@@ -283,7 +399,7 @@ class Connection:
         )
 
     def _update_pauses(self) -> None:
-        """As many requests and bytes are in flight as there are now."""
+        """Set the pauses that follow from how many requests and bytes are in flight now."""
         self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, self._queued_count >= self.limits.max_in_flight_requests_count)
         self.pauses.set(PauseReason.IN_FLIGHT_BYTES, self._queued_bytes >= self.limits.max_in_flight_bytes)
 
@@ -294,11 +410,12 @@ class Connection:
         self.last_active = max(self.last_active, until)  # it is silent as it was told to be
 
     async def _wait_until_resumed(self) -> None:
-        """Until there is no more reason not to read. What was read is answered meanwhile."""
+        """Wait until there is no reason to pause any more. What was read is answered meanwhile."""
         self._work.set()
-        self._group = None
+        self._end_group()
         self._update_pauses()
-        await self.pauses.wait_until_none()
+        with self.arrival.excused():
+            await self.pauses.wait_until_none()
 
     # ---- writer -----------------------------------------------------------------------------------------------
 
@@ -311,11 +428,12 @@ class Connection:
                     request = self._queue[0]
                     if outgoing and self.dispatcher.may_wait(request):
                         await self._send(outgoing)
+                    if request.pending is None:
+                        self._begin_turn(request)
                     reply = await self.dispatcher.answer(request)
                     outgoing.append((request, reply))
                     if reply.throttle_ms:
                         self._mute(reply.throttle_ms)
-                    request.release()
                     self._queue.popleft()
                     self._queued_count -= request.count
                     self._queued_bytes -= request.size_bytes
@@ -324,20 +442,28 @@ class Connection:
                     continue
                 if self._ended:
                     return
-                self._work = trio.Event()
+                self._work.clear()
                 await self._work.wait()
         finally:
             for _, reply in outgoing:
                 reply.release()
 
+    def _begin_turn(self, request: Request) -> None:
+        """The handler has what it needs of the frame by the time it waits."""
+        self.arrival.queued_bytes -= request.size_bytes
+        if self.arrival.counted_bytes:
+            self.arrival.recount()
+
     async def _send(self, outgoing: list[tuple[Request, Reply]]) -> None:
         """Send the replies, in order and in one go, and release what they hold."""
         buffers: list[Sendable] = [buffer for _, reply in outgoing for buffer in reply.buffers]
         if buffers:
+            size_bytes = size_of(buffers)
             self.sending_since = trio.current_time()
+            self.sending_bytes = size_bytes
             await self.transport.send(buffers)
             self.sending_since = math.inf
-            self.metrics.bytes_out.value += sum(map(len, buffers))
+            self.metrics.bytes_out.value += size_bytes
         now = perf_counter()
         for request, reply in outgoing:
             self.dispatcher.sent(request, now)

@@ -5,11 +5,14 @@ Where a response class keeps its error codes follows from its declaration, so no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import attrs
 
 from kafscale.metrics import Counter, CounterFamily
 from kafscale.wire.error_codes import name
-from kafscale.wire.schema import Array, fields_of
+from kafscale.wire.schema import Array, Mapped, fields_of
 
 ERROR_FIELD = "error_code"
 
@@ -21,13 +24,20 @@ class _Shape:
     has_error: bool
     arrays: tuple[tuple[str, _Shape], ...]
 
-    def collect(self, struct: object, codes: list[int]) -> None:
-        """Add the struct's errors, and those inside of it. No generator: this is done for every response."""
+    def count(self, count: Callable[[int], None], struct: object) -> None:
+        """Count the struct's errors, and those inside of it; of what is still to be made, as it is made.
+
+        No generator: this is done for every response.
+        """
         if self.has_error and (code := getattr(struct, ERROR_FIELD)):
-            codes.append(code)
+            count(code)
         for attribute, shape in self.arrays:
-            for element in getattr(struct, attribute) or ():
-                shape.collect(element, codes)
+            elements = getattr(struct, attribute)
+            if elements.__class__ is Mapped:
+                elements.on_made = partial(shape.count, count)
+                continue
+            for element in elements or ():
+                shape.count(count, element)
 
 
 def _shape_of(cls: type) -> _Shape | None:
@@ -57,12 +67,11 @@ class ErrorCounter:
         return cls(api_name, family, _shape_of(response))
 
     def count(self, response: object) -> None:
-        if self._shape is None:
-            return
-        codes: list[int] = []
-        self._shape.collect(response, codes)
-        for code in codes:
-            counter = self._counters.get(code)
-            if counter is None:
-                counter = self._counters[code] = self.family.of(self.api_name, name(code))
-            counter.value += 1
+        if self._shape is not None:
+            self._shape.count(self._count, response)
+
+    def _count(self, code: int) -> None:
+        counter = self._counters.get(code)
+        if counter is None:
+            counter = self._counters[code] = self.family.of(self.api_name, name(code))
+        counter.value += 1

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.metrics import Counter
 
 
@@ -22,8 +23,9 @@ class PauseReason(enum.StrEnum):
     IN_FLIGHT_REQUESTS = "in_flight_requests"
     IN_FLIGHT_BYTES = "in_flight_bytes"
     POOL = "pool"
+    BUFFER = "buffer"  # large requests that have come in part, or wait for their turn, hold too much memory
     LOG_FULL = "log_full"  # the write-ahead log waits for space on the disk
-    VALIDATION = "validation"  # a large compressed batch is checked in a thread
+    VALIDATION = "validation"  # a batch that takes long is checked
     QUOTA = "quota"  # the client has been told to hold back
 
 
@@ -34,7 +36,7 @@ class Pauses:
     counts: Mapping[PauseReason, Counter]
     reasons: set[PauseReason] = attrs.field(factory=set, init=False)
     _muted_until: float = attrs.field(default=0.0, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: Signal = attrs.field(factory=Signal, init=False)
 
     def set(self, reason: PauseReason, holds: bool) -> None:
         """Say whether a reason holds."""
@@ -62,9 +64,9 @@ class Pauses:
         self.set(PauseReason.QUOTA, True)
 
     async def wait_until_none(self) -> None:
-        """Until no reason is left."""
+        """Wait until no reason to pause is left."""
         while self.reasons:
-            self._changed = trio.Event()
+            self._changed.clear()
             muted = PauseReason.QUOTA in self.reasons
             with trio.move_on_at(self._muted_until if muted else math.inf):
                 await self._changed.wait()

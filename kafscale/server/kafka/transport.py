@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import socket
+import struct
+import termios
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -15,7 +18,7 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import IOV_MAX_COUNT, Buffer, drop_first, size_of
 from kafscale.store.file.open_files import FileRange, Sendable
 
 logger = logging.getLogger(__name__)
@@ -23,7 +26,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JOINED_MAX_BYTES = 32 << 10  # copying less costs less than a sendmsg with its list of buffers
-SENDMSG_BUFFERS_MAX_COUNT = 1024  # IOV_MAX on Linux
 
 
 class Transport(Protocol):
@@ -34,11 +36,15 @@ class Transport(Protocol):
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """As `receive`, into a buffer. Returns the number of bytes, 0 at the end of the stream."""
+        """Receive into a buffer. Returns the number of bytes, 0 at the end of the stream."""
         ...
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
         """Send all of them, in order."""
+        ...
+
+    def untaken_bytes(self) -> int:
+        """Return what of that the peer has not confirmed to have. It stands still if the peer takes nothing."""
         ...
 
     async def aclose(self) -> None: ...
@@ -97,16 +103,26 @@ class SocketTransport:
             raise trio.BrokenResourceError from exc
 
     async def _send_memory(self, buffers: Sequence[Buffer], flags: int = 0) -> None:
-        if sum(map(len, buffers)) <= JOINED_MAX_BYTES:
+        if size_of(buffers) <= JOINED_MAX_BYTES:
             buffers = [b"".join(buffers)]
-        left = [memoryview(buffer) for buffer in buffers if buffer]
+        for start in range(0, len(buffers), IOV_MAX_COUNT):
+            end = start + IOV_MAX_COUNT
+            if end >= len(buffers):
+                await self._send_some(buffers[start:], flags)
+            else:
+                await self._send_some(buffers[start:end], socket.MSG_MORE)
+                await trio.lowlevel.checkpoint()  # so many take a while, also where the peer takes them at once
+
+    async def _send_some(self, buffers: Sequence[Buffer], flags: int) -> None:
+        """Send as many as one sendmsg takes: what is left of a list is looked at again after each that sent a part."""
+        left = [buffer for buffer in buffers if buffer]
         while left:
             try:
-                sent = self.socket.sendmsg(left[:SENDMSG_BUFFERS_MAX_COUNT], (), flags)
+                sent = self.socket.sendmsg(left, (), flags)
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self.socket)
             else:
-                left = _without_first(left, sent)
+                drop_first(left, sent)
 
     async def _send_file(self, range: FileRange) -> None:
         """Have the kernel send it from the page cache: 100 us a MiB, where reading and sending it took 500."""
@@ -122,19 +138,14 @@ class SocketTransport:
                 raise trio.BrokenResourceError
             position += sent
 
+    def untaken_bytes(self) -> int:
+        (count,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
+        return int(count)
+
     async def aclose(self) -> None:
         trio.lowlevel.notify_closing(self.socket)
         self.socket.close()
         await trio.lowlevel.checkpoint()
-
-
-def _without_first(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """What is left after `count` bytes have been sent."""
-    for index, buffer in enumerate(buffers):
-        if count < len(buffer):
-            return [buffer[count:], *buffers[index + 1 :]]
-        count -= len(buffer)
-    return []
 
 
 @attrs.define(eq=False)
@@ -155,6 +166,9 @@ class StreamTransport:
         await self.stream.send_all(
             b"".join(buffer.read(0, len(buffer)) if isinstance(buffer, FileRange) else buffer for buffer in buffers)
         )
+
+    def untaken_bytes(self) -> int:
+        return 0
 
     async def aclose(self) -> None:
         await self.stream.aclose()

@@ -9,7 +9,7 @@ The format is KIP-98's; see `kafscale.wire.batch_header`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -46,6 +46,15 @@ HEADER_TYPE = np.dtype(
 )
 _length = struct.Struct(">i")
 
+OnUnreadable = Callable[[range, CorruptBatch], None]
+"""Called with the offsets of a batch whose CRC is right and whose records can't be read: they are as its client sent
+them, to a version of the broker that did not look at them. What does not raise leaves out that batch."""
+
+
+def refuse(offsets: range, reason: CorruptBatch) -> None:
+    """The `OnUnreadable` that leaves out nothing. Raises CorruptBatch."""
+    raise CorruptBatch(f"offset {offsets.start}: {reason}") from reason
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class BatchHeaders:
@@ -62,7 +71,7 @@ class BatchHeaders:
 
     @classmethod
     def of(cls, data: memoryview) -> BatchHeaders:
-        """Those at the beginning of `data`. Raises CorruptBatch."""
+        """Find the batches at the beginning of `data`. Raises CorruptBatch."""
         starts = _walk(data)
         if not starts:
             nowhere = np.empty(0, np.int64)
@@ -85,32 +94,36 @@ class BatchHeaders:
 
     @property
     def base_offsets(self) -> NDArray[np.int64]:
-        """Of the first record of each, or of one before it that compaction has removed."""
+        """The offset of each batch's first record, or of one before it that compaction has removed."""
         return self.rows["base_offset"].astype(np.int64)
 
     @property
     def next_offsets(self) -> NDArray[np.int64]:
-        """Of what follows each."""
+        """The offset behind each batch."""
         return self.rows["base_offset"] + self.rows["last_offset_delta"].astype(np.int64) + 1
 
     @property
     def attributes(self) -> NDArray[np.int64]:
-        """Flags and codec of each."""
+        """The flags and codec of each batch."""
         return self.rows["attributes"].astype(np.int64)
 
     @property
     def count(self) -> int:
-        """How many there are, one that is cut among them."""
+        """Return how many there are, one that is cut among them."""
         return len(self.rows)
 
     @property
     def whole_bytes(self) -> int:
-        """Where the last one ends that is there as a whole."""
+        """Return where the last one ends that is there as a whole."""
         whole = self.whole()
         return int(whole.ends[-1]) if len(whole.ends) else 0
 
+    def offsets(self, number: int) -> range:
+        """All that one of them has, those of removed records among them."""
+        return range(int(self.base_offsets[number]), int(self.next_offsets[number]))
+
     def whole(self) -> BatchHeaders:
-        """Without the last one if that is cut."""
+        """Return the batches without the last one if that is cut off."""
         return self.only(slice(0, -1)) if self.cut_bytes else self
 
     def only(self, kept: Any) -> BatchHeaders:
@@ -119,7 +132,7 @@ class BatchHeaders:
 
 
 def _walk(data: memoryview) -> Sequence[int]:
-    """Where headers begin that are there as a whole."""
+    """Return where headers begin that are there as a whole."""
     starts: list[int] = []
     position, last_position = 0, len(data) - HEADER_BYTES
     unpack = _length.unpack_from
@@ -141,55 +154,58 @@ class Batches:
     ends: Positions
     headers: BatchHeaders
 
+    def only(self, kept: slice) -> Batches:
+        """Some of them."""
+        return attrs.evolve(self, starts=self.starts[kept], ends=self.ends[kept], headers=self.headers.only(kept))
+
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Records of each."""
+        """The number of records in each batch."""
         return self.headers.rows["record_count"].astype(np.int64)
 
     @property
     def has_append_time(self) -> NDArray[np.bool_]:
-        """Whether all records of a batch have its latest timestamp, which the broker has set."""
+        """Tell whether all records of a batch have its latest timestamp, which the broker has set."""
         return (self.headers.attributes & LOG_APPEND_TIME).astype(np.bool_)
 
 
-def check(headers: BatchHeaders) -> Iterator[Batches]:
+def check(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[Batches]:
     """All of them in groups of about GROUP_BYTES, or one larger batch. Raises CorruptBatch."""
     pieces: list[memoryview | bytearray] = []
-    first = size_bytes = 0
-    codecs = headers.attributes & CODEC_MASK
-    for number, piece in enumerate(_checked(headers, codecs)):
+    numbers: list[int] = []
+    size_bytes = 0
+    for number, piece in _checked(headers, on_unreadable):
         pieces.append(piece)
+        numbers.append(number)
         size_bytes += len(piece)
         if size_bytes >= GROUP_BYTES:
-            yield _group(headers.only(slice(first, number + 1)), pieces)
-            first, size_bytes, pieces = number + 1, 0, []
+            yield _group(headers.only(numbers), pieces)
+            numbers, size_bytes, pieces = [], 0, []
     if pieces:
-        yield _group(headers.only(slice(first, None)), pieces)
+        yield _group(headers.only(numbers), pieces)
 
 
-def _checked(headers: BatchHeaders, codecs: NDArray[np.int64]) -> Iterator[memoryview | bytearray]:
-    """The records of each batch."""
+def _checked(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[tuple[int, memoryview | bytearray]]:
+    """The number and the records of each batch."""
     data = headers.data
-    columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"], codecs)
+    columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"], headers.attributes & CODEC_MASK)
     for number, (start, end, crc, codec) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         covered = data[start:end]
         if crc32c(covered) != crc:
             raise CorruptBatch(f"offset {headers.rows['base_offset'][number]}: the CRC-32C of the batch is wrong")
         piece = covered[HEADER_BYTES - CRC_FROM :]
-        yield _decompress(codec, piece, headers.rows["base_offset"][number]) if codec else piece
+        try:
+            records = compression.decompress(codec, piece, BATCH_MAX_DECOMPRESSED_BYTES) if codec else piece
+        except KafkaError as exc:
+            on_unreadable(headers.offsets(number), CorruptBatch(str(exc)))
+        else:
+            yield number, records
 
 
 def _group(headers: BatchHeaders, pieces: Sequence[memoryview | bytearray]) -> Batches:
-    """As long as none is compressed, they stay where they are."""
+    """Make one group of batches. As long as none is compressed, they stay where they are."""
     if not np.any(headers.attributes & CODEC_MASK):
         return Batches(records=headers.data, starts=headers.starts + HEADER_BYTES, ends=headers.ends, headers=headers)
     ends = np.cumsum([len(piece) for piece in pieces])
     starts = np.concatenate([[0], ends[:-1]])
     return Batches(records=memoryview(b"".join(pieces)), starts=starts, ends=ends, headers=headers)
-
-
-def _decompress(codec: int, piece: memoryview, base_offset: int) -> bytearray:
-    try:
-        return compression.decompress(codec, piece, BATCH_MAX_DECOMPRESSED_BYTES)
-    except (CorruptBatch, KafkaError) as exc:
-        raise CorruptBatch(f"offset {base_offset}: {exc}") from exc

@@ -7,15 +7,16 @@ from typing import Any, TypeVar
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import AccessDenied
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 
 T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine returns, which waits for nothing but a `BlockingStore`."""
+    """Return what the coroutine returns, which waits for nothing but a `BlockingStore`."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -59,19 +60,19 @@ class BlockingStore:
             yield page
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        """Refused."""
+        """Refuse to write: a reader only reads."""
         raise AccessDenied(f"put {key}: Spark's readers do not write")
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        """Refused."""
+        """Refuse to write: a reader only reads."""
         return await self.put(key, parts)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        """Refused."""
+        """Refuse to write: a reader only reads."""
         return await self.put(key, parts)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Refused."""
+        """Refuse to write: a reader only reads."""
         raise AccessDenied(f"delete {keys[0]}: Spark's readers do not write")
 
     async def aclose(self) -> None:

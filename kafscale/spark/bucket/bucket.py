@@ -1,8 +1,7 @@
 """The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
 
 A bucket in S3 is in `kafscale.spark.bucket.s3_bucket`, which is imported when one is opened: httpx takes longer to
-import than
-a small query to run.
+import than a small query to run.
 """
 
 from __future__ import annotations
@@ -94,4 +93,4 @@ class DirectoryBucket:
         return self.directory.walk(prefix, start_after)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: a directory keeps nothing open."""

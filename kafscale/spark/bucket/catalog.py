@@ -1,32 +1,39 @@
 """What the bucket holds: topics, their partitions, and the segments of each, found by listing it.
 
 By the same rules as the broker: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a
-newer generation wins over what it covers (`kafscale.formats.manifest.resolve`). An `.index` is read first, since it
-is the
-footer and nothing else; where it is missing or damaged, the footer at the end of the `.kfs` is. What no segment tells
-of a topic is in the broker's checkpoint of its metadata (`kafscale.spark.bucket.metadata`), where there is one.
+newer segment wins over what it covers, and what came too late is left out (`kafscale.formats.resolution`). An `.index`
+is read first, since it is the footer and nothing else; where it is missing or damaged, the footer at the end of the
+`.kfs` is. What no segment tells of a topic is in the broker's checkpoint of its metadata
+(`kafscale.spark.bucket.metadata`), where there is one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from itertools import pairwise
 
 import attrs
 
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer, read_footer_with_timestamps, read_index
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprint, resolve
-from kafscale.formats.segment import Footer
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprint
+from kafscale.formats.resolution import Resolution, assumed_ends, resolve
+from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.metadata import Metadata, MetadataReader
 from kafscale.store.base import ObjectInfo
-from kafscale.store.paths import NAMESPACE_DEFAULT, SegmentKey, namespace_prefix, parse_segment_key, topic_name_prefix
+from kafscale.store.paths import (
+    NAMESPACE_DEFAULT,
+    OFFSET_MAX,
+    SegmentKey,
+    namespace_prefix,
+    parse_segment_key,
+    topic_name_prefix,
+)
 
 READS_AT_ONCE_COUNT = 32
 BEHIND_EVERY_KEY = "\U0010ffff"
@@ -51,12 +58,12 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """Of the first record that is there."""
+        """The offset of the first record that is there."""
         return max(self.segments[0].base_offset if self.segments else 0, self.log_start_offset)
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record that is there."""
+        """The offset behind the last record that is there."""
         return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
 
 
@@ -85,7 +92,7 @@ class Catalog:
 
     @property
     def metadata(self) -> Metadata:
-        """As it was when it was first asked for, or since `look_again`. Raises StoreError."""
+        """The metadata as it was when it was first asked for, or since `look_again`. Raises StoreError."""
         if self._metadata is None:
             self._metadata = self._metadata_reader.read()
         return self._metadata
@@ -113,12 +120,7 @@ class Catalog:
     def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
         """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError."""
         topic_id, by_partition = self._list(topic)
-        opened: list[SegmentKey] = []
-        for found in by_partition.values():
-            last_base_offset = max(each.key.base_offset for each in found)
-            opened += [each.key for each in found if each.key.generation or each.key.base_offset == last_base_offset]
-        footers = self.footers(opened)
-        logs = {index: _assemble(topic, index, found, footers) for index, found in by_partition.items()}
+        logs = self._assemble(topic, by_partition)
         known = self.metadata.topics.get(topic)
         if known is not None and topic_id in (None, known.topic_id):
             topic_id = known.topic_id
@@ -127,8 +129,31 @@ class Catalog:
                 logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
         return {index: attrs.evolve(logs[index], topic_id=topic_id) for index in sorted(logs)}
 
+    def _assemble(self, topic: str, by_partition: Mapping[int, Sequence[_Found]]) -> dict[int, PartitionLog]:
+        """Read the footers that it takes, of all partitions at once: as a rule, one round is enough."""
+        tried: set[SegmentKey] = set()
+        assemblies = [
+            _Assembly(topic, index, found, self._footers, tried, assumed_ends(each.key for each in found))
+            for index, found in by_partition.items()
+        ]
+        wanted = {
+            each.key for one in assemblies for each in one.found if each.key.generation or each.key not in one.ends
+        }
+        resolved: Sequence[tuple[_Assembly, Resolution]] = ()
+        while wanted:
+            self.footers(wanted)
+            tried |= wanted
+            resolved = [(each, each.resolve()) for each in assemblies]
+            wanted = {key for _, resolution in resolved for key in resolution.unread} - tried
+        return {
+            each.partition: PartitionLog(
+                topic=topic, partition=each.partition, segments=resolution.segments, damaged=each.damaged()
+            )
+            for each, resolution in resolved
+        }
+
     def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
-        """Those that are intact, and there, read in parallel. Raises StoreError.
+        """Read footers in parallel, and return those that are there and intact. Raises StoreError.
 
         with_timestamps: read a version 1 segment wholly, whose footer tells none.
         """
@@ -175,7 +200,10 @@ class Catalog:
             return footer
 
     def _list(self, topic: str) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
-        """By partition, of the incarnation of the topic that was written last, and its id; of none that was deleted."""
+        """List the incarnation of a topic that was written last, by partition, and return its id with it.
+
+        One that was deleted is none.
+        """
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
         before = {key: found for key, found in self._found.items() if key.topic == topic}
@@ -204,26 +232,40 @@ def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:
     return max(each.kfs.modified_ms for found in partitions.values() for each in found)
 
 
-def _assemble(
-    topic: str, partition: int, found: Sequence[_Found], footers: Mapping[SegmentKey, Footer]
-) -> PartitionLog:
-    """What a flush wrote ends before the next base offset of any generation, so its footer need not be read now."""
-    base_offsets = sorted({each.key.base_offset for each in found})
-    ends = {base_offset: following - 1 for base_offset, following in pairwise(base_offsets)}
-    segments: list[Segment] = []
-    damaged: list[SegmentKey] = []
-    for each in found:
-        footer = footers.get(each.key)
-        if footer is None and (each.key.generation or each.key.base_offset not in ends):
-            damaged.append(each.key)
-            continue
-        segments.append(
-            Segment(
-                key=each.key,
-                last_offset=ends[each.key.base_offset] if footer is None else footer.last_offset,
-                size_bytes=each.kfs.size_bytes if footer is None else footer.identity.body_bytes,
-                max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN if footer is None else footer.identity.max_timestamp_ms,
-                fingerprint=fingerprint(each.kfs.size_bytes, each.kfs.etag),
-            )
+@attrs.frozen(eq=False)
+class _Assembly:
+    """One partition, put together from what was listed and the footers that have been read so far."""
+
+    topic: str
+    partition: int
+    found: Sequence[_Found]
+    footers: Mapping[SegmentKey, Footer]
+    tried: Collection[SegmentKey]  # those that are not in `footers` are damaged
+    ends: Mapping[SegmentKey, int]
+
+    def resolve(self) -> Resolution:
+        segments = [self._segment(each) for each in self.found if not self._is_damaged(each.key)]
+        histories = {each.key: self.footers[each.key].epochs for each in self.found if each.key in self.footers}
+        damaged = [key for key in self.damaged() if not key.generation]
+        return resolve(segments, histories, begun=[EpochStart(key.epoch, key.base_offset) for key in damaged])
+
+    def damaged(self) -> Sequence[SegmentKey]:
+        return [each.key for each in self.found if self._is_damaged(each.key)]
+
+    def _is_damaged(self, key: SegmentKey) -> bool:
+        """Tell whether a segment counts as damaged: what a flush wrote only if its end is not known otherwise."""
+        return key in self.tried and key not in self.footers and (key.generation > 0 or key not in self.ends)
+
+    def _segment(self, each: _Found) -> Segment:
+        """Make the segment of an object.
+
+        What a flush wrote ends where the next one begins, so its footer need not be read now.
+        """
+        footer = self.footers.get(each.key)
+        return Segment(
+            key=each.key,
+            last_offset=self.ends.get(each.key, OFFSET_MAX) if footer is None else footer.last_offset,
+            size_bytes=each.kfs.size_bytes if footer is None else footer.identity.body_bytes,
+            max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN if footer is None else footer.identity.max_timestamp_ms,
+            fingerprint=fingerprint(each.kfs.size_bytes, each.kfs.etag),
         )
-    return PartitionLog(topic=topic, partition=partition, segments=resolve(segments), damaged=damaged)

@@ -3,13 +3,15 @@
 Three passes over many batches at once:
 
 1. the batches (`kafscale.spark.bucket.batches`): CRC, attributes, and where the records are; compressed ones are
-decompressed
-   into one buffer behind each other;
+   decompressed into one buffer behind each other;
 2. where each record begins. Only the length in front of it tells, so this has to go from record to record; it goes from
    the first records of all batches to all second ones, and so on, one array operation for each step. Batches that are
    left when few are left are walked one by one;
 3. the fields of some thousands of records at a time, each an array: as many as a processor's cache holds. Offsets and
    timestamps come first, and of records that are not wanted nothing else is looked at.
+
+A batch's records are passed on once all of them have been checked. Where one of many batches can't be read, they are
+halved until it is found.
 
 A column of bytes is made by one `take` from an Arrow array that alternates between values and the gaps between them:
 the offsets of both are known, and nothing is copied before.
@@ -26,7 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.errors import CorruptBatch
-from kafscale.spark.bucket.batches import Batches, BatchHeaders, check
+from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.spark.varints import (
     Positions,
@@ -60,7 +62,7 @@ COLUMN_TYPES: Mapping[str, pa.DataType] = {
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """Which records of a partition, and which columns of them. `end_offset` is exclusive."""
+    """Says which records of a partition are wanted, and which columns of them. `end_offset` is exclusive."""
 
     topic: str
     partition: int
@@ -89,14 +91,56 @@ def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.
     yield from decode_batches(headers, wanted)
 
 
-def decode_batches(headers: BatchHeaders, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """As `decode`, of batches that are there as a whole.
+def decode_batches(
+    headers: BatchHeaders, wanted: Wanted, on_unreadable: OnUnreadable = refuse
+) -> Iterator[pa.RecordBatch]:
+    """Decode batches that are there as a whole, as `decode` does.
 
     Each step decompresses no more than about GROUP_BYTES, or one larger batch.
     """
-    for batches in check(_wanted_of(headers, wanted)):
-        for records in _find_records(batches).chunks():
-            yield _decode_chunk(records, wanted)
+    for batches in check(_wanted_of(headers, wanted), on_unreadable):
+        yield from _decode_group(batches, wanted, on_unreadable)
+
+
+def _decode_group(batches: Batches, wanted: Wanted, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
+    try:
+        records = _find_records(batches)
+    except CorruptBatch as exc:
+        yield from _decode_halves(batches, wanted, on_unreadable, exc)
+        return
+    for kept, first, last in _chunks(batches.counts):
+        try:
+            decoded = _decode_chunk(records.only(slice(first, last)), wanted)
+        except CorruptBatch as exc:
+            yield from _decode_halves(batches.only(kept), wanted, on_unreadable, exc)
+        else:
+            yield from decoded
+
+
+def _decode_halves(
+    batches: Batches, wanted: Wanted, on_unreadable: OnUnreadable, reason: CorruptBatch
+) -> Iterator[pa.RecordBatch]:
+    """Decode batches one of which can't be read, for this reason."""
+    count = len(batches.starts)
+    if count == 1:
+        on_unreadable(batches.headers.offsets(0), reason)
+        return
+    for half in (slice(0, count // 2), slice(count // 2, count)):
+        yield from _decode_group(batches.only(half), wanted, on_unreadable)
+
+
+def _chunks(counts: NDArray[np.int64]) -> Iterator[tuple[slice, int, int]]:
+    """Some batches at a time: as many whole ones as have CHUNK_ROWS records, or one; with their first and last record.
+
+    The last one is exclusive.
+    """
+    ends = np.cumsum(counts)
+    begin, first = 0, 0
+    while begin < len(ends):
+        end = max(begin + 1, int(np.searchsorted(ends, first + CHUNK_ROWS, side="right")))
+        last = int(ends[end - 1])
+        yield slice(begin, end), first, last
+        begin, first = end, last
 
 
 def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
@@ -111,8 +155,16 @@ def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
     return headers
 
 
-def _decode_chunk(records: _Records, wanted: Wanted) -> pa.RecordBatch:
-    fields = _parse_fields(records, wanted)
+def _decode_chunk(records: _Records, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Decode at most CHUNK_ROWS records at a time. Raises CorruptBatch at once, and not in between."""
+    if len(records.begins) <= CHUNK_ROWS:
+        return iter([_to_columns(_parse_fields(records, wanted), wanted)])
+    for part in records.parts():  # of one batch
+        _parse_fields(part, wanted)
+    return (_to_columns(_parse_fields(part, wanted), wanted) for part in records.parts())
+
+
+def _to_columns(fields: _Fields, wanted: Wanted) -> pa.RecordBatch:
     columns = {name: _COLUMNS[name](fields, wanted) for name in wanted.columns}
     schema = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
@@ -133,8 +185,8 @@ class _Records:
     base_timestamps_ms: NDArray[np.int64]
     has_append_time: NDArray[np.bool_]  # then its timestamp is the base
 
-    def chunks(self) -> Iterator[_Records]:
-        """Some at a time."""
+    def parts(self) -> Iterator[_Records]:
+        """Yield at most CHUNK_ROWS at a time."""
         for start in range(0, len(self.begins), CHUNK_ROWS):
             yield self.only(slice(start, start + CHUNK_ROWS))
 
@@ -176,7 +228,10 @@ def _find_records(batches: Batches) -> _Records:
 
 
 def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Positions]:
-    """Where each record begins, and where its length says that it ends; nothing is checked. Raises IndexError."""
+    """Return where each record begins, and where its length says that it ends; nothing is checked.
+
+    Raises IndexError.
+    """
     pairs, raw = pairs_of(batches.records), np.frombuffer(batches.records, np.uint8)
     most_first = np.argsort(-counts, kind="stable")
     left = counts[most_first]
@@ -203,7 +258,10 @@ def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Posit
 
 
 def _walk_one(records: bytes, count: int) -> Positions:
-    """Where each of the first records of a batch begins, and the next one. Written out: it runs for each record."""
+    """Return where each of the first records of a batch begins, and the next one.
+
+    Written out, as it runs for each record.
+    """
     begins = [0]
     position = 0
     for _ in range(count):
@@ -258,7 +316,7 @@ class _Fields:
 
 
 def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
-    """Of the records that are wanted."""
+    """Read the fields of the records that are wanted."""
     raw = np.frombuffer(records.data, np.uint8)
     positions = skip_varints(raw, records.begins)
     timestamp_deltas, positions = read_varints(raw, positions + 1)  # behind the attributes, which are never set
@@ -292,10 +350,10 @@ def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
 
 
 def _read_slices(raw: Raw, positions: Positions) -> tuple[_Slices, Positions]:
-    """A length, -1 for null, and as many bytes."""
+    """A length, below 0 for null, and as many bytes."""
     lengths, starts = read_varints(raw, positions)
-    _check((lengths >= -1) & (lengths <= len(raw)))
-    return _Slices(starts=starts, ends=starts + lengths), starts + np.maximum(lengths, 0)
+    _check(lengths <= len(raw))
+    return _Slices(starts=starts, ends=starts + np.maximum(lengths, -1)), starts + np.maximum(lengths, 0)
 
 
 def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_Headers, Positions]:

@@ -24,13 +24,13 @@ class PartitionLag:
 
     @property
     def offsets_behind(self) -> int:
-        """As many records, or fewer where compaction has left holes."""
+        """Return how many offsets the stream is behind: as many records, or fewer where compaction has left holes."""
         return max(0, self.end_offset - self.offset)
 
 
 @attrs.frozen(kw_only=True)
 class QueryLag:
-    """Of one streaming query, after one of its batches. `query_name` is None for a query without one."""
+    """The lag of one streaming query, after one of its batches. `query_name` is None for a query without one."""
 
     query_id: str
     query_name: str | None
@@ -39,17 +39,20 @@ class QueryLag:
 
     @property
     def records_behind(self) -> int:
-        """Of all partitions: so many, or fewer where compaction has left holes."""
+        """Return how many records the query is behind in all partitions, or fewer where compaction has left holes."""
         return sum(each.offsets_behind for each in self.partitions.values())
 
     @property
     def bytes_behind(self) -> int:
-        """Of all partitions, as they are stored."""
+        """Return how many bytes the query is behind in all partitions, as they are stored."""
         return sum(each.bytes_behind for each in self.partitions.values())
 
 
 def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, PartitionLag]:
-    """Of the partitions that the bucket knows; reads a listing for each topic and a few indexes. Raises StoreError."""
+    """Measure the lag of the partitions that the bucket knows. It takes a listing for each topic and a few indexes.
+
+    Raises StoreError.
+    """
     catalog.look_again()
     logs = {topic: catalog.partitions(topic) for topic in sorted({topic for topic, _ in offsets})}
     return {

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 import attrs
 
 from kafscale.errors import AccessDenied, DamagedObject, NotFound
-from kafscale.log.metadata_checkpoint import decode_checkpoint
+from kafscale.formats.metadata_checkpoint import Checkpoint, newest_checkpoint
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.store.base import Buffer
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
+
+LISTINGS_MAX_COUNT = 3  # of a bucket whose broker deletes checkpoints while they are read
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class TopicMetadata:
 
 @attrs.frozen(kw_only=True)
 class Deletion:
-    """Of a topic, in milliseconds since the epoch."""
+    """The deletion of a topic; its time is in milliseconds since the epoch."""
 
     name: str
     deleted_ms: int
@@ -48,7 +49,10 @@ class Deletion:
 
 @attrs.frozen(kw_only=True)
 class Metadata:
-    """Of one checkpoint; empty where there is none. Deletions are by topic id, and remembered for a day or longer."""
+    """The metadata of one checkpoint; empty where there is none.
+
+    Deletions are by topic id, and remembered for a day or longer.
+    """
 
     topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
     deletions: Mapping[bytes, Deletion] = attrs.field(factory=dict)
@@ -69,17 +73,36 @@ class MetadataReader:
     _metadata: Metadata = attrs.field(factory=Metadata, init=False)
 
     def read(self) -> Metadata:
-        """What the bucket has now. One listing request, and one more for a new checkpoint. Raises StoreError."""
-        for key in reversed(self._keys()):
-            if key == self._key:
+        """Return what the bucket has now. One listing request, and one or two more for a new checkpoint.
+
+        Raises StoreError.
+        """
+        for _ in range(LISTINGS_MAX_COUNT):
+            keys = self._keys()
+            if not keys or keys[-1] == self._key:
                 break
             try:
-                self._metadata = decode_metadata(key.key, self.bucket.get(key.key).data)
-                self._key = key
+                self._metadata = self._read_newest(keys)
+                self._key = keys[-1]
                 break
-            except (DamagedObject, NotFound) as exc:
-                logger.warning("a checkpoint of the metadata can't be read: %s", exc)
+            except DamagedObject as exc:
+                logger.warning("the checkpoint of the metadata can't be read: %s", exc)
+                break
+            except NotFound as exc:
+                logger.info("a checkpoint of the metadata has been replaced while it was read: %s", exc)
         return self._metadata
+
+    def _read_newest(self, keys: Sequence[NumberedKey]) -> Metadata:
+        """Raises DamagedObject, NotFound, StoreError."""
+        search = newest_checkpoint(keys)
+        try:
+            key = next(search)
+            while True:
+                key = search.send(self.bucket.get(key.key).data)
+        except StopIteration as done:
+            for damage in done.value.damage:
+                logger.warning("a checkpoint of the metadata can't be read: %s", damage)
+            return self._metadata if done.value.newest is None else decode_metadata(keys[-1].key, done.value.newest)
 
     def _keys(self) -> Sequence[NumberedKey]:
         prefix = system_prefix("checkpoint", namespace=self.namespace)
@@ -95,9 +118,9 @@ class MetadataReader:
         return [key for key in found if key is not None]
 
 
-def decode_metadata(key: str, data: Buffer) -> Metadata:
-    """Of a checkpoint as an object. Raises DamagedObject, naming the key."""
-    puts = decode_checkpoint(key, data).transaction.puts
+def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
+    """Decode the metadata of a full checkpoint. Raises DamagedObject, naming the key."""
+    puts = checkpoint.transaction.puts
     topics: dict[str, TopicMetadata] = {}
     deletions: dict[bytes, Deletion] = {}
     log_start_offsets: dict[bytes, dict[int, int]] = defaultdict(dict)

@@ -1,5 +1,9 @@
 """What a task does: ranges of objects by few large GETs, whole batches out of each, decoded into Arrow.
 
+What is lost where an object is damaged is the rest of its range, since nothing in it can be trusted from there on. A
+batch that is as its client sent it, and whose records can't be read, is left out alone: older versions of the broker
+stored such ones.
+
 A segment that was planned may be gone when it is read: merged, compacted or retired. The broker leaves such objects for
 a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now.
 """
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import attrs
 import pyarrow as pa
@@ -19,6 +24,7 @@ from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
 from kafscale.spark.bucket.splits import Extent, Range, Split, holes, plan
 
+LOSS_ADVICE = "Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
 GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
 
 logger = logging.getLogger(__name__)
@@ -26,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 class DataLoss(Exception):
     """Offsets that were wanted are not there; the message says which, and why."""
+
+
+class TopicCreatedAgain(DataLoss):
+    """Offsets are of a topic that was deleted, and there is another one of its name."""
 
 
 @attrs.define
@@ -78,6 +88,7 @@ class SplitReader:
         A batch that a GET has cut is got again by the next one, which is less work than to copy what follows it.
         """
         name, position, get_bytes = range.key.key, range.start, GET_BYTES
+        on_unreadable = partial(self._leave_out, name, wanted)
         while position < range.end:
             data = self._get(name, position, min(get_bytes, range.end - position))
             try:
@@ -85,7 +96,7 @@ class SplitReader:
                 _check_offsets(headers, range)
                 whole = headers.whole()
                 if whole.count:
-                    yield from decode_batches(whole, wanted)
+                    yield from decode_batches(whole, wanted, on_unreadable)
                 elif headers.cut_bytes and len(data) == get_bytes:
                     get_bytes = headers.cut_bytes  # of a batch that is larger than a GET
                     continue
@@ -95,6 +106,10 @@ class SplitReader:
                 raise DamagedObject(f"{name}: {exc}") from exc
             reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
+
+    def _leave_out(self, name: str, wanted: Wanted, offsets: range, reason: CorruptBatch) -> None:
+        batch = attrs.evolve(wanted, start_offset=offsets.start, end_offset=offsets.stop)
+        self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
 
     def _get(self, name: str, start: int, length_bytes: int) -> memoryview:
         try:
@@ -129,12 +144,10 @@ class SplitReader:
         report_loss(message, fail=self.fail_on_data_loss)
 
 
-def report_loss(message: str, *, fail: bool) -> None:
-    """Raises DataLoss, or logs it as an error."""
+def report_loss(message: str, *, fail: bool, kind: type[DataLoss] = DataLoss) -> None:
+    """Raises DataLoss, of this kind, or logs it as an error."""
     if fail:
-        raise DataLoss(
-            f"{message}. Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
-        )
+        raise kind(f"{message}. {LOSS_ADVICE}")
     logger.error("data loss, and failOnDataLoss is off: %s", message)
 
 

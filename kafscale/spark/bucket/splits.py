@@ -100,7 +100,7 @@ def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
 
 
 def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
-    """Where a read of about `max_bytes` from the extent's start on ends; some batches at least."""
+    """Return where a read of about `max_bytes` from the extent's start on ends; some batches at least."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     taken_bytes = 0
     for piece in _pieces(extent, footers):
@@ -111,7 +111,7 @@ def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
 
 
 def size_bytes(catalog: Catalog, extent: Extent) -> int:
-    """Of all that the extent has, as it is stored."""
+    """Return the size of all that the extent has, as it is stored."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     return sum(piece.size_bytes for piece in _pieces(extent, footers))
 
@@ -157,7 +157,7 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Ra
 
 
 def _is_late(footer: Footer, row: int, period: Period) -> bool:
-    """Whether a row can have a record that is as late. Whether it has one that is as early, no index tells."""
+    """Tell whether a row can have a record that is as late. Whether it has one that is as early, no index tells."""
     if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
         return True
     return footer.index.max_timestamps_ms[row] >= period.first_ms

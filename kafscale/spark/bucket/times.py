@@ -17,15 +17,15 @@ class Period:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether some times are not wanted."""
+        """Tell whether the period leaves out any time."""
         return self != ALWAYS
 
     def without_others(self, other: Period) -> Period:
-        """What is in both."""
+        """Return the times that are in both periods."""
         return Period(first_ms=max(self.first_ms, other.first_ms), last_ms=min(self.last_ms, other.last_ms))
 
     def with_others(self, other: Period) -> Period:
-        """What is in one of both, and between them."""
+        """Return the times that are in one of both periods, or between them."""
         return Period(first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms))
 
 

@@ -26,7 +26,7 @@ from kafscale.spark.pipeline.checkpoint import Checkpoint
 from kafscale.spark.pipeline.config import Pipeline, TableMapping, quoted
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.schema import fitted
-from kafscale.spark.pipeline.snapshots import Batch, Committed, committed_batches, load_table, mark_commits, newest
+from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, load_table, mark_commits, newest
 from kafscale.spark.pipeline.tables import evolve
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,10 @@ class BatchWriter:
     checkpoint: Checkpoint
     report: Callable[[Outcome], None]
     failure: Exception | None = None
+    buried: CommitsAhead = attrs.field(init=False)  # in the table of dead letters
+
+    def __attrs_post_init__(self) -> None:
+        self.buried = CommitsAhead(mapping=self.mapping.id)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Raises what ends the query; kept as `failure` too, since Spark makes it a text."""
@@ -77,8 +81,8 @@ class BatchWriter:
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         query_id = self.checkpoint.query_id
         assert query_id is not None, "Spark has written it before the first batch"
-        offsets = self.checkpoint.end_offsets(batch_id)
-        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, offsets=offsets)
+        end = self.checkpoint.end(batch_id)
+        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end)
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:
                 self.report(_Attempt(self, frame, batch).run())
@@ -165,16 +169,11 @@ class _Attempt:
         return count, rows
 
     def _without_buried(self, rows: Rows, dead_letters: str, committed: Committed | None) -> Rows:
-        """Without records that an earlier try has made dead letters, and no more.
+        """Leave out records that an earlier try has made dead letters, and no others.
 
         That is one at this batch, or, before the checkpoint was lost, at one that reached behind the table's end.
         """
-        of_mapping = [
-            each
-            for each in committed_batches(load_table(self.spark, dead_letters))
-            if each.mapping == self.batch.mapping
-        ]
-        buried = [each for each in of_mapping if each.is_ahead_of(committed)]
+        buried = self.writer.buried.look(load_table(self.spark, dead_letters), committed)
         if not buried:
             return rows
         letters = reduce(DataFrame.union, [self._appended(dead_letters, each) for each in buried])
@@ -182,11 +181,17 @@ class _Attempt:
         return attrs.evolve(rows, frame=rows.frame.join(letters, same, "left_anti"))
 
     def _appended(self, table: str, committed: Committed) -> DataFrame:
-        """Where the records of one snapshot's dead letters were."""
+        """Return where the records of one snapshot's dead letters were; not those of topics that there are others of
+        now.
+        """
         if committed.parent_id is None:
-            return self.spark.read.option("versionAsOf", committed.snapshot_id).table(table).select(*PLACE)
-        reader = self.spark.read.format("iceberg").option("start-snapshot-id", committed.parent_id)
-        return reader.option("end-snapshot-id", committed.snapshot_id).load(table).select(*PLACE)
+            letters = self.spark.read.option("versionAsOf", committed.snapshot_id).table(table)
+        else:
+            reader = self.spark.read.format("iceberg").option("start-snapshot-id", committed.parent_id)
+            letters = reader.option("end-snapshot-id", committed.snapshot_id).load(table)
+        now = self.batch.end.topic_ids
+        gone = [topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known]
+        return letters.where(~functions.col("topic").isin(gone)).select(*PLACE)
 
     def _commit(self, rows: Rows) -> None:
         schema = evolve(self.spark, self.writer.mapping, self.table, rows.columns)
@@ -232,7 +237,7 @@ def _refuse(rows: Rows, mapping: TableMapping) -> None:
 
 
 def last_by_key(rows: Rows) -> DataFrame:
-    """For each key the last record: by offset within a partition, by timestamp between partitions."""
+    """Keep the last record of each key: by offset within a partition, by timestamp between partitions."""
     place = [functions.col(f"{RECORD}.{name}") for name in ("topic", "partition")]
     keys = [functions.col(quoted(name)) for name in rows.upsert_by]
     offset, timestamp = functions.col(f"{RECORD}.offset").desc(), functions.col(f"{RECORD}.timestamp").desc()

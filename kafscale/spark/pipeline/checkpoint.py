@@ -15,12 +15,12 @@ from typing import Any
 import attrs
 
 from kafscale.errors import StartupError
+from kafscale.spark.bucket.position import Position
 
 START = "kafscale-start.json"
 LOCK = "kafscale.lock"
 LOCK_WAIT_SECONDS = 30.0  # for the JVM of a driver that was killed to notice it
-
-Offsets = dict[str, dict[str, int]]
+SPARKS = ("metadata", "offsets", "commits", "sources", "state")  # what a query has in its checkpoint, its id first
 
 
 @attrs.frozen(eq=False)
@@ -54,8 +54,13 @@ class HadoopDirectory:
             stream.close()
         system.rename(draft, path)
 
+    def delete(self, name: str) -> None:
+        """A file, or a folder with all that is in it, if it is there."""
+        path = self._path(name)
+        self._system(path).delete(path, True)
+
     def names(self, folder: str) -> list[str]:
-        """Of the files in a folder of it; none if there is no such folder."""
+        """Return the names of the files in a folder of it; none if there is no such folder."""
         path = self._path(folder)
         system = self._system(path)
         if not system.exists(path):
@@ -63,7 +68,7 @@ class HadoopDirectory:
         return [each.getPath().getName() for each in system.listStatus(path)]
 
     def lock(self, name: str) -> Any:
-        """What holds the lock until it is closed, or the JVM ends; None if another process has it."""
+        """Return what holds the lock until it is closed, or the JVM ends; None if another process has it."""
         path = self._path(name)
         system = self._system(path)
         if system.getUri().getScheme() != "file":
@@ -84,10 +89,10 @@ class HadoopDirectory:
 
 
 class NoLock:
-    """Of a file system that is not this machine's: nothing keeps a second run out there."""
+    """The lock of a file system that is not this machine's, where nothing keeps a second run out."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no lock is held."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,12 +101,12 @@ class Progress:
 
     planned_batch: int | None
     committed_batch: int | None
-    end_offsets: Offsets
+    end: Position
 
 
 @attrs.frozen(eq=False)
 class Checkpoint:
-    """Of one mapping."""
+    """The checkpoint of one mapping."""
 
     directory: HadoopDirectory
 
@@ -111,16 +116,15 @@ class Checkpoint:
         text = self.directory.read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
-    def end_offsets(self, batch_id: int) -> Offsets:
-        """Where a batch ends, which Spark writes down before the batch begins."""
+    def end(self, batch_id: int) -> Position:
+        """Return where a batch ends, which Spark writes down before the batch begins."""
         text = self.directory.read(f"offsets/{batch_id}")
         if text is None:
             raise StartupError(f"the checkpoint {self.directory.path} has no offsets of batch {batch_id}")
-        found: Offsets = json.loads(text.splitlines()[-1])
-        return found
+        return Position.parse(text.splitlines()[-1])
 
     def progress(self) -> Progress:
-        """How far the query is."""
+        """Return how far the query has come."""
         planned, committed = (
             max((int(name) for name in self.directory.names(folder) if name.isdecimal()), default=None)
             for folder in ("offsets", "commits")
@@ -128,18 +132,28 @@ class Checkpoint:
         return Progress(
             planned_batch=planned,
             committed_batch=committed,
-            end_offsets={} if planned is None else self.end_offsets(planned),
+            end=Position() if planned is None else self.end(planned),
         )
 
-    def start(self, find: Callable[[], Offsets]) -> Offsets:
-        """Where the stream began; found, and written down, the first time."""
+    def begun(self) -> Position | None:
+        """Return where the stream began; None if it has not."""
         text = self.directory.read(START)
-        if text is not None:
-            known: Offsets = json.loads(text)
-            return known
-        found = find()
-        self.directory.write(START, json.dumps(found))
-        return found
+        return None if text is None else Position.parse(text)
+
+    def start(self, find: Callable[[], Position]) -> Position:
+        """Return where the stream began; found, and written down, the first time."""
+        known = self.begun()
+        if known is None:
+            known = find()
+            self.directory.write(START, json.dumps(known.to_json()))
+        return known
+
+    def begin_anew(self, start: Position) -> None:
+        """Let the next query begin here. Where this ends halfway, the next start fails, or is that of before."""
+        self.directory.delete(START)
+        self.directory.write(START, json.dumps(start.to_json()))
+        for name in SPARKS:
+            self.directory.delete(name)
 
 
 def take_lock(directory: HadoopDirectory) -> Any:

@@ -143,7 +143,7 @@ def _path(column: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """An identifier of Spark's SQL."""
+    """Quote a name as an identifier of Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -182,13 +182,13 @@ class Encoding:
 
     @property
     def by_registry(self) -> bool:
-        """Whether a schema registry is asked."""
+        """Tell whether a schema registry is asked."""
         return self.format in REGISTRY_FORMATS
 
 
 @attrs.frozen(kw_only=True)
 class TableMapping:
-    """Topics into one table."""
+    """A mapping of topics into one table."""
 
     table: str = setting(
         "Its namespace and name in the catalog, as `sales.orders`.",
@@ -259,12 +259,12 @@ class TableMapping:
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The name of the mapping."""
         return self.name or self.table
 
     @property
     def metadata_columns(self) -> Mapping[str, str]:
-        """What there is of a record, by column."""
+        """Return the metadata of a record that there is a column for, by column."""
         return self.metadata if isinstance(self.metadata, Mapping) else {name: name for name in self.metadata}
 
     @property
@@ -275,7 +275,7 @@ class TableMapping:
         return {"subscribe": ",".join([self.topic] if self.topic else self.topics)}
 
     def subject(self, side: str) -> str:
-        """Of `value` or `key` in the registry."""
+        """Return the subject of `value` or `key` in the registry."""
         encoding = self.value if side == "value" else self.key
         assert encoding is not None
         return encoding.subject or f"{self.topic}-{side}"
@@ -298,8 +298,15 @@ class Registry:
     """The schema registry, for avro, protobuf and json-schema."""
 
     url: str = setting("`http://HOST:PORT`, several by commas.")
-    basic_auth: str | None = setting("`USER:PASSWORD`.", None, repr=False)
+    basic_auth: str | None = setting(
+        "`USER:PASSWORD`. Without this and the three following, `KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH` and "
+        "`KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN` of the environment count.",
+        None,
+        repr=False,
+    )
+    basic_auth_file: str | None = setting("A file that has it.", None)
     bearer_token: str | None = setting("Sent as it is.", None, repr=False)
+    bearer_token_file: str | None = setting("A file that has it.", None)
     ca_file: str | None = setting("Certificates to trust.", None)
 
 
@@ -323,7 +330,7 @@ class Maintenance:
 
 @attrs.frozen(kw_only=True)
 class Pipeline:
-    """All of it."""
+    """A whole pipeline."""
 
     source: Source = setting("What is read.")
     catalog: CatalogOptions = setting("Where the tables are.")
@@ -352,5 +359,5 @@ class Pipeline:
                     raise ValueError(f"the mapping '{each.id}' needs a registry")
 
     def full_name(self, table: str) -> str:
-        """Of a table in Spark's SQL."""
+        """Return the full name of a table in Spark's SQL."""
         return ".".join(quoted(each) for each in [self.catalog.name, *table.split(".")])

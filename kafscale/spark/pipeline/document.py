@@ -35,7 +35,7 @@ def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pi
 
 
 def parse_pipeline(text: str, name: str, environment: Mapping[str, str]) -> Pipeline:
-    """As `read_pipeline`, of text."""
+    """Parse a pipeline as `read_pipeline` does, from text."""
     try:
         root = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as exc:
@@ -99,19 +99,19 @@ class _Document:
         return _VARIABLE.sub(value, text)
 
     def line(self, path: KeyPath) -> int:
-        """Of a key, or of what should have it."""
+        """Return the line of a key, or of what should have it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
-        """What the user is told."""
+        """Return the error that the user is told."""
         text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).lstrip(".")
         return ConfigError(f"{self.name}:{self.line(path)}: {text + ': ' if text else ''}{message}")
 
 
 def _problems(exc: BaseException, path: KeyPath) -> Iterator[_Problem]:
-    """Leaves of what cattrs raises."""
+    """Iterate over the single problems within what cattrs raises."""
     if isinstance(exc, BaseValidationError):
         for each in exc.exceptions:
             yield from _problems(each, (*path, *_steps(getattr(each, "__notes__", ()))))

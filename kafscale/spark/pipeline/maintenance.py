@@ -30,14 +30,17 @@ class Care:
 
 
 def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
-    """For each table of the pipeline that there is. A commit that another was in the way of is told as a problem."""
+    """Take care of each table of the pipeline that there is.
+
+    A commit that another one was in the way of is told as a problem.
+    """
     for table in tables_of(pipeline):
         if spark.catalog.tableExists(pipeline.full_name(table)):
             yield _TableCare(spark, pipeline, table, datetime.now(UTC)).run()
 
 
 def tables_of(pipeline: Pipeline) -> Sequence[str]:
-    """Those of the mappings and of their dead letters, each once."""
+    """Return the tables of the mappings and of their dead letters, each once."""
     names = [name for each in pipeline.mappings for name in (each.table, each.dead_letters) if name is not None]
     return list(dict.fromkeys(names))
 

@@ -93,7 +93,7 @@ def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """A scrape is no news."""
+            """Log nothing: a scrape is no news."""
 
     try:
         server = ThreadingHTTPServer((address.host, address.port), Handler)

@@ -13,13 +13,14 @@ from typing import Any
 
 import attrs
 from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from kafscale.errors import ConfigError
 from kafscale.spark.pipeline.config import Encoding, Pipeline, Registry, TableMapping, quoted
+from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
 from kafscale.spark.pipeline.schema import relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
-from kafscale.spark.values.registry import RegistryOptions
+from kafscale.spark.values.registry import Credentials, RegistryOptions
 from kafscale.spark.values.registry_column import Reading, from_registry
 
 RECORD = "_kafscale_record"
@@ -27,6 +28,8 @@ TOMBSTONE = "_kafscale_tombstone"
 ERROR = "_kafscale_error"
 OWN = (RECORD, TOMBSTONE, ERROR)
 _CORRUPT = "_kafscale_corrupt"
+_END = "_kafscale_end"
+_VALUE = "value"
 _SIDES = {"value": "_kafscale_value", "key": "_kafscale_key"}
 
 METADATA: Mapping[str, str] = {
@@ -62,17 +65,17 @@ class Rows:
         return self.frame.where(functions.col(ERROR).isNull()) if self.can_fail else self.frame
 
     def bad(self) -> DataFrame:
-        """The others."""
+        """The rows that can't be written."""
         return self.frame.where(functions.col(ERROR).isNotNull())
 
 
 def source_schema(mapping: TableMapping) -> StructType:
-    """Of the records that are read."""
+    """Return the schema of the records that are read."""
     return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping) else SCHEMA
 
 
 def needs_headers(mapping: TableMapping) -> bool:
-    """Whether the source is asked for headers."""
+    """Tell whether the source is asked for headers."""
     return any(name.startswith("headers") for name in mapping.metadata_columns.values())
 
 
@@ -130,10 +133,17 @@ def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Reg
 
 
 def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Registry) -> Column:
+    credentials = Credentials(
+        basic_auth=registry.basic_auth,
+        basic_auth_file=registry.basic_auth_file,
+        bearer_token=registry.bearer_token,
+        bearer_token_file=registry.bearer_token_file,
+    )
+    basic_auth, bearer_token = credentials.find()
     options = RegistryOptions(
         urls=RegistryOptions.parse_urls(registry.url),
-        basic_auth=registry.basic_auth,
-        bearer_token=registry.bearer_token,
+        basic_auth=basic_auth,
+        bearer_token=bearer_token,
         ca_file=registry.ca_file,
     )
     reading: Reading = {"subject": subject, "validate": encoding.validate}
@@ -146,17 +156,48 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
 
 
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
+    """A column of the mapping's columns. Spark's parser stops behind the first value of a text: see `_is_whole`."""
     fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
-    schema = StructType([*fields, StructField(_CORRUPT, StringType())])
-    parsed = functions.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    framed = functions.concat(functions.lit(f'{{"{_VALUE}":'), text, functions.lit(f',"{_END}":1}}'))
+
+    def parsed_by(schema: StructType) -> Column:
+        ends = [StructField(_VALUE, schema), StructField(_END, IntegerType()), StructField(_CORRUPT, StringType())]
+        return functions.from_json(
+            framed, StructType(ends), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        )
+
+    parsed = parsed_by(StructType(fields))
+    value = parsed.getField(_VALUE)
+    is_corrupt = parsed.getField(_CORRUPT).isNotNull()
     error = functions.when(invalid, functions.lit("it is not valid UTF-8"))
-    error = error.when(text.isNotNull() & parsed.isNull(), functions.lit("it is no JSON object"))
+    error = error.when(text.isNotNull() & value.isNull() & ~is_corrupt, functions.lit("it is no JSON object"))
+    error = error.when(is_corrupt, functions.lit("it is no JSON object of the mapping's columns"))
     error = error.when(
-        parsed.getField(_CORRUPT).isNotNull(), functions.lit("it is no JSON object of the mapping's columns")
+        text.isNotNull() & ~_is_whole(text, parsed), functions.lit("something follows the JSON object in it")
     )
     for name in (each.name for each in encoding.columns if each.required):
-        error = error.when(parsed.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
-    return functions.struct(parsed.alias("value"), error.alias("error"))
+        error = error.when(value.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
+    decimals = [each for each in fields if has_decimal(each.dataType)]
+    if decimals:
+        exact = parsed_by(StructType([StructField(each.name, exact_type(each.dataType)) for each in decimals]))
+        for each in decimals:
+            is_cut = is_inexact(exact.getField(_VALUE).getField(each.name), each.dataType)
+            error = error.when(
+                functions.coalesce(is_cut, functions.lit(False)),
+                functions.lit(f"{each.name} has more digits behind the point than {each.dataType.simpleString()}"),
+            )
+    return functions.struct(value.alias("value"), error.alias("error"))
+
+
+def _is_whole(text: Column, parsed: Column) -> Column:
+    """Tell whether nothing follows the JSON value of a text.
+
+    Behind the value, what frames it in an object asks for a comma or the object's end, which _END is then not in, and
+    what frames it in an array for a comma, which makes two values of it, or the array's end. Nothing is all of that.
+    """
+    array = functions.concat(functions.lit("["), text, functions.lit("]"))
+    count = functions.size(functions.from_json(array, "array<struct<>>"))
+    return functions.coalesce((parsed.getField(_END) == 1) & (count == 1), functions.lit(False))
 
 
 def _json_type(text: str) -> DataType:
@@ -164,13 +205,13 @@ def _json_type(text: str) -> DataType:
 
 
 def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[str, Column]]:
-    """Of one side: those of the struct, or the only one there is, by name."""
+    """Return the columns of one side, by name: those of its struct, or the only one there is."""
     name = _SIDES[side]
     struct: Any = decoded.schema[name].dataType
     type_ = struct["value"].dataType
     value = functions.col(f"{name}.value")
     if isinstance(type_, StructType):
-        return [(each, value.getField(each)) for each in type_.names if each != _CORRUPT]
+        return [(each, value.getField(each)) for each in type_.names]
     return [(encoding.column or side, value)]
 
 
@@ -188,7 +229,7 @@ def _check_names(mapping: TableMapping, names: Sequence[str]) -> None:
 
 
 def _upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
-    """By which columns rows are told apart; none of an append."""
+    """Return the columns by which rows are told apart; none for an append."""
     if mapping.mode != "upsert":
         return ()
     by = mapping.upsert_by or of_key
@@ -199,7 +240,7 @@ def _upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str
 
 
 def _error(sides: Mapping[str, Encoding], *, is_upsert: bool) -> Column:
-    """What is wrong with a record. A tombstone of an upsert has no value, and needs none."""
+    """Return what is wrong with a record. A tombstone of an upsert has no value, and needs none."""
     errors = {side: functions.col(f"{_SIDES[side]}.error") for side in sides}
     if is_upsert:
         errors["value"] = functions.when(functions.col(f"{RECORD}.value").isNotNull(), errors["value"])

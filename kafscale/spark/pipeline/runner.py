@@ -17,15 +17,17 @@ from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
+from kafscale.spark.bucket.position import Position, ids_of
+from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
-from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Offsets, Progress, take_lock
+from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import load_table, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.session import jvm_may_have_gone
-from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, from_json, parse_offsets, to_json
+from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 
@@ -73,7 +75,7 @@ class PipelineRun:
         self._stopping.set()
 
     def run(self, *, once: bool = False) -> Sequence[str]:
-        """Until all mappings have ended: when told to stop, or with `once`, when nothing is left.
+        """Run until all mappings have ended: when told to stop, or with `once`, when nothing is left.
 
         Returns the names of those that failed.
         """
@@ -127,7 +129,7 @@ class MappingRun:
     pipeline: Pipeline
     mapping: TableMapping
     _query: Any = attrs.field(default=None, init=False)
-    _target: Offsets | None = attrs.field(default=None, init=False)  # where `once` ends
+    _target: Position | None = attrs.field(default=None, init=False)  # where `once` ends
     _before: Progress | None = attrs.field(default=None, init=False)
     _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
     _restart_count: int = attrs.field(default=0, init=False)  # since the last batch
@@ -141,7 +143,7 @@ class MappingRun:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Of the mapping."""
+        """The checkpoint of the mapping."""
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
     def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
@@ -204,32 +206,33 @@ class MappingRun:
         return options
 
     def _starting(self) -> str:
-        """Where the stream began, and partitions that came since from their start."""
+        """Return where the stream began, and partitions that came since from their start."""
         with closing(planner_of(self.pipeline, self.mapping)) as planner:
             start = self.checkpoint.start(lambda: self._first_start(planner))
-            known = from_json(start)
-            partitions = dict.fromkeys(planner.logs(known), EARLIEST)
-        return json.dumps(to_json({**partitions, **known})) if partitions else "earliest"
+            partitions = dict.fromkeys(planner.logs(start.offsets), EARLIEST)
+        whole = attrs.evolve(start, offsets={**partitions, **start.offsets})
+        return json.dumps(whole.to_json()) if partitions else "earliest"
 
-    def _first_start(self, planner: Planner) -> Offsets:
-        """Where the table's newest snapshot ends; without one, what the mapping says."""
+    def _first_start(self, planner: Planner) -> Position:
+        """Return where the table's newest snapshot ends; without one, what the mapping says."""
         committed = newest(load_table(self.spark, self.pipeline.full_name(self.mapping.table)), self.mapping.id)
         if committed is not None:
-            return committed.offsets
+            return committed.end
         limit = parse_offsets("starting", self.mapping.starting)
-        return to_json(OffsetFinder(planner.catalog).find(limit, planner.logs(limit.names)))
+        logs = planner.logs(limit.names)
+        return Position(offsets=OffsetFinder(planner.catalog).find(limit, logs), topic_ids=ids_of(logs.values()))
 
     def _keep_outcome(self, outcome: Outcome) -> None:
         self._outcomes[outcome.batch.batch_id] = outcome
 
     def _tell(self, observer: Observer) -> None:
-        """Of batches that Spark has reported since the last time."""
+        """Tell the observer of batches that Spark has reported since the last time."""
         for progress in self._query.recentProgress:
             batch_id = progress["batchId"]
             outcome = self._outcomes.pop(batch_id, None)
             if outcome is not None:
                 self._restart_count = 0
-                lag = lag_of(outcome.batch.offsets, bucket_ends(self.pipeline, self.mapping))
+                lag = lag_of(outcome.batch.end, bucket_ends(self.pipeline, self.mapping))
                 observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
     def _raise_failure(self) -> None:
@@ -240,9 +243,9 @@ class MappingRun:
             raise QueryFailed(str(failure)) from failure
 
     def _is_done(self) -> bool:
-        """Whether all is in the table that was in the bucket at first, or nothing comes."""
+        """Tell whether all is in the table that was in the bucket at first, or nothing comes."""
         after = self.checkpoint.progress()
-        return after == self._before or not lag_of(after.end_offsets, self._target or {})
+        return after == self._before or not lag_of(after.end, self._target or Position())
 
 
 class QueryFailed(KafScaleError):
@@ -255,16 +258,20 @@ class QueryFailed(KafScaleError):
         """Takes the line of KafScale's error out of Spark's text, where there is one."""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("kafscale.")]
-        super().__init__(ours[-1] if ours else lines[0])
+        super().__init__((ours[-1] if ours else lines[0]).replace(LOSS_ADVICE, RESET_ADVICE))
         self.passing = not ours or ours[-1].partition(":")[0].rpartition(".")[2] in (*PASSING, NEW_PARTITION)
 
 
+RESET_ADVICE = (
+    "The mapping does not go on without them; `kafscale pipeline reset --topic TOPIC FILE` has it go on with what "
+    "there is of the topic now, and with --dry-run only says where that would be"
+)
 PASSING = ("StoreUnavailable", "SlowDown", "RegistryError")
 NEW_PARTITION = PartitionNotNamed.__name__  # in a query, whose offsets a run has put together itself a moment before
 
 
 def _may_pass(exc: Exception) -> bool:
-    """Whether the query is started again: where a service did not answer, or Spark gave up by itself."""
+    """Tell whether the query is started again: where a service did not answer, or Spark gave up by itself."""
     if isinstance(exc, QueryFailed):
         return exc.passing
     name = type(exc).__name__
@@ -273,12 +280,12 @@ def _may_pass(exc: Exception) -> bool:
 
 
 def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Checkpoint:
-    """Where a mapping keeps how far it is."""
+    """Return where a mapping keeps how far it is."""
     return Checkpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
 
 
 def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
-    """Of the data source. A segment that can't be read stops the mapping, whatever the options say."""
+    """Return the options of the data source. A segment that can't be read stops the mapping, whatever they say."""
     return {
         **pipeline.source.options,
         "store": pipeline.source.store,
@@ -294,13 +301,16 @@ def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
     return Planner.of(ReadOptions.of(Given(source_options(pipeline, mapping))))
 
 
-def bucket_ends(pipeline: Pipeline, mapping: TableMapping) -> Offsets:
-    """Behind the last record that is in the bucket, by partition. Raises ConfigError, StoreError."""
+def bucket_ends(pipeline: Pipeline, mapping: TableMapping) -> Position:
+    """Return the offset behind the last record in the bucket, by partition. Raises ConfigError, StoreError."""
     with closing(planner_of(pipeline, mapping)) as planner:
-        return to_json({partition: log.end_offset for partition, log in planner.logs().items()})
+        logs = planner.logs()
+    ends = {partition: log.end_offset for partition, log in logs.items()}
+    return Position(offsets=ends, topic_ids=ids_of(logs.values()))
 
 
-def lag_of(committed: Offsets, ends: Offsets) -> int:
-    """How many offsets of the bucket are not in the table."""
-    reached = from_json(committed)
-    return sum(max(0, end - reached.get(partition, 0)) for partition, end in from_json(ends).items())
+def lag_of(committed: Position, ends: Position) -> int:
+    """Return how many offsets of the bucket are not in the table; all of a topic that is not the table's."""
+    anew = {topic for topic, known in committed.topic_ids.items() if ends.topic_ids.get(topic, known) != known}
+    reached = {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
+    return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.offsets.items())

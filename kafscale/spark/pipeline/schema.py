@@ -41,7 +41,7 @@ class Change:
     adds: bool
 
     def sql(self, table: str) -> str:
-        """The statement that does it."""
+        """Return the statement that makes the change."""
         column = ".".join(quoted(each) for each in self.path)
         if self.adds:
             return f"ALTER TABLE {table} ADD COLUMN {column} {self.type}"
@@ -60,7 +60,7 @@ def relaxed(type_: DataType) -> DataType:
 
 
 def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> Iterator[Change]:
-    """What the table needs to take the rows. Raises SchemaConflict."""
+    """Iterate over the changes that the table needs to take the rows. Raises SchemaConflict."""
     known = {each.name: each for each in table.fields}
     for field in rows.fields:
         inner = (*path, field.name)
@@ -77,7 +77,7 @@ def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> 
 
 
 def sql_of(type_: DataType) -> str:
-    """Spark's SQL of a type."""
+    """Return a type in Spark's SQL."""
     if isinstance(type_, StructType):
         inner = ", ".join(f"{quoted(each.name)}: {sql_of(each.dataType)}" for each in type_.fields)
         return f"STRUCT<{inner}>"

@@ -1,18 +1,19 @@
 """What a table's snapshots tell of the micro-batches that made them.
 
-Each has in its summary the mapping, Spark's id of the query, the number of the batch and the offsets where it ended.
+Each has in its summary the mapping, Spark's id of the query, the number of the batch, the offsets where it ended and
+the ids of the topics that they are of, which those of earlier versions lack.
 Those that compaction makes have none, so the newest that has them is looked for among the ancestors of the current one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from kafscale.spark.pipeline.checkpoint import Offsets
+from kafscale.spark.bucket.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ MAPPING = "kafscale.mapping"
 QUERY_ID = "kafscale.query-id"
 BATCH_ID = "kafscale.batch-id"
 OFFSETS = "kafscale.offsets"
+TOPIC_IDS = "kafscale.topic-ids"
 SESSION_PREFIX = "spark.sql.iceberg.snapshot-property."  # every commit of a session takes these, MERGE too
 
 
@@ -31,19 +33,20 @@ class Batch:
     mapping: str
     query_id: str
     batch_id: int
-    offsets: Offsets  # where it ends
+    end: Position
 
     def summary(self) -> dict[str, str]:
-        """For the summary of its snapshot."""
+        """Return what the summary of the batch's snapshot is to say."""
         return {
             MAPPING: self.mapping,
             QUERY_ID: self.query_id,
             BATCH_ID: str(self.batch_id),
-            OFFSETS: json.dumps(self.offsets, separators=(",", ":")),
+            OFFSETS: _text(Position(offsets=self.end.offsets).to_json()),
+            TOPIC_IDS: _text(self.end.topic_ids),
         }
 
     def is_in(self, committed: Committed | None) -> bool:
-        """Whether the newest snapshot of its mapping is of this batch, or of a later one of the same query."""
+        """Tell whether the newest snapshot of its mapping is of this batch, or of a later one of the same query."""
         return committed is not None and committed.query_id == self.query_id and committed.batch_id >= self.batch_id
 
 
@@ -54,7 +57,7 @@ class Committed:
     mapping: str
     query_id: str
     batch_id: int
-    offsets: Offsets
+    end: Position
     snapshot_id: int
     parent_id: int | None
     timestamp_ms: int
@@ -62,16 +65,12 @@ class Committed:
     summary: Mapping[str, str]
 
     def is_ahead_of(self, other: Committed | None) -> bool:
-        """Whether it is of a later batch than another of its mapping, or, of another query, ends behind it."""
+        """Tell whether it is of a later batch than another of its mapping, or, of another query, ends behind it."""
         if other is None:
             return True
         if self.query_id == other.query_id:
             return self.batch_id > other.batch_id
-        return any(
-            end > other.offsets.get(topic, {}).get(partition, 0)
-            for topic, ends in self.offsets.items()
-            for partition, end in ends.items()
-        )
+        return any(end > other.end.offsets.get(partition, 0) for partition, end in self.end.offsets.items())
 
 
 def load_table(spark: Any, name: str) -> Any:
@@ -82,25 +81,75 @@ def load_table(spark: Any, name: str) -> Any:
 
 
 def committed_batches(table: Any) -> Iterator[Committed]:
-    """Newest first."""
-    snapshot, depth = table.currentSnapshot(), 0
+    """Iterate over the batches that were committed to a table, newest first."""
+    for depth, snapshot in enumerate(_ancestry(table)):
+        committed = _committed_of(snapshot, depth)
+        if committed is not None:
+            yield committed
+
+
+def _ancestry(table: Any) -> Iterator[Any]:
+    """The current snapshot, its parent and so on. Each step is some calls into the JVM."""
+    snapshot = table.currentSnapshot()
     while snapshot is not None:
-        summary = dict(snapshot.summary())
+        yield snapshot
         parent_id = snapshot.parentId()
-        if OFFSETS in summary:
-            yield Committed(
-                mapping=summary[MAPPING],
-                query_id=summary[QUERY_ID],
-                batch_id=int(summary[BATCH_ID]),
-                offsets=json.loads(summary[OFFSETS]),
-                snapshot_id=snapshot.snapshotId(),
-                parent_id=parent_id,
-                timestamp_ms=snapshot.timestampMillis(),
-                depth=depth,
-                summary=summary,
-            )
         snapshot = None if parent_id is None else table.snapshot(parent_id)
-        depth += 1
+
+
+def _committed_of(snapshot: Any, depth: int) -> Committed | None:
+    java_summary = snapshot.summary()
+    if java_summary.get(OFFSETS) is None:  # by one call: to copy the whole takes three for each of its entries
+        return None
+    summary = dict(java_summary)
+    return Committed(
+        mapping=summary[MAPPING],
+        query_id=summary[QUERY_ID],
+        batch_id=int(summary[BATCH_ID]),
+        end=attrs.evolve(Position.parse(summary[OFFSETS]), topic_ids=json.loads(summary.get(TOPIC_IDS, "{}"))),
+        snapshot_id=snapshot.snapshotId(),
+        parent_id=snapshot.parentId(),
+        timestamp_ms=snapshot.timestampMillis(),
+        depth=depth,
+        summary=summary,
+    )
+
+
+@attrs.define(kw_only=True, eq=False)
+class CommitsAhead:
+    """The batches of a mapping in a table that are ahead of where it was committed: of dead letters, in their table.
+
+    What was looked at is remembered, so that each look costs as much as there is new, however many snapshots are kept.
+    """
+
+    mapping: str
+    _head: int | None = attrs.field(default=None, init=False)  # the newest snapshot that was looked at
+    _known: list[Committed] = attrs.field(factory=list, init=False)
+
+    def look(self, table: Any, committed: Committed | None) -> Sequence[Committed]:
+        """Return what was committed since the last look, newest first.
+
+        What `committed`, of which no later call may give an earlier one, has passed is forgotten.
+        """
+        head: int | None = None
+        new: list[Committed] = []
+        for depth, snapshot in enumerate(_ancestry(table)):
+            snapshot_id = snapshot.snapshotId()
+            head = snapshot_id if head is None else head
+            if snapshot_id == self._head:
+                break
+            found = _committed_of(snapshot, depth)
+            if found is not None and found.mapping == self.mapping:
+                new.append(found)
+        else:
+            self._known = []  # the table was rolled back, or is another one
+        self._head = head
+        self._known = [each for each in [*new, *self._known] if each.is_ahead_of(committed)]
+        return self._known
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def newest(table: Any, mapping: str) -> Committed | None:

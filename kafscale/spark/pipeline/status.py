@@ -8,7 +8,7 @@ import attrs
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
-from kafscale.spark.pipeline.checkpoint import Offsets
+from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.runner import bucket_ends, lag_of
 from kafscale.spark.pipeline.snapshots import load_table, newest
@@ -24,7 +24,7 @@ class MappingStatus:
     mapping: str
     table: str
     batch_id: int | None
-    offsets: Offsets
+    offsets: Json
     lag: int
     committed_ms: int | None
     snapshot_id: int | None
@@ -32,20 +32,20 @@ class MappingStatus:
 
 
 def status(spark: SparkSession, pipeline: Pipeline) -> Sequence[MappingStatus]:
-    """Of all mappings. Raises ConfigError, StoreError."""
+    """Return the status of all mappings. Raises ConfigError, StoreError."""
     return [_status(spark, pipeline, each) for each in pipeline.mappings]
 
 
 def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> MappingStatus:
     name = pipeline.full_name(mapping.table)
     committed = newest(load_table(spark, name), mapping.id) if spark.catalog.tableExists(name) else None
-    offsets = {} if committed is None else committed.offsets
+    end = Position() if committed is None else committed.end
     return MappingStatus(
         mapping=mapping.id,
         table=mapping.table,
         batch_id=None if committed is None else committed.batch_id,
-        offsets=offsets,
-        lag=lag_of(offsets, bucket_ends(pipeline, mapping)),
+        offsets=Position(offsets=end.offsets).to_json(),
+        lag=lag_of(end, bucket_ends(pipeline, mapping)),
         committed_ms=None if committed is None else committed.timestamp_ms,
         snapshot_id=None if committed is None else committed.snapshot_id,
         dead_letters=_dead_letters(spark, pipeline, mapping),

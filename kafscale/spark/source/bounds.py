@@ -32,7 +32,7 @@ class Bounds:
 
     @classmethod
     def of(cls, filters: Iterable[Any]) -> Bounds:
-        """Of conditions that must all hold."""
+        """Make the bounds of conditions that must all hold."""
         bounds = cls()
         for each in filters:
             bounds = bounds._with(type(each).__name__, each)
@@ -48,7 +48,7 @@ class Bounds:
         )
 
     def narrow(self, extent: Extent) -> Extent | None:
-        """What may satisfy the conditions; None if nothing does."""
+        """Return what may satisfy the conditions; None if nothing does."""
         if self.partitions is not None and extent.log.partition not in self.partitions:
             return None
         start_offset, end_offset = extent.start_offset, extent.end_offset
@@ -93,7 +93,7 @@ class Bounds:
 
 
 def _both(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
-    """What is not bound on one side is not bound."""
+    """Join the bounds of two conditions of which one must hold. What is not bound on one side is not bound."""
     return None if one is None or other is None else choose(one, other)
 
 

@@ -10,7 +10,6 @@ Spark does not tell a listener what a source in Python knows of its lag, so the 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,8 +19,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafscale.errors import StoreError
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
+from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.source.offsets import from_json
 from kafscale.spark.source.options import Given, bucket_options
 from kafscale.store.paths import NAMESPACE_DEFAULT
 
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class LagListener(StreamingQueryListener):
-    """Of all streams of a session that read one bucket; topics that it does not have are passed over.
+    """Tells the lag of all streams of a session that read one bucket. Topics that it does not have are passed over.
 
     on_lag: called with each new one, by Spark's listener thread, so it should not take long.
     options: `store`, `namespace`, `s3Endpoint` and so on, as the source has them.
@@ -50,7 +49,7 @@ class LagListener(StreamingQueryListener):
         return self._lags
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing was read yet."""
+        """Do nothing: nothing was read yet."""
 
     def onQueryProgress(self, event: Any) -> None:
         """A batch has ended, or for some seconds there was none. What can't be looked up is logged."""
@@ -79,7 +78,7 @@ class LagListener(StreamingQueryListener):
         """All was read when the query looked last."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Forget it."""
+        """Forget a query that has ended."""
         self._lags = {name: lag for name, lag in self._lags.items() if lag.query_id != str(event.id)}
 
     def _tell(self, lag: QueryLag) -> None:
@@ -91,8 +90,8 @@ class LagListener(StreamingQueryListener):
 
 
 def _offsets(text: str | None) -> Mapping[TopicPartition, int]:
-    """Of a source in Python, which may be another one than ours."""
+    """Return the offsets of a source in Python; none if it is another one than ours."""
     try:
-        return from_json(json.loads(text or "{}"))
+        return Position.parse(text or "{}").offsets
     except (ValueError, AttributeError):
         return {}

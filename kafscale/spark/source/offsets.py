@@ -5,7 +5,8 @@
     startingOffsetsByTimestamp = {"topic":{"0":1000}}    one for each
 
 A timestamp (milliseconds since the epoch) means the first record that is as late: by order of offset, not of time, as
-Kafka's consumers find it.
+Kafka's consumers find it. Offsets may come with the ids of their topics, as a stream has them in its checkpoint and in
+its progress (`kafscale.spark.bucket.position`): then they are not taken for those of another topic of that name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.reading import SplitReader
+from kafscale.spark.bucket.position import TOPIC_IDS, TopicIds, recreations
+from kafscale.spark.bucket.reading import SplitReader, TopicCreatedAgain, report_loss
 from kafscale.spark.bucket.splits import Extent, plan
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 
@@ -34,17 +36,19 @@ class PartitionNotNamed(ConfigError):
 class OffsetLimit:
     """One end of what is read: offsets by partition (EARLIEST and LATEST are two), or timestamps, or one for all.
 
+    topic_ids: of the topics that the offsets are of, where they are known.
     latest_if_none: what a timestamp means behind which there is no record; else that is an error.
     """
 
     option: str
     everywhere: int | None = None
     by_partition: Mapping[TopicPartition, int] | None = None
+    topic_ids: TopicIds = attrs.field(factory=dict)
     are_timestamps: bool = False
     latest_if_none: bool = True
 
     def has(self, value: int) -> bool:
-        """Whether EARLIEST or LATEST is said of any partition."""
+        """Tell whether EARLIEST or LATEST is said of any partition."""
         if self.are_timestamps:
             return False
         return self.everywhere == value or value in (self.by_partition or {}).values()
@@ -55,7 +59,7 @@ class OffsetLimit:
         return (self.by_partition or {}).keys()
 
     def of(self, partition: TopicPartition) -> int:
-        """What is said of a partition. Raises PartitionNotNamed if nothing is."""
+        """Return what is said of a partition. Raises PartitionNotNamed if nothing is."""
         if self.everywhere is not None:
             return self.everywhere
         assert self.by_partition is not None
@@ -68,7 +72,7 @@ class OffsetLimit:
         )
 
     def is_moving(self, partition: TopicPartition) -> bool:
-        """Whether it means another offset when more has been written: then what it meant at first can't be told."""
+        """Tell whether it means another offset when more is written: then what it meant at first can't be told."""
         return self.are_timestamps or self.of(partition) == LATEST
 
     def check_names(self, partitions: Container[TopicPartition]) -> None:
@@ -84,7 +88,13 @@ def parse_offsets(option: str, text: str) -> OffsetLimit:
     """`earliest`, `latest` or JSON. Raises ConfigError."""
     if text.strip().lower() in ("earliest", "latest"):
         return OffsetLimit(option=option, everywhere=EARLIEST if text.strip().lower() == "earliest" else LATEST)
-    return OffsetLimit(option=option, by_partition=parse_partition_values(option, text, minimum=EARLIEST))
+    try:
+        topics = json.loads(text)
+        topic_ids = {topic: str(topic_id) for topic, topic_id in topics.pop(TOPIC_IDS, {}).items()}
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise _malformed(option, text) from exc
+    values = parse_partition_values(option, json.dumps(topics), minimum=EARLIEST)
+    return OffsetLimit(option=option, by_partition=values, topic_ids=topic_ids)
 
 
 def parse_timestamp(option: str, text: str, *, latest_if_none: bool) -> OffsetLimit:
@@ -130,19 +140,6 @@ def parse_assignment(option: str, text: str) -> Sequence[TopicPartition]:
     return found
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark's Kafka source writes them, in one order for the same offsets: Spark compares the text."""
-    topics: dict[str, dict[str, int]] = {}
-    for topic, index in sorted(offsets):
-        topics.setdefault(topic, {})[str(index)] = offsets[topic, index]
-    return topics
-
-
-def from_json(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Back from `to_json`."""
-    return {(topic, int(index)): offset for topic, offsets in topics.items() for index, offset in offsets.items()}
-
-
 def _malformed(option: str, text: str) -> ConfigError:
     return ConfigError(f'{option} is JSON like {{"topic":{{"0":23,"1":5}}}}, not {text!r}')
 
@@ -155,9 +152,18 @@ class OffsetFinder:
     fail_on_data_loss: bool = True
 
     def find(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
-        """For each partition. Raises ConfigError, StoreError."""
+        """Find the offset of each partition. A topic that was deleted and created again has it where it begins.
+
+        Raises ConfigError, TopicCreatedAgain, StoreError.
+        """
         limit.check_names(logs)
-        return {partition: self._find_one(limit, partition, log) for partition, log in logs.items()}
+        anew = recreations(limit.topic_ids, logs)
+        for each in anew.values():
+            report_loss(f"{limit.option}: {each}", fail=self.fail_on_data_loss, kind=TopicCreatedAgain)
+        return {
+            partition: log.start_offset if partition[0] in anew else self._find_one(limit, partition, log)
+            for partition, log in logs.items()
+        }
 
     def _find_one(self, limit: OffsetLimit, partition: TopicPartition, log: PartitionLog) -> int:
         value = limit.of(partition)
@@ -175,7 +181,7 @@ class OffsetFinder:
         )
 
     def _first_as_late(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """By the indexes alone down to a row, of which the records are read then."""
+        """Find the first record that is as late: by the indexes down to a row of one, and then by the row's records."""
         footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
         for segment in log.segments:
             if segment.last_offset < log.start_offset:

@@ -107,8 +107,15 @@ OPTIONS: Sequence[Option] = (
         "`decoded` of `value` and `error` is added. [Decode values](../how-to/spark-values.md).",
     ),
     Option(name="schemaRegistryUrl", used_in="read", doc="Needed by `valueFormat`; several with commas between."),
-    Option(name="schemaRegistryBasicAuth", used_in="read", doc="`user:password`."),
+    Option(
+        name="schemaRegistryBasicAuth",
+        used_in="read",
+        doc="`user:password`. Without this and the three following, `KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH` and "
+        "`KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN` of the driver's environment count.",
+    ),
+    Option(name="schemaRegistryBasicAuthFile", used_in="read", doc="A file of the driver that has it."),
     Option(name="schemaRegistryBearerToken", used_in="read", doc="In place of `schemaRegistryBasicAuth`."),
+    Option(name="schemaRegistryBearerTokenFile", used_in="read", doc="A file of the driver that has it."),
     Option(name="schemaRegistryCaFile", used_in="read", doc="Certificates to trust, for a registry of your own."),
     Option(
         name="valueSubject",
@@ -141,8 +148,9 @@ OPTIONS: Sequence[Option] = (
         name="warnOfAvailableNow",
         used_in="stream",
         default="true",
-        doc="Whether a warning says that a limit leaves records for later batches, of which `Trigger.AvailableNow` has "
-        "none on Spark 4.1. `false` is for a query that is started again until nothing is left.",
+        doc="Whether warnings say what `Trigger.AvailableNow` leaves out on Spark 4.1, where it has one batch: the "
+        "last results of a query with state, and records past a limit. `false` is for a query without state that is "
+        "started again until nothing is left.",
     ),
     Option(
         name="pushFilters",
@@ -188,6 +196,10 @@ ACCEPTED = (
 )
 # What Spark gives besides the options of a table (CREATE TABLE … USING kafscale), which it repeats as `option.…`.
 _OF_TABLES = ("provider", "owner", "location", "path", "external", "is_managed_location")
+OF_A_TABLE = (
+    "If this reads a table (CREATE TABLE … USING kafscale): Spark gives a source in Python none of its options then. "
+    "Use CREATE TEMPORARY VIEW … USING kafscale OPTIONS (…), or SELECT … FROM the_table WITH (store = '…', …)"
+)
 _NAMES = {each.name.lower(): each.name for each in OPTIONS if not each.name.endswith("*")}
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _REFUSED = {
@@ -258,7 +270,7 @@ class Given:
 
 
 def _without_table(options: Mapping[str, str]) -> Mapping[str, str]:
-    """What the user has set. Only tables come with a provider."""
+    """Return what the user has set. Only tables come with a provider."""
     if "provider" not in {name.lower() for name in options}:
         return options
     return {
@@ -429,10 +441,11 @@ def _subscription(given: Given) -> Subscription:
 
 
 def bucket_options(given: Given) -> BucketOptions:
-    """Where the bucket is. Raises ConfigError."""
+    """Return where the bucket is. Raises ConfigError."""
     store = given.text("store")
     if store is None:
-        raise ConfigError("the option store is required: the bucket of the broker, as s3://BUCKET/PREFIX or file:PATH")
+        needed = "the option store is required: the bucket of the broker, as s3://BUCKET/PREFIX or file:PATH"
+        raise ConfigError(needed if given.values else f"{needed}. {OF_A_TABLE}")
     try:
         url = StoreUrl.parse(store)
     except ValueError as exc:

@@ -12,7 +12,7 @@ import attrs
 
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.reading import SplitReader, report_loss
+from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss
 from kafscale.spark.bucket.splits import Extent, Split, holes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
@@ -46,7 +46,7 @@ class Planner:
         return OffsetFinder(self.catalog, self.options.fail_on_data_loss)
 
     def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
-        """What is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
+        """Return what is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
         try:
             return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
         except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
@@ -73,7 +73,7 @@ class Planner:
         return found
 
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
-        """What has these offsets. Raises DataLoss, StoreError."""
+        """Return what has these offsets. Raises DataLoss, StoreError."""
         if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
             logs = {**logs, **{name: log for name, log in self.logs(logs, must_exist=False).items() if name in logs}}
         extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
@@ -92,13 +92,13 @@ class Planner:
         return found
 
     def tasks(self, splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-        """What is read by one task each; a split each where the options say how many, or how large, they are."""
+        """Return what is read by one task each; a split each where the options say how many, or how large, they are."""
         if self.options.min_partitions or self.options.max_records_per_partition:
             return [[split] for split in splits]
         return together(splits)
 
     def reader(self, columns: Sequence[str]) -> SplitReader:
-        """What a task reads its splits with."""
+        """Return what a task reads its splits with."""
         return SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -107,9 +107,9 @@ class Planner:
             committed_only=self.options.committed_only,
         )
 
-    def report(self, message: str) -> None:
-        """Raises DataLoss, or logs it, as failOnDataLoss says."""
-        report_loss(message, fail=self.options.fail_on_data_loss)
+    def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:
+        """Raises DataLoss, of this kind, or logs it, as failOnDataLoss says."""
+        report_loss(message, fail=self.options.fail_on_data_loss, kind=kind)
 
     def gone(self, topic: str) -> str:
         """Why a partition of a topic is not there any more, as a sentence's end."""

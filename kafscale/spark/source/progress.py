@@ -2,6 +2,9 @@
 
 On Spark 4.1 a source is asked for the latest offset without being told where the stream is, so it remembers what it
 said last. After a restart Spark asks for the partitions of the last batch before it asks for anything else.
+
+Positions have the ids of topics, so that no offset of a topic that was deleted is taken for one of another of its name:
+that is told, and, under failOnDataLoss=false, the stream goes on with the new topic from where that begins.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import attrs
 
 from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.bucket.position import Position, ids_of, recreations
+from kafscale.spark.bucket.reading import TopicCreatedAgain
 from kafscale.spark.bucket.splits import Extent, Split, end_within, size_bytes
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.options import StreamOptions
@@ -24,22 +29,21 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(kw_only=True, eq=False)
 class Progress:
-    """Of one run of a stream, in the driver. `clock` is in seconds."""
+    """The progress of one run of a stream, in the driver. `clock` is in seconds."""
 
     planner: Planner
     options: StreamOptions
     clock: Callable[[], float] = time.monotonic
     newest: Offsets = attrs.field(factory=dict, init=False)  # as the bucket had it at the last look
-    _initial: Offsets | None = attrs.field(default=None, init=False)
-    _position: Offsets | None = attrs.field(default=None, init=False)
+    _initial: Position | None = attrs.field(default=None, init=False)
+    _position: Position | None = attrs.field(default=None, init=False)
     _last: Offsets | None = attrs.field(default=None, init=False)
     _last_batch_seconds: float = attrs.field(default=-math.inf, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
-    _topic_ids: dict[TopicPartition, bytes] = attrs.field(factory=dict, init=False)
-    _created_again: set[TopicPartition] = attrs.field(factory=set, init=False)
+    _begun_anew: set[str] = attrs.field(factory=set, init=False)  # topics of which the checkpoint had no id
 
-    def initial(self) -> Offsets:
-        """Where a stream begins that has no checkpoint; always the same. Raises ConfigError, StoreError."""
+    def initial(self) -> Position:
+        """Return where a stream begins that has no checkpoint; always the same. Raises ConfigError, StoreError."""
         if self._initial is None:
             self._begin(self.planner.logs(self.options.starting.names))
         assert self._initial is not None
@@ -49,8 +53,9 @@ class Progress:
         """Go no further than to what is there now. Raises ConfigError, StoreError."""
         self._last = {partition: log.end_offset for partition, log in self.planner.logs().items()}
 
-    def latest(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
-        """Where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits let it.
+    def latest(self, start: Position | None = None, *, is_limited: bool = True) -> Position:
+        """Return where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits
+        let it.
 
         Raises ConfigError, DataLoss, StoreError.
         """
@@ -60,82 +65,105 @@ class Progress:
             logs = self.planner.logs(self.options.starting.names)
             self._position = self._begin(logs)
         else:
-            logs = self.planner.logs(self._position.keys(), must_exist=False)
+            logs = self.planner.logs(self._position.offsets.keys(), must_exist=False)
         self.planner.report_damaged(logs.values())
-        new_starts = self._starts_of_new_topics(logs, self._position)
-        self._position = {**self._position, **new_starts}
-        self._report_vanished({name: log for name, log in logs.items() if name not in new_starts}, self._position)
-        available = self._available(logs, self._position)
+        anew = self._created_again(logs, self._position)
+        begun = {partition: log.start_offset for partition, log in logs.items() if partition[0] in anew}
+        offsets = {**self._position.offsets, **begun}
+        topic_ids = {**self._position.topic_ids, **ids_of(logs.values())}
+        self._report_vanished({name: log for name, log in logs.items() if name not in begun}, offsets)
+        available = self._available(logs, offsets)
         self.newest = {partition: each.end for partition, each in available.items()}
         if is_limited and self._waits_for_more(available):
             return self._position
         ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}
-        self._position = {partition: ends[partition] for partition in available}
+        names = {topic for topic, _ in available}
+        self._position = Position(
+            offsets={partition: ends[partition] for partition in available},
+            topic_ids={topic: topic_id for topic, topic_id in topic_ids.items() if topic in names},
+        )
         return self._position
 
-    def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
-        """What a batch reads. Partitions that begin with it begin at their earliest offset, as with the Kafka source.
+    def splits(self, start: Position, end: Position) -> Sequence[Split]:
+        """Return what a batch reads. Partitions that begin with it begin at their earliest offset, as with the Kafka
+        source.
 
         Raises DataLoss, StoreError.
         """
         self._position = end
-        if start == end:
+        if start.offsets == end.offsets and start.topic_ids == end.topic_ids:
             return []
-        logs = self.planner.logs(end.keys(), must_exist=False)
-        if start != self._initial:  # which, where the first batch is repeated, has partitions that are newer than it
-            for topic, index in start.keys() - end.keys():
+        logs = self.planner.logs(end.offsets.keys(), must_exist=False)
+        if not self._is_initial(
+            start
+        ):  # which, where the first batch is repeated, has partitions that are newer than it
+            for topic, index in start.offsets.keys() - end.offsets.keys():
                 self.planner.report(f"partition {index} of topic '{topic}' {self.planner.gone(topic)}")
-        logs = {partition: log for partition, log in logs.items() if partition in end}
+        for topic, index in sorted(end.offsets.keys() - logs.keys()):
+            if start.offsets.get((topic, index), 0) < end.offsets[topic, index]:
+                self.planner.report(
+                    f"partition {index} of topic '{topic}' {self.planner.gone(topic)}, and was not read"
+                )
+        gone = recreations(end.topic_ids, logs)
+        for each in gone.values():
+            self.planner.report(str(each), TopicCreatedAgain)
+        logs = {name: log for name, log in logs.items() if name in end.offsets and name[0] not in gone}
         starts = {partition: self._start(partition, start, end, logs) for partition in logs}
-        return self.planner.splits(logs, starts, end)
+        return self.planner.splits(logs, starts, end.offsets)
 
-    def _begin(self, logs: Logs) -> Offsets:
+    def _begin(self, logs: Logs) -> Position:
         if self._initial is None:
-            self._initial = self.planner.finder.find(self.options.starting, logs)
-            logger.info("the stream begins at %s", self._initial)
+            offsets = self.planner.finder.find(self.options.starting, logs)
+            self._initial = Position(offsets=offsets, topic_ids=ids_of(logs.values()))
+            logger.info("the stream begins at %s", self._initial.to_json())
         return self._initial
 
-    def _start(self, partition: TopicPartition, start: Offsets, end: Offsets, logs: Logs) -> int:
+    def _is_initial(self, position: Position) -> bool:
+        return self._initial is not None and position.offsets == self._initial.offsets
+
+    def _start(self, partition: TopicPartition, start: Position, end: Position, logs: Logs) -> int:
         topic, index = partition
-        if partition not in start:
-            earliest = min(logs[partition].start_offset, end[partition])
+        start_offset, end_offset = start.offsets.get(partition), end.offsets[partition]
+        earliest = min(logs[partition].start_offset, end_offset)
+        if start_offset is None:
             if earliest:
                 self.planner.report(f"partition {index} of topic '{topic}' is new, and begins at {earliest}, not at 0")
             return earliest
-        if partition in self._created_again:
-            self._created_again.discard(partition)  # and was reported
-            return min(logs[partition].start_offset, end[partition])
-        if start[partition] <= end[partition]:
-            return start[partition]
-        if start == self._initial and self.options.starting.is_moving(partition):
-            return end[partition]  # the first batch is repeated; when it was planned the stream began before its end
-        went_back = f"partition {index} of topic '{topic}' went back from offset {start[partition]} to {end[partition]}"
+        topic_id = start.topic_ids.get(topic)
+        if topic in self._begun_anew if topic_id is None else topic_id != end.topic_ids.get(topic, topic_id):
+            return earliest  # which was reported when the batch was planned
+        if start_offset <= end_offset:
+            return start_offset
+        if self._is_initial(start) and self.options.starting.is_moving(partition):
+            return end_offset  # the first batch is repeated; when it was planned the stream began before its end
+        went_back = f"partition {index} of topic '{topic}' went back from offset {start_offset} to {end_offset}"
         deletion = self.planner.catalog.metadata.deletion_of(topic)
-        if deletion is None:
+        if deletion is None or topic_id is not None:
             self.planner.report(went_back)
-            return end[partition]
-        self.planner.report(f"{went_back}: {deletion}, and created again")
-        return min(logs[partition].start_offset, end[partition])
+            return end_offset
+        self.planner.report(f"{went_back}: {deletion}, and created again", TopicCreatedAgain)
+        return earliest
 
-    def _starts_of_new_topics(self, logs: Logs, position: Offsets) -> Offsets:
-        """Of partitions whose topic was deleted and created again since it was seen last, or, after a restart, since
-        the position was behind all that there is now. Raises DataLoss.
+    def _created_again(self, logs: Logs, position: Position) -> Set[str]:
+        """Topics that are others than those of the position. Raises TopicCreatedAgain.
+
+        Where the position does not tell which it is of, as a checkpoint of an earlier version, those are found of which
+        it is behind all that there is, and one of that name was deleted.
         """
-        found: dict[TopicPartition, int] = {}
-        for partition, log in logs.items():
-            if log.topic_id is None:
+        found = recreations(position.topic_ids, logs)
+        for each in found.values():
+            self.planner.report(str(each), TopicCreatedAgain)
+        for (topic, index), log in logs.items():
+            if topic in position.topic_ids or topic in self._begun_anew or log.topic_id is None:
                 continue
-            topic, index = partition
-            deletion = self.planner.catalog.metadata.deletion_of(topic)
-            is_behind = deletion is not None and position.get(partition, 0) > log.end_offset
-            if self._topic_ids.setdefault(partition, log.topic_id) != log.topic_id or is_behind:
+            is_deleted = self.planner.catalog.metadata.deletion_of(topic) is not None
+            if is_deleted and position.offsets.get((topic, index), 0) > log.end_offset:
                 self.planner.report(
-                    f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew"
+                    f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew",
+                    TopicCreatedAgain,
                 )
-                self._topic_ids[partition] = log.topic_id
-                self._created_again.add(partition)
-                found[partition] = log.start_offset
-        return found
+                self._begun_anew.add(topic)
+        return found.keys() | (self._begun_anew - position.topic_ids.keys())
 
     def _report_vanished(self, logs: Logs, position: Offsets) -> None:
         """Offsets that were there at the last look and were not read yet, at the end of a log. Raises DataLoss."""
@@ -146,7 +174,10 @@ class Progress:
                 self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
 
     def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
-        """What lies behind the position. Where the log ends before it, retention has taken all that was there."""
+        """Return what lies behind the position.
+
+        Where the log ends before it, retention has taken all that was there.
+        """
         return {
             partition: _Available(
                 log=log,
@@ -161,7 +192,7 @@ class Progress:
         return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
 
     def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
-        """Whether there is less than minOffsetsPerTrigger, and the last batch was not too long ago."""
+        """Tell whether there is less than minOffsetsPerTrigger, and the last batch was not too long ago."""
         if self.options.min_offsets is None or self._last is not None:
             return False
         now = self.clock()

@@ -1,5 +1,7 @@
-"""Writes `docs/reference/spark-options.md`: `python -m kafscale.spark.source.reference
->docs/reference/spark-options.md`."""
+"""The reference page of the source's options.
+
+python -m kafscale.spark.source.reference > docs/reference/spark-options.md
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,9 @@ HEADINGS = {
 }
 INTRODUCTION = """# Options of Spark's reader and writer
 
-
-Made from the code by `python -m kafscale.spark.source.reference`. Names are case-insensitive. Those that Spark's
-Kafka source
-has mean here what they mean there; an option that there is not is an error. [How to read and write](../how-to/spark.md)
+Made from the code by `python -m kafscale.spark.source.reference`. Names are case-insensitive. Those that Spark's Kafka
+source has mean here what they mean there; an option that there is not is an error. [How to read and
+write](../how-to/spark.md)
 shows them at work."""
 
 

@@ -5,6 +5,7 @@ Planning is in `planning` and `progress`, reading in `reading`; here is what pys
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
@@ -34,10 +35,10 @@ from pyspark.sql.types import (
 )
 
 from kafscale.errors import ConfigError
+from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.bucket.subscription import Subscription
 from kafscale.spark.source.bounds import Bounds
-from kafscale.spark.source.offsets import from_json, to_json
 from kafscale.spark.source.options import FORMAT, BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
@@ -46,8 +47,14 @@ from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers import ease_next_call
 
-Offsets = dict[str, dict[str, int]]
+logger = logging.getLogger(__name__)
 
+# Of all streams, as no reader is told by which trigger it runs, nor whether its query has state.
+ONE_BATCH = (
+    "under Trigger.AvailableNow (and Once) this Spark runs one batch of a source in Python, and none behind it that "
+    "moves the watermark: windows in append mode and unmatched rows of outer joins that are due then come with a later "
+    "run, or never. Run a query with state by another trigger; warnOfAvailableNow=false leaves this out"
+)
 LARGEST_COUNT = (1 << 63) - 1
 HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -78,11 +85,11 @@ class KafScaleDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name that `format()` is given."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Of the Kafka source, behind it headers and decoded values if they are asked for.
+        """Return the schema of Spark's Kafka source, and behind it headers and decoded values if they are asked for.
 
         Raises ConfigError, RegistryError, UnknownSchema.
         """
@@ -91,7 +98,7 @@ class KafScaleDataSource(DataSource):
         return StructType([*fields, *self._decoded(options)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch query. Raises ConfigError, RegistryError, UnknownSchema."""
+        """Return the reader of a batch query. Raises ConfigError, RegistryError, UnknownSchema."""
         options, limits = self._read_options(), BatchOptions.of(self.given)
         columns = self._columns(schema, options)
         decoding = self._decoding_of(columns)
@@ -102,19 +109,19 @@ class KafScaleDataSource(DataSource):
         return FilteringReader(options=options, limits=limits, columns=columns, decoding=decoding, uses=uses)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Of a streaming query. Raises ConfigError, RegistryError, UnknownSchema."""
+        """Return the reader of a streaming query. Raises ConfigError, RegistryError, UnknownSchema."""
         options, limits = self._read_options(), StreamOptions.of(self.given)
         columns = self._columns(schema, options)
         return StreamReader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch query. Raises ConfigError."""
+        """Return the writer of a batch query. Raises ConfigError."""
         from kafscale.spark.source.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
 
         return TopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Of a streaming query. Raises ConfigError."""
+        """Return the writer of a streaming query. Raises ConfigError."""
         from kafscale.spark.source.writer import StreamTopicWriter, WriteOptions
 
         return StreamTopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
@@ -136,7 +143,7 @@ class KafScaleDataSource(DataSource):
         return [StructField(DECODED, spark_type(self.decoding.type))]
 
     def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
-        """Those of a user's schema. No registry is asked if decoded values are not among them."""
+        """Return the columns of a user's schema. No registry is asked if decoded values are not among them."""
         if DECODED not in schema.fieldNames():
             return columns_of(schema)
         decoded = self._decoded(options)
@@ -149,7 +156,10 @@ class KafScaleDataSource(DataSource):
 
 
 def _topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
-    """Whose subject the reader schema is of, if none is given. Raises ConfigError unless that is one topic."""
+    """Return the topic whose subject has the reader schema, if none is given.
+
+    Raises ConfigError unless that is one topic.
+    """
     if values.subject is not None or values.schema is not None:
         return None
     topics = sorted({*subscription.topics, *(topic for topic, _ in subscription.assigned)})
@@ -192,9 +202,9 @@ class _SplitReading:
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The records of a task. Raises DataLoss, StoreError, RegistryError."""
+        ease_next_call()
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
-        ease_next_call()
         with closing(Planner.of(self.options)) as planner:
             reader = planner.reader(self._stored_columns)
             for records in chain.from_iterable(map(reader.read, partition.splits)):
@@ -262,7 +272,7 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
     _progress: Progress | None = attrs.field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs."""
+        """Return the part of the state that a task needs."""
         return {**self.__dict__, "_progress": None}
 
     @property
@@ -270,6 +280,8 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         """Opened by the first call. Raises ConfigError."""
         if self._progress is None:
             self._progress = Progress(planner=Planner.of(self.options), options=self.limits)
+            if self.limits.warns_of_available_now and _AvailableNow is object:
+                logger.warning("%s", ONE_BATCH)
         return self._progress
 
     def stop(self) -> None:
@@ -277,33 +289,36 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         if self._progress is not None:
             self._progress.planner.close()
 
-    def initialOffset(self) -> Offsets:
+    def initialOffset(self) -> Json:
         """Raises ConfigError, StoreError."""
-        return to_json(self.progress.initial())
+        return self.progress.initial().to_json()
 
-    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:
+    def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
         """Raises ConfigError, DataLoss, StoreError.
 
         Spark 4.1 gives no arguments. Later ones say where the stream is, and whether the trigger wants all there is.
         """
-        position = None if start is None else from_json(start)
-        return to_json(self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable"))
+        position = None if start is None else Position.from_json(start)
+        return self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable").to_json()
 
-    def reportLatestOffset(self) -> Offsets | None:
-        """Of Spark 4.2 and later, which shows it in the progress of the query."""
-        return to_json(self.progress.newest) or None
+    def reportLatestOffset(self) -> Json | None:
+        """Return the newest offsets, which Spark 4.2 and later shows in the progress of the query."""
+        return Position(offsets=self.progress.newest).to_json() or None
 
     def getDefaultReadLimit(self) -> Any:
-        """Of Spark 4.2 and later, which gives it back to `latestOffset`; it stands for all limits of the options."""
+        """Return the limit that stands for all those of the options.
+
+        Spark 4.2 and later gives it back to `latestOffset`.
+        """
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return ReadMaxRows(self.limits.max_offsets or LARGEST_COUNT) if self.limits.limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Of Spark 4.2 and later: what comes from now on is for another run. Raises ConfigError, StoreError."""
+        """Leave what comes from now on to another run. Spark 4.2 and later calls it. Raises ConfigError, StoreError."""
         self.progress.stop_at_present()
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[SplitPartition]:
+    def partitions(self, start: Json, end: Json) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""
-        splits = self.progress.splits(from_json(start), from_json(end))
+        splits = self.progress.splits(Position.from_json(start), Position.from_json(end))
         return [SplitPartition(each) for each in self.progress.planner.tasks(splits)]

@@ -23,7 +23,7 @@ from kafscale.spark.source.bounds import Bounds
 
 @attrs.frozen
 class Uses:
-    """Of one `load()`, noted in a file that comes to be with the first one."""
+    """The uses of one `load()`, noted in a file that is made with the first one."""
 
     path: Path
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError, KafkaError
 from kafscale.spark.source.options import Given
+from kafscale.spark.workers import ease_next_call
 
 PREFIX = "kafka."
 ANY_PARTITION = -1
@@ -35,7 +36,13 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "topic": ("string",),
     "partition": ("int",),
 }
-_DEFAULTS = {"enable.idempotence": "true", "partitioner": "murmur2_random"}  # Java's, by librdkafka's name
+_DEFAULTS = {"partitioner": "murmur2_random"}  # Java's, by librdkafka's name
+_IDEMPOTENCE = "enable.idempotence"
+# What an idempotent producer can't do without, by the names of its settings, of which the second are librdkafka's own.
+_ACKS = ("acks", "request.required.acks")
+_RETRIES = ("retries", "message.send.max.retries")
+_IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
+_IN_FLIGHT_MAX = 5
 _OF_READING = ("kafka.isolation.level",)
 _REFUSED = ("kafka.key.serializer", "kafka.value.serializer")
 
@@ -64,7 +71,8 @@ class WriteOptions:
             for name, value in given.values.items()
             if name.startswith(PREFIX) and name not in _OF_READING
         }
-        return cls(producer={**_DEFAULTS, **chosen}, topic=None if topic is None else topic.strip())
+        defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
+        return cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
 
     def open(self) -> Producer:
         """Raises ConfigError."""
@@ -72,6 +80,20 @@ class WriteOptions:
             return Producer(dict(self.producer))
         except KafkaException as exc:
             raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
+
+
+def _may_be_idempotent(chosen: Mapping[str, str]) -> bool:
+    """Tell whether other settings allow idempotence, as Java's producer does; librdkafka would refuse them."""
+
+    def given(names: Sequence[str], default: str) -> str:
+        return next((chosen[name].strip() for name in names if name in chosen), default)
+
+    in_flight = given(_IN_FLIGHT, "1")
+    return (
+        given(_ACKS, "all") in ("all", "-1")
+        and given(_RETRIES, "1") != "0"
+        and (not in_flight.isdecimal() or int(in_flight) <= _IN_FLIGHT_MAX)
+    )
 
 
 def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
@@ -87,12 +109,13 @@ def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
 
 @attrs.define(kw_only=True, eq=False, slots=False)
 class _TopicWriting:
-    """What both writers do."""
+    """Has what the writers of batches and of streams have in common."""
 
     options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
+        ease_next_call()
         deliveries = _Deliveries(producer=self.options.open())
         for rows in iterator:
             for row in _rows(rows, self.options.topic):
@@ -102,11 +125,11 @@ class _TopicWriting:
 
 
 class TopicWriter(_TopicWriting, DataSourceArrowWriter):
-    """Of a batch query."""
+    """The writer of a batch query."""
 
 
 class StreamTopicWriter(_TopicWriting, DataSourceStreamArrowWriter):
-    """Of a streaming query."""
+    """The writer of a streaming query."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -144,7 +167,7 @@ class _Deliveries:
 
 
 def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[dict[str, Any]]:
-    """As `produce` takes them. Raises ConfigError for a row without topic."""
+    """Iterate over rows in the form that `produce` takes. Raises ConfigError for a row without topic."""
     empty = [None] * batch.num_rows
     columns = {name: batch[name].to_pylist() if name in batch.schema.names else empty for name in COLUMNS}
     for key, value, headers, row_topic, partition in zip(*(columns[name] for name in COLUMNS), strict=True):

@@ -35,7 +35,7 @@ class Bound:
     is_full: bool = False
 
     def joined(self, other: Bound) -> Bound:
-        """Both clauses of one SELECT."""
+        """Join the bounds of two clauses of one SELECT."""
         return Bound(
             last_ms=other.last_ms if other.last_ms is not None else self.last_ms,
             tail_count=other.tail_count if other.tail_count is not None else self.tail_count,
@@ -84,7 +84,7 @@ class Clauses:
         return cls("".join(blank), [*scopes, *open_scopes])
 
     def bound_at(self, position: int) -> Bound:
-        """Of the innermost scope that has one."""
+        """Return the bound of the innermost scope around a position that has one."""
         around = [each for each in self.scopes if each.start <= position < each.end and each.bound is not None]
         innermost = max(around, key=lambda each: each.start, default=None)
         return Bound() if innermost is None or innermost.bound is None else innermost.bound

@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Edit:
-    """From `start` to `end`, which is exclusive; where both are the same, the text is put in."""
+    """Replaces the text from `start` to `end`, which is exclusive. Where both are the same, the text is put in."""
 
     start: int
     end: int

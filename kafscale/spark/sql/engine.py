@@ -58,7 +58,7 @@ class Engine:
         with spark_errors():
             plan = session.sessionState().sqlParser().parsePlan(clauses.text)
             found = find(plan, clauses.text)
-        with self._views() as views, self._naming_topics(), spark_errors():
+        with self._views() as views, self._naming_topics(clauses.text), spark_errors():
             read = partial(self._read, spoken, views, is_full=found.is_explained)
             edits = [*self._references(found, clauses, read), *self._calls(found, clauses, read)]
             if edits and found.keeps_query:
@@ -79,15 +79,18 @@ class Engine:
                 self.topics.spark.catalog.dropTempView(name)
 
     @contextmanager
-    def _naming_topics(self) -> Iterator[None]:
-        """Of a name that there is not, say which topics there are."""
+    def _naming_topics(self, statement: str) -> Iterator[None]:
+        """Make errors say which topics there are, for a name that there is not, or that a topic can't stand there."""
         try:
             yield
         except QueryError as exc:
             unknown = re.search(r"The table or view `(.+?)` cannot be found", str(exc))
             if unknown is None:
                 raise
-            raise self.topics.no_such(unknown[1].replace("`.`", ".")) from exc
+            name = unknown[1].replace("`.`", ".")
+            if TOPIC_NAME.fullmatch(name) and self.topics.has(name):
+                raise QueryError(_only_read(name, statement)) from exc
+            raise self.topics.no_such(name) from exc
 
     def _references(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for each in found.references:
@@ -123,6 +126,20 @@ class Engine:
         if len(reference.parts) > 1 and reference.parts[0] in self.catalogs:
             return False
         return TOPIC_NAME.fullmatch(reference.name) is not None and self.topics.has(reference.name)
+
+
+def _only_read(topic: str, statement: str) -> str:
+    """Return what is said of a topic where Spark wants a table of its own."""
+    words = [token.word for token in tokenize(statement)]
+    if any(words[index + 1 : index + 3] == ["AS", "OF"] for index in range(len(words))):
+        return (
+            f"'{topic}' is a topic, which has no versions: TIMESTAMP AS OF and VERSION AS OF are for Iceberg tables. "
+            f"For its records of a time, {topic} LAST 15m, or WHERE timestamp …"
+        )
+    return (
+        f"'{topic}' is a topic, and SQL only reads topics: no {' '.join(words[:1])} … is for them. To write, "
+        '`kafscale produce`, or df.write.format("kafscale") in a program'
+    )
 
 
 def _quoted(name: str) -> str:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def explained(spark: SparkSession, text: str) -> DataFrame:
-    """Of `EXPLAIN …`: Spark's plan, and a line for each read of a topic. Nothing is executed. Raises QueryError."""
+    """Return Spark's plan of `EXPLAIN …`, and a line for each read of a topic.
+
+    Nothing is executed. Raises QueryError.
+    """
     session: Any = spark._jsparkSession
     gateway: Any = spark._jvm
     state = session.sessionState()
@@ -27,7 +30,10 @@ def explained(spark: SparkSession, text: str) -> DataFrame:
 
 
 def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
-    """Of Spark's optimized plan: what each of its scans of topics reads. Has the source plan, if it did not."""
+    """Iterate over what each scan of a topic in Spark's optimized plan reads.
+
+    Has the source plan, if it did not yet.
+    """
     from kafscale.spark.source.source import SplitPartition
 
     if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":

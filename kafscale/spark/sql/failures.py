@@ -34,7 +34,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def message_of(text: str) -> str:
-    """What a user needs of an error of Spark: the source's own words, or Spark's first lines, without stacks."""
+    """Return what a user needs of an error of Spark: the source's own words, or Spark's first lines, without stacks."""
     if ours := _OURS.findall(text):
         last: str = ours[-1]
         return last

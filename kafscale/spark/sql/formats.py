@@ -29,13 +29,16 @@ class Cells:
 
 
 def first_cells(frame: DataFrame, max_rows: int) -> Cells:
-    """At most `max_rows`, all at once. Runs the query."""
+    """Return at most `max_rows` rows, all at once. Runs the query."""
     rows = [tuple(row) for row in _texts(frame).limit(max_rows + 1).collect()]
     return Cells(columns=frame.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
 
 
 def csv_lines(frame: DataFrame) -> Iterator[str]:
-    """With a line of names first; NULL is empty, and an empty string is quoted. Runs the query, and holds few rows."""
+    """Iterate over lines of CSV, the first one of names. NULL is empty, and an empty string is quoted.
+
+    Runs the query, and holds few rows.
+    """
     yield _csv_line(frame.columns)
     for row in _texts(frame).toLocalIterator(prefetchPartitions=True):
         yield _csv_line(row)
@@ -52,7 +55,7 @@ def json_lines(frame: DataFrame) -> Iterator[str]:
 
 
 def write_parquet(frame: DataFrame, path: str) -> None:
-    """As a directory of files, which must not be there. A name that repeats gets a number. Runs the query."""
+    """Write a directory of files, which must not be there. A name that repeats gets a number. Runs the query."""
     frame.toDF(*unique(frame.columns)).write.mode("errorifexists").parquet(path)
 
 
@@ -71,7 +74,7 @@ def unique(names: Sequence[str]) -> Sequence[str]:
 
 
 def _texts(frame: DataFrame) -> DataFrame:
-    """By position, as names may repeat."""
+    """Make texts of all columns, told apart by position, as names may repeat."""
     types = [type_ for _, type_ in frame.dtypes]
     numbered = frame.toDF(*(f"c{index}" for index in range(len(types))))
     return numbered.select(*(_text(numbered[f"c{index}"], type_) for index, type_ in enumerate(types)))

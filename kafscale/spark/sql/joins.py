@@ -23,7 +23,7 @@ NO_ALIAS = (*CLAUSES, *KINDS, "ON", "USING", "WITHIN", "JOIN", "TABLESAMPLE", "W
 
 
 def windows(tokens: Sequence[Token], *, timestamp: str, key: str) -> Iterator[Edit]:
-    """For each WITHIN. `timestamp`, `key`: columns. Raises QueryError."""
+    """Make the edits that replace each WITHIN. `timestamp` and `key` are columns. Raises QueryError."""
     for index, token in enumerate(tokens):
         if token.word == "WITHIN" and tokens[index + 1 : index + 2] and tokens[index + 1].text[0].isdigit():
             window_ms, count = _window(tokens[index + 1 : index + 4])
@@ -41,7 +41,7 @@ def windows(tokens: Sequence[Token], *, timestamp: str, key: str) -> Iterator[Ed
 
 @attrs.frozen(kw_only=True)
 class _Join:
-    """Of two tables, by the names that their columns have; `end` is where its condition ends, or is to be."""
+    """A join of two tables, by the names that their columns have; `end` is where its condition ends, or is to be."""
 
     left: str
     right: str
@@ -50,7 +50,7 @@ class _Join:
 
     @classmethod
     def before(cls, level: Sequence[Token]) -> _Join:
-        """The last one. Raises QueryError."""
+        """Find the last join before the end of the tokens. Raises QueryError."""
         words = [token.word for token in level]
         joined_at = _last(words, "JOIN")
         from_at = _last(words[:joined_at], "FROM")
@@ -69,7 +69,7 @@ class _Join:
         )
 
     def condition(self, *, timestamp: str, key: str, window_ms: int) -> str:
-        """What stands at the end."""
+        """Return the condition that stands at the end of the join."""
         opening = f" ON {self.left}.{key} = {self.right}.{key}" if self.on is None else ")"
         time, window = f"{self.left}.{timestamp}", f"INTERVAL {window_ms} MILLISECONDS"
         return f"{opening} AND {self.right}.{timestamp} BETWEEN {time} - {window} AND {time} + {window} "
@@ -88,7 +88,7 @@ def _level(tokens: Sequence[Token], index: int) -> Sequence[Token]:
 
 
 def _name(tokens: Sequence[Token]) -> str:
-    """That of a table that the tokens begin with: its alias, or the last part of its name."""
+    """Return the name of the table that the tokens begin with: its alias, or the last part of its name."""
     place, name = 0, ""
     while (tokens[place].text != "(" and not name) or tokens[place].text == ".":
         place += tokens[place].text == "."

@@ -70,25 +70,25 @@ class Spoken:
 
     @property
     def has_kafsql_columns(self) -> bool:
-        """Whether its topics have them."""
+        """Tell whether the statement names one of KAFSQL's columns, so that its topics have them."""
         return not self.names.isdisjoint(COLUMNS)
 
     @property
     def needs_functions(self) -> bool:
-        """Whether it names one of those of KAFSQL."""
+        """Tell whether the statement calls one of KAFSQL's functions."""
         return not self.names.isdisjoint(FUNCTIONS)
 
     @property
     def needs_segments(self) -> bool:
-        """Whether there must be a column of them in what `select` is given."""
+        """Tell whether what `select` is given must have a column of segments."""
         return "_segment" in self.names
 
     def options(self) -> Mapping[str, str]:
-        """What its topics are read with."""
+        """Return the options that the statement's topics are read with."""
         return {"includeHeaders": "true"} if "_headers" in self.names else {}
 
     def select(self, frame: DataFrame) -> DataFrame:
-        """Of a topic with Spark's columns, those that the statement has."""
+        """Select those columns of a topic that the statement has."""
         if not self.has_kafsql_columns:
             return frame
         own = [name for name in COLUMNS if name not in ASKED_FOR or name in self.names]
@@ -113,7 +113,7 @@ def _offsets(tokens: Sequence[Token]) -> Iterator[Edit]:
 
 
 def _compared(words: Sequence[str]) -> Iterator[int]:
-    """Where a comparison that the words begin with has numbers."""
+    """Iterate over the places where a comparison that the words begin with has numbers."""
     operator_length = next((place for place, word in enumerate(words) if word not in ("<", ">", "=")), 0)
     places = (1, 3) if words[:1] == ["BETWEEN"] else (operator_length,)
     return (place for place in places if 0 < place < len(words) and words[place].isdigit())

@@ -112,7 +112,7 @@ class _Search:
             yield from self.find(subquery, hidden)
 
     def _find_with(self, node: Any, hidden: Set[str]) -> Iterator[Reference | Call]:
-        """Each expression sees those before it, and itself if it is recursive."""
+        """Search a WITH, of which each expression sees those before it, and itself if it is recursive."""
         for relation in _items(node.cteRelations()):
             name = relation._1().lower()
             yield from self.find(relation._2(), hidden | {name} if node.allowRecursion() else hidden)

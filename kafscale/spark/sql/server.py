@@ -119,5 +119,5 @@ class ServedTopics:
 
 
 def _literal(text: str) -> str:
-    """Of Spark's SQL."""
+    """Return a text as a literal of Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -22,7 +22,7 @@ LEAVING = ("EXIT", "QUIT")
 
 
 def history_path() -> Path:
-    """Of this user."""
+    """Return the path of this user's history."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kafscale" / "sql_history"
 
 
@@ -36,7 +36,7 @@ class Shell:
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> None:
-        """Until the end of input, EXIT or QUIT. An error, or Ctrl-C, ends the statement and not the shell."""
+        """Run until the end of input, EXIT or QUIT. An error, or Ctrl-C, ends the statement and not the shell."""
         self.write(WELCOME)
         pending = ""
         while True:

@@ -9,7 +9,7 @@ from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 
 
 def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:
-    """By partition, an offset from which on there are `count` records, or all if there are fewer.
+    """Return by partition an offset from which on there are `count` records, or all if there are fewer.
 
     There may be more in a segment that compaction has made holes in. partition: of this one alone. Raises StoreError.
     """

@@ -37,12 +37,12 @@ class Token:
 
     @property
     def word(self) -> str:
-        """To compare with keywords; that of a quoted name is none, as it keeps its quotes."""
+        """The word to compare with keywords. That of a quoted name equals none, as it keeps its quotes."""
         return self.text.upper()
 
     @property
     def name(self) -> str:
-        """What an identifier names."""
+        """The name that an identifier stands for."""
         return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
 
 

@@ -32,7 +32,7 @@ ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the sourc
 
 
 def _directory() -> Path:
-    """Until the process ends."""
+    """Make a directory that is there until the process ends."""
     path = Path(mkdtemp(prefix="kafscale-sql-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -58,15 +58,16 @@ class Topics:
         return {"pushFilters": "true", "pushedFiltersDirectory": str(self.notes)}
 
     def names(self) -> Sequence[str]:
-        """In order. Raises ConfigError, StoreError."""
+        """Return the names of all topics, in order. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             return planner.catalog.topics()
 
     def has(self, name: str) -> bool:
-        """Whether anything of it is in the bucket. Raises ConfigError, StoreError."""
+        """Tell whether anything of it is in the bucket, or it is known to be empty. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             prefix = topic_name_prefix(name, namespace=planner.options.namespace)
-            return next(iter(planner.catalog.bucket.list(prefix)), None) is not None
+            is_listed = next(iter(planner.catalog.bucket.list(prefix)), None) is not None
+            return is_listed or name in planner.catalog.metadata.topics
 
     def logs(self, topic: str) -> Mapping[int, PartitionLog]:
         """Its partitions, as the bucket has them now. Raises ConfigError, StoreError."""
@@ -76,7 +77,7 @@ class Topics:
     def frame(
         self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
     ) -> DataFrame:
-        """What the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
+        """Return what the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
 
         partition: the tail of this one alone. options: for this frame alone.
         """
@@ -103,22 +104,22 @@ class Topics:
         }
 
     def no_such(self, name: str) -> QueryError:
-        """To be raised: says which topics there are."""
+        """Return an error to raise, which says which topics there are."""
         there = self.names()
         near = difflib.get_close_matches(name, there, n=1) or there[:5]
         told = f"topics: {', '.join(near)}" if near else "there is no topic at all"
         return QueryError(
             f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
-            "that were just produced come into the bucket by `kafscale flush`"
+            "that were just produced come into the bucket by `kafscale flush`, and a new topic within 10 s"
         )
 
     def planner(self) -> Planner:
-        """To be closed. Raises ConfigError."""
+        """Open a planner, which the caller closes. Raises ConfigError."""
         return Planner.of(ReadOptions.of(Given({**self.options, "subscribePattern": ".*"})))
 
 
 def _last_of(frame: DataFrame, count: int) -> DataFrame:
-    """By timestamp; of one partition, by offset."""
+    """Return the last rows by timestamp, or by offset if they are of one partition."""
     from pyspark.sql.functions import col
 
     newest = frame.orderBy(col("timestamp").desc(), col("partition"), col("offset").desc()).limit(count)

@@ -18,11 +18,16 @@ import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
+from kafscale.spark.values.avro_bounds import Walk, walk_of
 from kafscale.spark.values.avro_schema import Node
+from kafscale.spark.values.cells import CELLS_MAX, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.values.schema_bounds import COLUMNS_MAX, Count, Place
 
 Convert = Callable[[Any], Any]
+
+DEFAULTS_MAX = COLUMNS_MAX  # cells of all defaults of a reader schema
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -36,17 +41,20 @@ class AvroReader:
     _parsed: Node = attrs.field(init=False)
     _raw_type: pa.DataType = attrs.field(init=False)  # as fastavro's rows have it: milliseconds are not yet micro
     _convert: Convert | None = attrs.field(init=False)
+    _items_max: int = attrs.field(init=False)  # an item that lacks its fields has their defaults
 
     def __attrs_post_init__(self) -> None:
         try:
             self._node, self._named = avro_schema.parse(self.schema)
         except DecodeError as exc:
             raise ConfigError(str(exc)) from exc
-        self._raw_type = avro_schema.type_of(self._node, self._named)
+        self._raw_type = avro_schema.type_of(self._node, self._named, Place())
         self.type = avro_schema.in_microseconds(self._raw_type)
         whole = avro_schema.inlined(self._node, self._named, set())
         self._parsed = fastavro.parse_schema(whole)
-        _set_defaults(self._parsed, self._named)
+        defaults = Count(DEFAULTS_MAX, f"the defaults of {self.schema} are more than {DEFAULTS_MAX} cells of columns")
+        _set_defaults(self._parsed, self._named, defaults)
+        self._items_max = min(uncounted_bytes(self.type), CELLS_MAX // (1 + DEFAULTS_MAX - defaults.left))
         self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
 
     def of_writer(self, schema: Schema) -> Decode:
@@ -61,12 +69,14 @@ class AvroReader:
         except Exception as exc:
             raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
         same = whole == avro_schema.inlined(self._node, self._named, set())
-        return partial(self._decode, writer, None if same else self._parsed)
+        return partial(self._decode, writer, None if same else self._parsed, walk_of(node, named))
 
-    def _decode(self, writer: Node, reader: Node | None, payloads: list[bytes]) -> Decoded:
-        convert = self._convert
+    def _decode(self, writer: Node, reader: Node | None, walk: Walk, payloads: list[bytes]) -> Decoded:
+        convert, items_max = self._convert, self._items_max
 
         def one(payload: bytes) -> Any:
+            if walk.is_needed or len(payload) > items_max:
+                walk.check(payload, items_max)
             stream = BytesIO(payload)
             row = fastavro.schemaless_reader(stream, writer, reader, return_named_type=convert is not None)
             if stream.tell() != len(payload):
@@ -81,18 +91,18 @@ class AvroReader:
         return array if self.type == self._raw_type else array.cast(self.type)
 
 
-def _set_defaults(node: Node, named: dict[str, Node]) -> None:
+def _set_defaults(node: Node, named: dict[str, Node], cells: Count) -> None:
     """Replace the defaults in a parsed schema by what fastavro would have read."""
     if isinstance(node, list):
         for one in node:
-            _set_defaults(one, named)
+            _set_defaults(one, named, cells)
     elif isinstance(node, dict):
         for key in ("items", "values", "type"):
-            _set_defaults(node.get(key), named)
+            _set_defaults(node.get(key), named, cells)
         for field in node.get("fields", ()):
-            _set_defaults(field["type"], named)
+            _set_defaults(field["type"], named, cells)
             if "default" in field:
-                field["default"] = avro_schema.default_value(field["type"], field["default"], named)
+                field["default"] = avro_schema.default_value(field["type"], field["default"], named, cells)
 
 
 def _is_choice(node: Node) -> bool:
@@ -100,7 +110,7 @@ def _is_choice(node: Node) -> bool:
 
 
 def _has_choice(node: Node, named: dict[str, Node]) -> bool:
-    """Whether rows must be told which branch of a union they hold. The schema has been found to end."""
+    """Tell whether rows must be told which branch of a union they hold. The schema has been found to end."""
     if isinstance(node, list):
         return _is_choice(node) or any(_has_choice(one, named) for one in node)
     if isinstance(node, str):

@@ -16,8 +16,10 @@ import fastavro
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
+from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.columns import error_text
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.values.schema_bounds import Count, Place
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
 
@@ -71,8 +73,8 @@ def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
             return node
         return inlined(named[node], named, seen)
     kept = {key: value for key, value in node.items() if not key.startswith("__")}
-    if kept.get("logicalType") != "decimal":
-        kept.pop("logicalType", None)
+    if kept.pop("logicalType", None) == "decimal":
+        kept["logicalType"] = DECIMAL
     if "name" in kept:
         if kept["name"] in seen:
             return kept["name"]
@@ -87,39 +89,44 @@ def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
     return kept
 
 
-def type_of(node: Node, named: dict[str, Node], within: tuple[str, ...] = ()) -> pa.DataType:
-    """What a reader's schema becomes. Raises ConfigError for recursion and for decimals over 38 digits."""
+def type_of(node: Node, named: dict[str, Node], place: Place) -> pa.DataType:
+    """Make of a reader's schema what it becomes in Spark.
+
+    Raises ConfigError for recursion, too many columns, decimals over 38 digits.
+    """
     if isinstance(node, list):
-        return _union_type(node, named, within)
+        return _union_type(node, named, place)
     if isinstance(node, str):
-        return PRIMITIVES[node] if node in PRIMITIVES else type_of(named[node], named, within)
+        return PRIMITIVES[node] if node in PRIMITIVES else type_of(named[node], named, place)
     kind, logical = node["type"], node.get("logicalType")
     if not isinstance(kind, str):
-        return type_of(kind, named, within)
+        return type_of(kind, named, place)
     if logical == "decimal" and kind in ("bytes", "fixed"):
         if node["precision"] > DECIMAL_MAX_DIGITS:
             raise ConfigError(f"a decimal of {node['precision']} digits: Spark's have {DECIMAL_MAX_DIGITS} at most")
         return pa.decimal128(node["precision"], node.get("scale", 0))
     if kind == "array":
-        return pa.list_(_field("element", node["items"], named, within))
+        return pa.list_(_field("element", node["items"], named, place))
     if kind == "map":
-        return pa.map_(pa.string(), _field("value", node["values"], named, within))
+        return pa.map_(pa.string(), _field("value", node["values"], named, place))
     if kind in ("record", "error"):
         name = node["name"]
-        if name in within:
+        if name in place.around:
             raise ConfigError(f"record {name} contains itself, which no column can: give a reader schema that ends")
-        return pa.struct([_field(field["name"], field["type"], named, (*within, name)) for field in node["fields"]])
+        inside = place.within(name)
+        return pa.struct([_field(field["name"], field["type"], named, inside) for field in node["fields"]])
     if kind == "enum":
         return pa.string()
     if kind == "fixed":
         return pa.binary()
     if kind in PRIMITIVES:
         return LOGICAL.get((kind, str(logical)), PRIMITIVES[kind])
-    return type_of(named[kind], named, within)
+    return type_of(named[kind], named, place)
 
 
-def _field(name: str, node: Node, named: dict[str, Node], within: tuple[str, ...]) -> pa.Field:
-    return pa.field(name, type_of(node, named, within), nullable=is_nullable(node))
+def _field(name: str, node: Node, named: dict[str, Node], place: Place) -> pa.Field:
+    place.columns.take()
+    return pa.field(name, type_of(node, named, place), nullable=is_nullable(node))
 
 
 def is_nullable(node: Node) -> bool:
@@ -127,7 +134,7 @@ def is_nullable(node: Node) -> bool:
 
 
 def branches(union: list[Node]) -> list[Node]:
-    """What a union may hold besides null."""
+    """Return what a union may hold besides null."""
     return [one for one in union if one != "null"]
 
 
@@ -139,16 +146,17 @@ def plain_union_type(union: list[Node]) -> pa.DataType | None:
     return pa.float64() if names == {"float", "double"} else None
 
 
-def _union_type(union: list[Node], named: dict[str, Node], within: tuple[str, ...]) -> pa.DataType:
+def _union_type(union: list[Node], named: dict[str, Node], place: Place) -> pa.DataType:
     found = branches(union)
     if not found:
         return pa.null()
     if len(found) == 1:
-        return type_of(found[0], named, within)
+        return type_of(found[0], named, place)
     plain = plain_union_type(union)
     if plain is not None:
         return plain
-    return pa.struct([pa.field(f"member{index}", type_of(one, named, within)) for index, one in enumerate(found)])
+    place.columns.take(len(found))
+    return pa.struct([pa.field(f"member{index}", type_of(one, named, place)) for index, one in enumerate(found)])
 
 
 def in_microseconds(type_: pa.DataType) -> pa.DataType:
@@ -201,7 +209,7 @@ def _definition(node: Node, named: dict[str, Node]) -> Node:
 
 
 def _pairs(writer: Node, reader: Node) -> Iterator[tuple[Node, Node]]:
-    """Each branch of the writer with the reader's of the same base type, or the only other one."""
+    """Pair each branch of the writer with the reader's of the same base type, or with the only other one."""
     writers = writer if isinstance(writer, list) else [writer]
     readers = reader if isinstance(reader, list) else [reader]
     for one in writers:
@@ -225,24 +233,28 @@ def _children(writer: dict[str, Node], reader: dict[str, Node]) -> Iterator[tupl
                 yield written[name], field["type"]
 
 
-def default_value(node: Node, value: Any, named: dict[str, Node]) -> Any:
-    """What fastavro would read where the reader's default stands in, from the default's JSON."""
+def default_value(node: Node, value: Any, named: dict[str, Node], cells: Count) -> Any:
+    """Make what fastavro would read where the reader's default stands in, from the default's JSON.
+
+    cells: how many there may still be in the defaults of the schema. Raises ConfigError if they are more.
+    """
     if isinstance(node, list):
-        return default_value(node[0], value, named)
+        return default_value(node[0], value, named, cells)
+    cells.take()
     node = _definition(node, named)
     kind = node["type"] if isinstance(node, dict) else node
     if kind in ("bytes", "fixed") and isinstance(value, str):
         raw = value.encode("latin-1")
-        if isinstance(node, dict) and node.get("logicalType") == "decimal":
+        if isinstance(node, dict) and node.get("logicalType") in ("decimal", DECIMAL):
             return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.get("scale", 0))
         return raw
     if kind == "record":
         return {
-            field["name"]: default_value(field["type"], value.get(field["name"], field.get("default")), named)
+            field["name"]: default_value(field["type"], value.get(field["name"], field.get("default")), named, cells)
             for field in node["fields"]
         }
     if kind == "array":
-        return [default_value(node["items"], one, named) for one in value]
+        return [default_value(node["items"], one, named, cells) for one in value]
     if kind == "map":
-        return {key: default_value(node["values"], one, named) for key, one in value.items()}
+        return {key: default_value(node["values"], one, named, cells) for key, one in value.items()}
     return value

@@ -29,14 +29,17 @@ class Reader(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """Of each decoded value."""
+        """The type of each decoded value."""
 
     def of_writer(self, schema: Schema) -> Decode:
-        """How payloads of a writer schema are decoded into the reader schema. Raises DecodeError if they can't be."""
+        """Return how payloads of a writer schema are decoded into the reader schema.
+
+        Raises DecodeError if they can't be.
+        """
 
 
 def error_text(exc: Exception) -> str:
-    """What went wrong, in one line of bounded length."""
+    """Return what went wrong, in one line of bounded length."""
     text = " ".join(str(exc).split())
     return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
 

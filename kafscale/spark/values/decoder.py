@@ -49,6 +49,13 @@ class ReaderOptions:
 
 def make_reader(options: ReaderOptions) -> Reader:
     """The reader of a format, whose libraries are imported here. Raises ConfigError if the schema can't be columns."""
+    try:
+        return _make_reader(options)
+    except RecursionError as exc:
+        raise ConfigError(f"{options.schema} is nested too deep to be columns") from exc
+
+
+def _make_reader(options: ReaderOptions) -> Reader:
     if options.format == "avro":
         from kafscale.spark.values.avro import AvroReader
 
@@ -119,6 +126,8 @@ class ValueDecoder:
                 decode = self.reader.of_writer(schema)
             except DecodeError as exc:
                 decode = exc
+            except RecursionError:
+                decode = DecodeError(f"{schema} is nested too deep")
             self._decoders[prefix] = decode
         if isinstance(decode, DecodeError):
             raise decode

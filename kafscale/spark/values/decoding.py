@@ -21,7 +21,10 @@ DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded value
 
 @attrs.frozen(kw_only=True)
 class Decoding:
-    """Which registry is asked, and the reader schema as it was when the query was planned. Travels to the tasks."""
+    """Says which registry is asked, and has the reader schema as it was when the query was planned.
+
+    Travels to the tasks.
+    """
 
     registry: RegistryOptions
     reader: ReaderOptions
@@ -40,11 +43,11 @@ class Decoding:
 
     @property
     def type(self) -> pa.StructType:
-        """Of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
+        """The type of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
         return _struct_type(make_reader(self.reader).type)
 
     def decode(self, values: pa.Array, with_header: Container[int] = ()) -> pa.StructArray:
-        """As `ValueDecoder.decode`. Raises RegistryError."""
+        """Decode values as `ValueDecoder.decode` does. Raises RegistryError."""
         decoder = _decoder(self)
         decoded = decoder.decode(values.to_pylist(), with_header)
         type_ = _struct_type(decoder.type)
@@ -83,7 +86,7 @@ def _struct_type(value: pa.DataType) -> pa.StructType:
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
-    """As types are that are written down in a user's schema, to which Spark holds what comes."""
+    """Make a type nullable throughout, as are those of a user's schema, to which Spark holds what comes."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
     if pa.types.is_map(type_):

@@ -12,15 +12,16 @@ from functools import partial
 from typing import Any
 
 import attrs
-import jsonschema
 import orjson
 import pyarrow as pa
 import referencing
 from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
+from kafscale.spark.values.cells import check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.values.schema_bounds import Count, Place
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from
 Convert = Callable[[Any], Any]
@@ -48,9 +49,11 @@ class JsonReader:
         try:
             contents, registry = _parse(self.schema)
             resource = referencing.Resource.from_contents(contents, default_specification=DRAFT7)
-            self._shape = _shape(contents, registry.resolver_with_root(resource), ())
+            self._shape = _shape(contents, registry.resolver_with_root(resource), Place())
         except DecodeError as exc:
             raise ConfigError(str(exc)) from exc
+        except ConfigError:
+            raise
         except Exception as exc:  # of `referencing`, and of schemas that are not of the shape they must be
             raise ConfigError(f"{self.schema} is not a usable JSON schema: {error_text(exc)}") from exc
 
@@ -65,13 +68,19 @@ class JsonReader:
         return partial(self._decode, _validator(schema) if self.validate else None)
 
     def _decode(self, validator: Any, payloads: list[bytes]) -> Decoded:
-        convert = self._shape.convert
+        from kafscale.spark.values.json_validation import validate
+
+        convert, type_ = self._shape.convert, self.type
+        uncounted = uncounted_bytes(type_)
 
         def one(payload: bytes) -> Any:
             value = orjson.loads(payload)
             if validator is not None:
-                _validate(validator, value)
-            return None if value is None else convert(value)
+                validate(validator, value)
+            row = None if value is None else convert(value)
+            if len(payload) > uncounted:
+                check_cells(row, type_, dict.get)
+            return row
 
         rows, errors = decode_each(payloads, one)
         return to_columns(rows, errors, lambda part: pa.array(part, self.type), self.type)
@@ -83,6 +92,8 @@ def _parse(schema: Schema) -> tuple[Any, Any]:
 
     def collect(one: Schema) -> None:
         for reference in one.references:
+            if reference.name in resources:
+                continue
             contents = orjson.loads(reference.schema.text)
             resources[reference.name] = referencing.Resource.from_contents(contents, default_specification=DRAFT7)
             collect(reference.schema)
@@ -96,38 +107,32 @@ def _parse(schema: Schema) -> tuple[Any, Any]:
 
 
 def _validator(schema: Schema) -> Any:
+    from kafscale.spark.values.json_validation import make_validator
+
     contents, registry = _parse(schema)
     try:
-        kind = jsonschema.validators.validator_for(contents, default=jsonschema.Draft7Validator)
-        kind.check_schema(contents)
-        return kind(contents, registry=registry)
+        return make_validator(contents, registry)
     except Exception as exc:
         raise DecodeError(f"{schema} is not a valid JSON schema: {error_text(exc)}") from exc
 
 
-def _validate(validator: Any, value: Any) -> None:
-    try:
-        validator.validate(value)
-    except jsonschema.ValidationError as exc:
-        raise DecodeError(f"not valid by its writer schema: {exc.json_path}: {exc.message}") from exc
-
-
-def _shape(node: Any, resolver: Resolver, within: tuple[int, ...]) -> Shape:
-    """within: the objects that are being described, by identity, to notice one within itself."""
+def _shape(node: Any, resolver: Resolver, place: Place) -> Shape:
+    """The place is within objects by their identity, to notice one within itself. Raises ConfigError, DecodeError."""
+    place.columns.take()
     node, resolver = _resolved(node, resolver)
-    if not isinstance(node, dict) or id(node) in within:
+    if not isinstance(node, dict) or id(node) in place.around:
         return ANY
-    within = (*within, id(node))
+    place = place.within(id(node))
     for key in ("oneOf", "anyOf"):
         if key in node and "properties" not in node:
             choices = [one for one in node[key] if one != {"type": "null"}]
-            return _shape(choices[0], resolver, within) if len(choices) == 1 else ANY
+            return _shape(choices[0], resolver, place) if len(choices) == 1 else ANY
     kind = _kind(node)
     if kind == "object":
-        return _object(node, resolver, within)
+        return _object(node, resolver, place)
     if kind == "array":
         items = node.get("items")
-        return _array(_shape(items, resolver, within)) if isinstance(items, dict) else _array(ANY)
+        return _array(_shape(items, resolver, place)) if isinstance(items, dict) else _array(ANY)
     return _SCALARS.get(kind, ANY)
 
 
@@ -159,20 +164,21 @@ def _kind(node: dict[str, Any]) -> str:
 _TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def _object(node: dict[str, Any], resolver: Resolver, within: tuple[int, ...]) -> Shape:
-    members = {name: _shape(one, at, within) for name, one, at in _properties(node, resolver)}
+def _object(node: dict[str, Any], resolver: Resolver, place: Place) -> Shape:
+    members = {name: _shape(one, at, place) for name, one, at in _properties(node, resolver, place.columns)}
     if members:
         return _struct(members)
     rest = node.get("additionalProperties")
-    return _map(_shape(rest, resolver, within)) if isinstance(rest, dict) and rest else ANY_OBJECT
+    return _map(_shape(rest, resolver, place)) if isinstance(rest, dict) and rest else ANY_OBJECT
 
 
-def _properties(node: dict[str, Any], resolver: Resolver) -> Iterator[tuple[str, Any, Resolver]]:
-    """The properties of a schema and of those in its `allOf`."""
+def _properties(node: dict[str, Any], resolver: Resolver, columns: Count) -> Iterator[tuple[str, Any, Resolver]]:
+    """The properties of a schema and of those in its `allOf`, each of which counts as a column, too."""
     for part in node.get("allOf", ()):
+        columns.take()
         found, at = _resolved(part, resolver)
         if isinstance(found, dict):
-            yield from _properties(found, at)
+            yield from _properties(found, at, columns)
     for name, one in node.get("properties", {}).items():
         yield name, one, resolver
 

@@ -11,7 +11,7 @@ import attrs
 
 from kafscale.errors import ConfigError
 from kafscale.spark.values.decoder import FORMATS, ReaderOptions
-from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
+from kafscale.spark.values.registry import Credentials, RegistryClient, RegistryOptions, Schema
 
 NAMES = frozenset(
     {
@@ -23,7 +23,9 @@ NAMES = frozenset(
         "valueValidate",
         "schemaRegistryUrl",
         "schemaRegistryBasicAuth",
+        "schemaRegistryBasicAuthFile",
         "schemaRegistryBearerToken",
+        "schemaRegistryBearerTokenFile",
         "schemaRegistryCaFile",
     }
 )
@@ -31,7 +33,7 @@ NAMES = frozenset(
 
 @attrs.define(frozen=True, kw_only=True)
 class ValueOptions:
-    """Which schema values are read into, and by which registry.
+    """Says which schema values are read into, and by which registry.
 
     format: avro, protobuf or json; None for what the subject's schema is.
     subject: whose schema is the reader's; version: of the subject, a number or `latest`.
@@ -59,7 +61,7 @@ class ValueOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueOptions | None:
-        """Of the data source's options, of which others are passed over. None without `valueFormat`.
+        """Parse the options of the data source; others of them are passed over. None without `valueFormat`.
 
         The names are taken in any case of letters, as Spark hands them over. Raises ConfigError.
         """
@@ -71,11 +73,18 @@ class ValueOptions:
             return None
         if "schemaRegistryUrl" not in found:
             raise ConfigError("valueFormat needs schemaRegistryUrl: http://host:port of the schema registry")
+        credentials = Credentials(
+            basic_auth=found.get("schemaRegistryBasicAuth"),
+            basic_auth_file=found.get("schemaRegistryBasicAuthFile"),
+            bearer_token=found.get("schemaRegistryBearerToken"),
+            bearer_token_file=found.get("schemaRegistryBearerTokenFile"),
+        )
+        basic_auth, bearer_token = credentials.find()
         return cls(
             registry=RegistryOptions(
                 urls=RegistryOptions.parse_urls(found["schemaRegistryUrl"]),
-                basic_auth=found.get("schemaRegistryBasicAuth"),
-                bearer_token=found.get("schemaRegistryBearerToken"),
+                basic_auth=basic_auth,
+                bearer_token=bearer_token,
                 ca_file=found.get("schemaRegistryCaFile"),
             ),
             format=found["valueFormat"].lower(),
@@ -87,7 +96,7 @@ class ValueOptions:
         )
 
     def reader_options(self, client: RegistryClient, topic: str | None = None) -> ReaderOptions:
-        """What values are read into. topic: its subject `<topic>-value` is taken where none was given.
+        """Return what values are read into. topic: its subject `<topic>-value` is taken where none was given.
 
         Raises ConfigError, UnknownSchema, RegistryError.
         """

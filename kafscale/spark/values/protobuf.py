@@ -19,8 +19,11 @@ from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
+from kafscale.spark.values.cells import check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, to_columns
+from kafscale.spark.values.protobuf_bounds import Bounds
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.values.schema_bounds import Place
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
 
@@ -52,6 +55,7 @@ class ProtobufReader:
     message: str | None = None
     _descriptor: Descriptor = attrs.field(init=False)
     _element: Element = attrs.field(init=False)
+    _bounds: Bounds = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -67,7 +71,8 @@ class ProtobufReader:
             names = ", ".join(sorted(one.full_name for one in file.message_types_by_name.values()))
             raise ConfigError(f"{self.schema} has no message {self.message!r}; it has {names}")
         self._descriptor = found
-        self._element = _message_element(found, ())
+        self._element = _message_element(found, Place())
+        self._bounds = Bounds.of(found)
 
     @property
     def type(self) -> pa.DataType:
@@ -80,7 +85,8 @@ class ProtobufReader:
     def _decode(self, file: FileDescriptor, checked: dict[tuple[int, ...], str], payloads: list[bytes]) -> Decoded:
         """checked: for each indexes met in the writer's file the full name of the message there."""
         parse = message_factory.GetMessageClass(self._descriptor).FromString
-        wanted = self._descriptor.full_name
+        wanted, type_ = self._descriptor.full_name, self.type
+        uncounted, bounds = uncounted_bytes(type_), self._bounds
 
         def one(payload: bytes) -> Message:
             indexes, start = protobuf_schema.read_indexes(payload)
@@ -90,14 +96,19 @@ class ProtobufReader:
                 checked[indexes] = name
             if name != wanted:
                 raise DecodeError(f"the value is a {name}, not a {wanted}")
-            return parse(payload[start:])
+            bounds.check(payload, start)
+            message = parse(payload[start:])
+            if len(payload) > uncounted:
+                check_cells(message, type_, getattr)
+            return message
 
         rows, errors = decode_each(payloads, one)
         return to_columns(rows, errors, self._element.to_array, self.type)
 
 
-def _struct_element(descriptor: Descriptor, within: tuple[str, ...]) -> Element:
-    columns = [_column(field, (*within, descriptor.full_name)) for field in descriptor.fields]
+def _struct_element(descriptor: Descriptor, place: Place) -> Element:
+    inside = place.within(descriptor.full_name)
+    columns = [_column(field, inside) for field in descriptor.fields]
     fields = [column.field for column in columns]
     empty = message_factory.GetMessageClass(descriptor)()
 
@@ -112,16 +123,17 @@ def _struct_element(descriptor: Descriptor, within: tuple[str, ...]) -> Element:
     return Element(type=pa.struct(fields), to_array=to_array)
 
 
-def _column(field: FieldDescriptor, within: tuple[str, ...]) -> Column:
+def _column(field: FieldDescriptor, place: Place) -> Column:
+    place.columns.take()
     name = field.name
     if field.is_repeated:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        element = _map_element(field.message_type, within) if is_map else _list_element(field, within)
+        element = _map_element(field.message_type, place) if is_map else _list_element(field, place)
         return Column(
             field=pa.field(name, element.type, nullable=False),
             to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
         )
-    element = _value_element(field, within)
+    element = _value_element(field, place)
     if not field.has_presence:
         return Column(
             field=pa.field(name, element.type, nullable=False),
@@ -139,8 +151,8 @@ def _offsets(lists: Values) -> pa.Array:
     return pa.array(accumulate((len(one) for one in lists), initial=0), pa.int32())
 
 
-def _list_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
-    element = _value_element(field, within)
+def _list_element(field: FieldDescriptor, place: Place) -> Element:
+    element = _value_element(field, place)
     type_ = pa.list_(pa.field("element", element.type, nullable=False))
 
     def to_array(lists: Values) -> pa.Array:
@@ -150,9 +162,9 @@ def _list_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
     return Element(type=type_, to_array=to_array)
 
 
-def _map_element(entry: Descriptor, within: tuple[str, ...]) -> Element:
-    key = _value_element(entry.fields_by_name["key"], within)
-    value = _value_element(entry.fields_by_name["value"], within)
+def _map_element(entry: Descriptor, place: Place) -> Element:
+    key = _value_element(entry.fields_by_name["key"], place)
+    value = _value_element(entry.fields_by_name["value"], place)
     type_ = pa.map_(key.type, pa.field("value", value.type, nullable=False))
 
     def to_array(maps: Values) -> pa.Array:
@@ -175,10 +187,10 @@ _SCALARS: dict[int, pa.DataType] = {
 }
 
 
-def _value_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
-    """Of one value of a field, be it repeated or not."""
+def _value_element(field: FieldDescriptor, place: Place) -> Element:
+    """Make the element of one value of a field, be it repeated or not."""
     if field.message_type is not None:
-        return _message_element(field.message_type, within)
+        return _message_element(field.message_type, place)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return _mapped(pa.string(), lambda number: names.get(number) or str(number))
@@ -187,18 +199,18 @@ def _value_element(field: FieldDescriptor, within: tuple[str, ...]) -> Element:
     return _plain(_SCALARS[field.cpp_type])
 
 
-def _message_element(descriptor: Descriptor, within: tuple[str, ...]) -> Element:
+def _message_element(descriptor: Descriptor, place: Place) -> Element:
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
         return _mapped(pa.timestamp("us", "UTC"), lambda time: time.seconds * 1_000_000 + time.nanos // 1000)
     if name == "google.protobuf.Duration":
         return _mapped(pa.duration("us"), lambda time: time.seconds * 1_000_000 + int(time.nanos / 1000))
     if name in _WRAPPERS:
-        scalar = _value_element(descriptor.fields_by_name["value"], within)
+        scalar = _value_element(descriptor.fields_by_name["value"], place)
         return _mapped(scalar.type, lambda wrapper: wrapper.value)
-    if name in _AS_JSON or name in within or not descriptor.fields:
+    if name in _AS_JSON or name in place.around or not descriptor.fields:
         return _mapped(pa.string(), partial(json_format.MessageToJson, indent=None, preserving_proto_field_name=True))
-    return _struct_element(descriptor, within)
+    return _struct_element(descriptor, place)
 
 
 _WRAPPERS = frozenset(

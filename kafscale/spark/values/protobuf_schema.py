@@ -1,27 +1,27 @@
 """Protobuf schemas of a registry made message classes: base64 descriptors as they are, `.proto` text through protoc.
 
-Each schema gets a descriptor pool of its own, since two versions of one file can't be in one.
+Names in a schema are the registry's: they name descriptors in a pool, and no file. Each schema gets a pool of its own,
+since two versions of one file can't be in one.
 """
 
 from __future__ import annotations
 
 import base64
 import importlib
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+import re
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from kafscale.errors import DecodeError
 from kafscale.spark.values.columns import error_text
+from kafscale.spark.values.protoc import SOURCE as MAIN
+from kafscale.spark.values.protoc import compiled
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.varints import read_checked_varint
 
-MAIN = "kafscale-value.proto"  # a name that no import has
-BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")  # what serializers register no reference for
-PROTOC_SECONDS = 60
+# What serializers register no reference for. Modules of these names are imported: the names are to have no tricks.
+BUILT_IN = re.compile(r"(google/protobuf|google/type|confluent)(/[a-z][a-z0-9_]*)+\.proto", re.ASCII)
 
 Files = dict[str, descriptor_pb2.FileDescriptorProto]
 
@@ -48,7 +48,7 @@ def _collect(schema: Schema, name: str, files: Files) -> None:
     for reference in schema.references:
         if reference.name not in files:
             _collect(reference.schema, reference.name, files)
-    file = _from_base64(schema.text) or _compiled(schema.text, name, files)
+    file = _from_base64(schema.text) or compiled(schema.text, _with_built_ins(schema.text, files))
     file.name = name
     files[name] = file
     for imported in file.dependency:
@@ -63,7 +63,7 @@ def _from_base64(text: str) -> descriptor_pb2.FileDescriptorProto | None:
 
 
 def _collect_built_in(name: str, files: Files) -> None:
-    if name in files or not name.startswith(BUILT_IN):
+    if name in files or not BUILT_IN.fullmatch(name):
         return
     file = descriptor_pb2.FileDescriptorProto()
     _built_in(name).CopyToProto(file)
@@ -94,27 +94,11 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Files, added: s
     pool.Add(files[name])
 
 
-def _compiled(text: str, name: str, files: Files) -> descriptor_pb2.FileDescriptorProto:
-    """What protoc makes of a text; `files` has what it imports, but for protoc's own."""
-    with tempfile.TemporaryDirectory(prefix="kafscale-protoc-") as folder:
-        source, target = Path(folder, name), Path(folder, "compiled.pb")
-        source.parent.mkdir(parents=True, exist_ok=True)
-        source.write_text(text, encoding="utf-8")
-        known = Path(folder, "known.pb")
-        known.write_bytes(descriptor_pb2.FileDescriptorSet(file=_with_built_ins(text, files)).SerializeToString())
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
-        command += [f"--descriptor_set_in={known}", f"--descriptor_set_out={target}", name]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=PROTOC_SECONDS, check=False)
-        if ran.returncode:
-            raise DecodeError(f"protoc (of the package grpcio-tools) refuses the schema: {ran.stderr.strip()}")
-        return descriptor_pb2.FileDescriptorSet.FromString(target.read_bytes()).file[0]
-
-
 def _with_built_ins(text: str, files: Files) -> list[descriptor_pb2.FileDescriptorProto]:
     """The files known so far and the built-in ones that the text names in quotes, each after what it imports."""
     known = dict(files)
     for word in text.replace("'", '"').split('"'):
-        if word.startswith(BUILT_IN) and word.endswith(".proto"):
+        if BUILT_IN.fullmatch(word):
             _collect_built_in(word, known)
     return list(known.values())
 
@@ -148,26 +132,13 @@ def read_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
 
     Raises DecodeError if they are cut off.
     """
-    count, position = _read_varint(payload, 0)
+    count, position = read_checked_varint(payload, 0)
     if count == 0:
         return (0,), position
     if not 0 < count <= len(payload):
         raise DecodeError(f"the count of the message indexes is {count}")
     indexes = []
     for _ in range(count):
-        index, position = _read_varint(payload, position)
+        index, position = read_checked_varint(payload, position)
         indexes.append(index)
     return tuple(indexes), position
-
-
-def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= len(payload) or shift > 63:
-            raise DecodeError("the message indexes are cut off")
-        byte = payload[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID
@@ -32,6 +34,9 @@ UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
 REFERENCE_MAX_DEPTH = 32
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 SchemaId = int | UUID  # newer serializers name a schema by its global id, in a header
+
+BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
+BEARER_TOKEN_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN"
 
 UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
 
@@ -65,6 +70,38 @@ class RegistryOptions:
     def parse_urls(cls, text: str) -> tuple[str, ...]:
         """The URLs of a comma-separated list."""
         return tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
+
+
+@attrs.frozen(kw_only=True)
+class Credentials:
+    """Where the registry's credentials are: given, in files, or else in the environment of who plans the query.
+
+    So no secret need be in a program, nor in the arguments of a process, which all users of its machine see.
+    """
+
+    basic_auth: str | None = attrs.field(default=None, repr=False)
+    basic_auth_file: str | None = None
+    bearer_token: str | None = attrs.field(default=None, repr=False)
+    bearer_token_file: str | None = None
+
+    def find(self, environment: Mapping[str, str] = os.environ) -> tuple[str | None, str | None]:
+        """Basic auth and bearer token; the environment counts where nothing is given. Raises ConfigError."""
+        basic = _secret("basic auth", self.basic_auth, self.basic_auth_file)
+        bearer = _secret("bearer token", self.bearer_token, self.bearer_token_file)
+        if basic is None and bearer is None:
+            return environment.get(BASIC_AUTH_VARIABLE) or None, environment.get(BEARER_TOKEN_VARIABLE) or None
+        return basic, bearer
+
+
+def _secret(what: str, given: str | None, file: str | None) -> str | None:
+    if file is None:
+        return given
+    if given is not None:
+        raise ConfigError(f"give the schema registry's {what} either itself or by a file, not both")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"the file of the schema registry's {what} can't be read: {exc}") from exc
 
 
 @attrs.define(frozen=True, kw_only=True)

@@ -22,10 +22,11 @@ from pyspark.sql.types import DataType
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryOptions
+from kafscale.spark.workers import ease_next_call
 
 
 class Reading(TypedDict, total=False):
-    """As `ValueOptions` has them; subject or schema is needed."""
+    """The options of `ValueOptions` as keywords; subject or schema is needed."""
 
     format: str
     subject: str
@@ -48,6 +49,7 @@ def from_registry(column: Column | str, registry: RegistryOptions | str, **readi
     decoding = Decoding.of(ValueOptions(registry=registry, **reading))
 
     def decode(values: pa.Array) -> pa.Array:
+        ease_next_call()
         return decoding.decode(values)
 
     make_udf: Any = arrow_udf  # which kind it tells by the annotations above, though its own want it told

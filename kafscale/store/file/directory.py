@@ -29,15 +29,17 @@ from secrets import token_hex
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import (
     AccessDenied,
     NotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
+from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.file.slices import SliceWriter
 from kafscale.store.paths import check_key
 
@@ -78,7 +80,7 @@ class Directory:
             return ObjectPart(_read_exactly(fd, start, length_bytes), status.st_size, _etag(status))
 
     def read_range_nowait(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
-        """As `read_range`, if all of it is in the page cache; None if the disk has to be waited for."""
+        """Read a range if all of it is in the page cache; returns None if the disk has to be waited for."""
         with self._opened(key) as (fd, status):
             data = bytearray(_length_within(key, status, start, length_bytes))
             try:
@@ -357,7 +359,7 @@ def _store_error(what: str, exc: OSError) -> StoreError:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return AccessDenied(f"{what}: the file store may not do this: {exc.strerror}")
         case errno.ENOSPC | errno.EDQUOT:
-            return StoreUnavailable(f"{what}: the file store's disk is full: {exc.strerror}")
+            return StoreFull(f"{what}: the file store's disk is full: {exc.strerror}")
         case errno.EISDIR | errno.ENOTDIR | errno.EEXIST | errno.ENOTEMPTY | errno.ELOOP | errno.ENAMETOOLONG:
             return StoreError(f"{what}: the file store can't hold an object of this name: {exc.strerror}")
     return StoreUnavailable(f"{what}: the file store's disk failed: {exc.strerror}")

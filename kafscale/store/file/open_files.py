@@ -15,7 +15,7 @@ from time import perf_counter
 
 import attrs
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 from kafscale.store.file.directory import Directory
 from kafscale.store.wrappers.metered import StoreMetrics
 
@@ -31,7 +31,7 @@ class OpenFile:
     _user_count: int = attrs.field(default=1, init=False)
 
     def retain(self) -> None:
-        """One more user."""
+        """Count one more user of the file."""
         self._user_count += 1
 
     def release(self) -> None:
@@ -101,7 +101,7 @@ _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 def is_cached(descriptor: int, start: int, length_bytes: int) -> bool:
-    """Whether the page cache has all of a range of a file; False where the kernel does not tell."""
+    """Tell whether the page cache has all of a range of a file; False where the kernel does not tell."""
     found = _Statistics()
     wanted = _Range(start, length_bytes)
     if _syscall(CACHESTAT_NUMBER, descriptor, ctypes.byref(wanted), ctypes.byref(found), 0):

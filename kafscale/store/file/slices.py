@@ -16,15 +16,14 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import IOV_MAX_COUNT, Buffer, cut, drop_first, size_of
 from kafscale.store.blocks import BLOCK_BYTES, BlockObject, BlockPool, fill
 
 SLICE_BYTES = BLOCK_BYTES
-_BUFFERS_MAX_COUNT = os.sysconf("SC_IOV_MAX")
 
 
 @attrs.define(eq=False)
@@ -36,23 +35,22 @@ class SliceWriter:
 
     def write(self, descriptor: int, parts: Sequence[Buffer], between_slices: Callable[[], None]) -> None:
         """Write the parts, joined; they are durable when the file is synced. `between_slices` may raise to give up."""
-        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        size_bytes = size_of(parts)
         written_bytes = 0
         direct = size_bytes >= SLICE_BYTES and _set_direct(descriptor)
-        for buffers in slices(memoryview(part).cast("B") for part in parts):
+        for buffers in cut(parts, SLICE_BYTES):
             between_slices()
             with self.lock:
-                slice_bytes = sum(map(len, buffers))
+                slice_bytes = size_of(buffers)
                 if direct and not (slice_bytes == SLICE_BYTES and self._write_directly(descriptor, buffers)):
                     direct = False
                     _unset_direct(descriptor)
-                    os.lseek(descriptor, written_bytes, os.SEEK_SET)
-                written_bytes += slice_bytes
                 if not direct:
-                    _write_all(descriptor, buffers)
-                    if written_bytes < size_bytes:
-                        os.fdatasync(descriptor)
-                        _leave_page_cache(descriptor, written_bytes)
+                    write_all(descriptor, buffers, written_bytes)
+                written_bytes += slice_bytes
+                if not direct and written_bytes < size_bytes:
+                    os.fdatasync(descriptor)
+                    _leave_page_cache(descriptor, written_bytes)
 
     def _write_directly(self, descriptor: int, buffers: Sequence[Buffer]) -> bool:
         """False if the file system wants it otherwise, or the disk is about to be full."""
@@ -78,30 +76,17 @@ def _unset_direct(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
 
 
-def slices(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
-    """The parts, of bytes each, cut up and gathered into lists of SLICE_BYTES, and of what is left."""
-    gathered: list[Buffer] = []
-    room_bytes = SLICE_BYTES
-    for part in parts:
-        while len(part) >= room_bytes:
-            view = memoryview(part)
-            yield [*gathered, view[:room_bytes]]
-            part, gathered, room_bytes = view[room_bytes:], [], SLICE_BYTES
-        if part:
-            gathered.append(part)
-            room_bytes -= len(part)
-    if gathered:
-        yield gathered
-
-
-def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
-    for start in range(0, len(buffers), _BUFFERS_MAX_COUNT):
-        some = buffers[start : start + _BUFFERS_MAX_COUNT]
-        written_bytes = os.writev(descriptor, some)
-        if written_bytes < sum(map(len, some)):  # the disk is about to be full
-            rest = memoryview(b"".join(some))[written_bytes:]
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+def write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write the buffers one behind the other, as many calls as it takes; returns the position behind the last one."""
+    for start in range(0, len(buffers), IOV_MAX_COUNT):
+        left = [buffer for buffer in buffers[start : start + IOV_MAX_COUNT] if buffer]
+        while left:
+            written_bytes = os.pwritev(descriptor, left, position)
+            if not written_bytes:
+                raise OSError(errno.EIO, "a write had no effect")
+            position += written_bytes
+            drop_first(left, written_bytes)
+    return position
 
 
 def _leave_page_cache(descriptor: int, written_bytes: int) -> None:

@@ -1,8 +1,7 @@
 """The file store: a directory as a bucket, the default of `kafscale serve`.
 
-`kafscale.store.file.directory` does the work, in a thread, one hop for each operation or page; ranges that are in
-the page
-cache are read at once. A read or write that has begun is not abandoned when its task is cancelled; a large write
+`kafscale.store.file.directory` does the work, in a thread, one hop for each operation or page; ranges that are in the
+page cache are read at once. A read or write that has begun is not abandoned when its task is cancelled; a large write
 notices between two slices and gives up, all undone.
 """
 
@@ -16,7 +15,8 @@ from itertools import islice
 import attrs
 import trio
 
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer, ObjectInfo, ObjectPart
+from kafscale.buffers import Buffer
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
 from kafscale.store.paths import check_prefix
 

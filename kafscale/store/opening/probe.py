@@ -18,6 +18,7 @@ from kafscale.errors import (
     SlowDown,
     StartupError,
     StoreError,
+    StoreFull,
     StoreUnavailable,
     WrongRegion,
 )
@@ -50,6 +51,10 @@ def startup_errors() -> Iterator[None]:
     except WrongRegion as exc:
         advice = f"pass --s3-region {exc.region}" if exc.region else "check --s3-region and --s3-endpoint"
         raise StartupError(_line("the bucket is in another region", exc, advice)) from exc
+    except StoreFull as exc:
+        raise StartupError(
+            _line("the disk of the object store is full", exc, "free some space there; nothing is lost")
+        ) from exc
     except StoreUnavailable as exc:
         raise StartupError(
             _line("the object store can't be reached", exc, "check --s3-endpoint, --s3-ca-file and the network")

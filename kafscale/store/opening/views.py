@@ -6,6 +6,7 @@ import attrs
 
 from kafscale.store.base import ObjectStore
 from kafscale.store.file.open_files import FileSource
+from kafscale.store.guarded import DeletionGuard, GuardedStore
 from kafscale.store.wrappers.limited import PrefetchStore
 
 
@@ -23,7 +24,16 @@ class StoreViews:
     prefetch: PrefetchStore
     files: FileSource | None = None
 
+    def guarded(self, guard: DeletionGuard) -> StoreViews:
+        """The same, but that nothing is deleted by any of them unless the guard lets it pass."""
+        return attrs.evolve(
+            self,
+            acknowledge=GuardedStore(self.acknowledge, guard),
+            fetch=GuardedStore(self.fetch, guard),
+            background=GuardedStore(self.background, guard),
+        )
+
     @classmethod
     def alike(cls, store: ObjectStore) -> StoreViews:
-        """Of a store that knows no classes, as tests and simulations have."""
+        """Make all views of one store that knows no classes of work, as tests and simulations have."""
         return cls(acknowledge=store, fetch=store, background=store, prefetch=PrefetchStore(store))

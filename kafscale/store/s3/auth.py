@@ -1,8 +1,7 @@
 """Signing as an `httpx.Auth`, with credentials that are refreshed before they expire.
 
 Signing itself is `kafscale.store.s3.signing`'s, the places to look for credentials are
-`kafscale.store.s3.credentials`'s;
-here is what has to wait and to remember.
+`kafscale.store.s3.credentials`'s; here is what has to wait and to remember.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Provider(Protocol):
 
 
 def refresh_at_seconds(found: Credentials, now_seconds: float) -> float:
-    """When to look for newer ones; infinite for those that do not expire."""
+    """Return when to look for newer credentials; infinite for those that do not expire."""
     if found.expires_at_seconds is None:
         return float("inf")
     # Short-lived ones are refreshed at half of their life, rather than with every request.
@@ -114,7 +114,7 @@ class StaticProvider:
     name: str = "settings"
 
     def lookup(self) -> Lookup:
-        """Those."""
+        """Return the credentials that were given."""
         yield from ()
         return self.credentials
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import enum
 import math
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import attrs
 import h11
 import httpx
 import trio
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer, pieces, size_of
 
 RECEIVE_BYTES = 64 * 1024
 
@@ -51,7 +51,7 @@ class Timeouts:
 
     @classmethod
     def of(cls, request: httpx.Request) -> Timeouts:
-        """Those that httpx puts into a request's extensions, where None is never."""
+        """Take the timeouts that httpx puts into a request's extensions, where None means never."""
         given = request.extensions.get("timeout", {})
         seconds = {name: given.get(name) for name in ("connect", "read", "write", "pool")}
         return cls(**{name: math.inf if value is None else value for name, value in seconds.items()})
@@ -101,7 +101,7 @@ class HttpConnection:
         raise httpx.ConnectTimeout(f"{url.host}:{port} did not accept a connection in {timeout_seconds} s")
 
     def is_stale(self) -> bool:
-        """Whether the server has closed this idle connection, or said something that nobody asked for."""
+        """Tell whether the server has closed this idle connection, or said something that nobody asked for."""
         return len(self._early) > 0 or self.socket.is_readable()
 
     def close(self) -> None:
@@ -123,10 +123,9 @@ class HttpConnection:
         raise self._timed_out(timeouts)
 
     async def receive_body(self, length_bytes: int, timeout_seconds: float) -> Buffer:
-        """That much of the body, in one buffer. Raises httpx.TransportError.
-
-        The timeout is for each piece that arrives. 64 MiB cost 50 ms of CPU this way, and 130 ms through h11's events,
-        whose pieces must then be joined.
+        """Return so many bytes of the body in one buffer. Raises httpx.TransportError. The timeout is for each piece
+        that arrives. 64 MiB cost 50 ms of CPU this way, and 130 ms through h11's events, whose pieces must then be
+        joined.
         """
         buffer = bytearray(length_bytes)
         view = memoryview(buffer)
@@ -254,7 +253,7 @@ async def _start_tls(tcp: trio.SocketStream, context: ssl.SSLContext, host: str)
 
 
 def _root_cause(exc: BaseException) -> BaseException:
-    """What the operating system or TLS said: trio wraps it, and groups the attempts at several addresses."""
+    """Return what the operating system or TLS said: trio wraps it, and groups the attempts at several addresses."""
     while exc.__cause__ is not None:
         exc = exc.__cause__
     return _root_cause(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
@@ -266,27 +265,7 @@ def _body_parts(request: httpx.Request) -> Sequence[Buffer]:
         return list(stream)
     if not isinstance(stream, BufferStream):
         raise TypeError("a request's body is bytes or a BufferStream: it may have to be sent twice")
-    declared, actual = request.headers.get("content-length", "0"), sum(map(len, stream.parts))
+    declared, actual = request.headers.get("content-length", "0"), size_of(stream.parts)
     if int(declared) != actual:
         raise httpx.LocalProtocolError(f"Content-Length is {declared} but the body has {actual} bytes")
     return stream.parts
-
-
-def pieces(parts: Sequence[Buffer], piece_bytes: int) -> Iterator[memoryview]:
-    """The same bytes in pieces of at most `piece_bytes`: small parts joined, large ones cut without a copy."""
-    joined = bytearray()
-    for part in parts:
-        if len(joined) + len(part) <= piece_bytes:
-            joined += part
-            continue
-        if joined:
-            yield memoryview(joined)
-            joined = bytearray()
-        if len(part) <= piece_bytes // 2:
-            joined += part
-            continue
-        view = memoryview(part)
-        for start in range(0, len(view), piece_bytes):
-            yield view[start : start + piece_bytes]
-    if joined:
-        yield memoryview(joined)

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.errors import (
     AccessDenied,
     Conflict,
@@ -25,7 +26,7 @@ from kafscale.errors import (
     StoreUnavailable,
     WrongRegion,
 )
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
+from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.requests import S3Request
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d+)")
@@ -100,7 +101,7 @@ class ErrorBody:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the credentials were too old."""
+        """Tell whether the credentials were too old."""
         return self.code in EXPIRED_CODES
 
     @classmethod
@@ -209,7 +210,7 @@ def check_created(request: S3Request, reply: S3Reply) -> None:
 
 
 def _wanted(request: S3Request, size_bytes: int) -> range:
-    """Which bytes of an object of this size the request asks for."""
+    """Return which bytes of an object of this size the request asks for."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if match is None:
         return range(size_bytes)

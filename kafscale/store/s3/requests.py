@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 import attrs
 import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import ConfigError
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, Buffer
+from kafscale.store.base import LIST_PAGE_MAX_COUNT
 from kafscale.store.paths import check_key
 from kafscale.store.s3.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
 
@@ -64,7 +65,7 @@ class BucketAddress:
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS protects the requests."""
+        """Tell whether TLS protects the requests."""
         return self.origin.startswith("https:")
 
     def __str__(self) -> str:
@@ -179,7 +180,7 @@ class S3Requests:
         return [self._delete_many(batch) if len(batch) > 1 else self._delete_one(batch[0]) for batch in batches]
 
     def head_bucket(self) -> S3Request:
-        """Whether the bucket is there and ours to use. Its errors have no body: a listing says more."""
+        """Tell whether the bucket is there and ours to use. Its errors have no body: a listing says more."""
         return self._bucket_request("head_bucket", "HEAD", {})
 
     def create_bucket(self) -> S3Request:
@@ -246,7 +247,7 @@ class S3Requests:
 
 
 def body_headers(digest: Digest) -> dict[str, str]:
-    """What a request with a body says of it."""
+    """Return the headers by which a request with a body describes it."""
     return {
         "content-length": str(digest.length_bytes),
         "x-amz-checksum-crc32c": digest.crc32c,

@@ -48,7 +48,7 @@ class Signable:
 
 @attrs.frozen(kw_only=True)
 class Scope:
-    """When and where a signature is good. `stamp` is the value of `x-amz-date`."""
+    """Says when and where a signature is good. `stamp` is the value of `x-amz-date`."""
 
     stamp: str
     region: str

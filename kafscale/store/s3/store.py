@@ -20,8 +20,9 @@ import attrs
 import httpx
 import trio
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import AccessDenied, RangeNotSatisfiable, StartupError, StoreUnavailable
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart
+from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
 from kafscale.store.s3.credentials import StaticProvider, configured_region, default_providers
 from kafscale.store.s3.http_connection import BufferStream
@@ -55,7 +56,7 @@ HASH_THREAD_COUNT = 2
 
 @attrs.frozen(kw_only=True)
 class S3Settings:
-    """Which bucket, and how to get there.
+    """Says which bucket it is, and how to get there.
 
     `endpoint` is scheme://host:port of a store other than AWS. `region` is found in the environment or the profile if
     it is None. `path_style` is None for "where it is needed". `sign_payload` "auto" leaves it to TLS to protect bodies.
@@ -75,7 +76,10 @@ class S3Settings:
     write_timeout_seconds: float = 30.0
 
     def timeouts(self) -> dict[str, float | None]:
-        """As httpx wants them. Who waits for a connection waits behind others' progress, and without a limit."""
+        """The timeouts as httpx wants them.
+
+        There is none on waiting for a connection: that is waiting for others, who have their own.
+        """
         return {
             "connect": self.connect_timeout_seconds,
             "read": self.read_timeout_seconds,
@@ -214,7 +218,7 @@ class S3Store:
         await self._credential_transport.aclose()
 
     def statistics(self) -> TransportStatistics | None:
-        """What the connection pool counts; None for a transport that was given and counts nothing."""
+        """Return what the connection pool counts; None for a transport that was given and counts nothing."""
         return self._transport.statistics() if isinstance(self._transport, TrioTransport) else None
 
     async def _perform(self, request: S3Request) -> S3Reply:
@@ -248,7 +252,7 @@ class S3Store:
 
     async def _digest(self, parts: Sequence[Buffer]) -> Digest:
         inline_bytes = HASH_INLINE_BYTES if self._signs_payload else CRC_INLINE_BYTES
-        if sum(map(len, parts)) <= inline_bytes:
+        if size_of(parts) <= inline_bytes:
             return Digest.of(parts, sign_payload=self._signs_payload)
         return await trio.to_thread.run_sync(
             lambda: Digest.of(parts, sign_payload=self._signs_payload), limiter=self._hash_limiter

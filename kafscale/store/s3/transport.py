@@ -22,7 +22,7 @@ import attrs
 import httpx
 import trio
 
-from kafscale.store.base import Buffer
+from kafscale.buffers import Buffer
 from kafscale.store.s3.http_connection import Head, HttpConnection, Phase, Timeouts
 
 PIECE_BYTES = 64 * 1024

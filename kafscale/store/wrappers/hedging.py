@@ -21,11 +21,12 @@ from contextlib import AbstractContextManager, nullcontext
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import PreconditionFailed, StoreError, StoreUnavailable
-from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
-from kafscale.store.wrappers.metered import StoreMetrics, size_of
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.read_back import etag_if_equal
 
 RECENT_COUNT = 512  # uploads of one size class that are remembered
@@ -50,7 +51,7 @@ class RecentSeconds:
         insort(self._sorted, seconds)
 
     def percentile(self, percent: int) -> float:
-        """What `percent` of them stayed below; infinite while too few are known."""
+        """Return what `percent` of them stayed below; infinite while too few are known."""
         if len(self._sorted) < LEAST_COUNT:
             return math.inf
         return self._sorted[len(self._sorted) * percent // 100]
@@ -107,7 +108,7 @@ class _Race:
     is_hedged: bool = False
     first: Outcome | None = None
     second: Outcome | None = None
-    _ended: trio.Event = attrs.field(factory=trio.Event)
+    _ended: Signal = attrs.field(factory=Signal)
 
     @property
     def is_won_by_second(self) -> bool:
@@ -126,7 +127,7 @@ class _Race:
             nursery.cancel_scope.cancel()
 
     def verdict(self) -> Outcome:
-        """What is said most: success, then refusal, then not to know, then not done."""
+        """Return what is said most: success, then refusal, then not to know, then not done."""
         ended = [outcome for outcome in (self.first, self.second) if outcome is not None]
         for kind in (str, PreconditionFailed, StoreUnavailable, Exception):
             for outcome in ended:
@@ -150,5 +151,4 @@ class _Race:
             self.second = outcome
         else:
             self.first = outcome
-        self._ended.set()
-        self._ended = trio.Event()
+        self._ended.wake()

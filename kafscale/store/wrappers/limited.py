@@ -10,8 +10,9 @@ from contextlib import aclosing
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.metrics import Counter
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 
 
@@ -80,11 +81,11 @@ class PrefetchStore:
     skipped_count: Counter = attrs.field(factory=Counter)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
-        """As `ObjectStore.get_range`; None, without a wait, if it was skipped."""
+        """Get a range as `ObjectStore.get_range` does, or return None at once if no token is free."""
         return await self._read(lambda: self._store.get_range(key, start, length_bytes))
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart | None:
-        """As `ObjectStore.get_tail`; None, without a wait, if it was skipped."""
+        """Get a tail as `ObjectStore.get_tail` does, or return None at once if no token is free."""
         return await self._read(lambda: self._store.get_tail(key, length_bytes))
 
     async def _read(self, read: Callable[[], Awaitable[ObjectPart]]) -> ObjectPart | None:

@@ -205,7 +205,9 @@ class StoreLimiter:
             trio.lowlevel.reschedule(line.take_first())
 
     def _next_line(self) -> _Line | None:
-        """Of those who wait and may have a token: the most important whose turn it is, else the most important."""
+        """Return the line that gets the next token: the most important one whose turn it is, else the most important
+        one that may have a token.
+        """
         waiting = [line for line in self._lines.values() if line.waiting and line.may_take(self.allowance.count)]
         return next((line for line in waiting if line.is_its_turn()), waiting[0] if waiting else None)
 

@@ -13,9 +13,10 @@ from contextlib import aclosing, contextmanager
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import StoreError
 from kafscale.metrics import Counter, CounterFamily, HistogramFamily, Metrics
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 
 
 @attrs.frozen(eq=False)
@@ -126,7 +127,7 @@ class MeteredStore:
         await self.store.aclose()
 
     def _read(self, part: ObjectPart) -> ObjectPart:
-        self._metrics.bytes.of("read").value += memoryview(part.data).nbytes
+        self._metrics.bytes.of("read").value += len(part.data)
         return part
 
     def _written(self, parts: Sequence[Buffer], etag: str) -> str:
@@ -137,8 +138,3 @@ class MeteredStore:
 def outcome_of(error: StoreError) -> str:
     """The error's name as a label's value: `not_found` for NotFound."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
-
-
-def size_of(parts: Sequence[Buffer]) -> int:
-    """How many bytes the parts have together."""
-    return sum(memoryview(part).nbytes for part in parts)

@@ -10,19 +10,19 @@ to the bucket's lifecycle rule (AbortIncompleteMultipartUpload).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import attrs
 import trio
 
+from kafscale.buffers import Buffer, cut, size_of
 from kafscale.errors import Conflict, NotFound, StoreError
-from kafscale.store.base import Buffer
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.uploads import MultipartUploads, Upload, UploadedPart
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
-from kafscale.store.wrappers.metered import StoreMetrics, size_of
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class MultipartStore(ForwardingStore):
             raise
 
     async def _put_parts(self, upload: Upload, parts: Sequence[Buffer]) -> Sequence[UploadedPart]:
-        pieces = enumerate(split(parts, self._part_bytes), start=1)
+        pieces = enumerate(cut(parts, self._part_bytes), start=1)
         uploaded: list[UploadedPart] = []
 
         async def work() -> None:
@@ -115,20 +115,3 @@ class MultipartStore(ForwardingStore):
     async def _attempt(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         with await self._limiter.acquire(self._work_class), self._metrics.measured(operation):
             return await call()
-
-
-def split(parts: Sequence[Buffer], piece_bytes: int) -> Iterator[Sequence[memoryview]]:
-    """The same bytes in pieces of `piece_bytes`, the last one shorter, without a copy."""
-    piece: list[memoryview] = []
-    room_bytes = piece_bytes
-    for part in parts:
-        rest = memoryview(part).cast("B")
-        while rest:
-            piece.append(rest[:room_bytes])
-            rest = rest[room_bytes:]
-            room_bytes -= len(piece[-1])
-            if not room_bytes:
-                yield piece
-                piece, room_bytes = [], piece_bytes
-    if piece:
-        yield piece

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
+from kafscale.buffers import Buffer, cut, size_of
 from kafscale.errors import NotFound
-from kafscale.store.base import Buffer, ObjectStore
-from kafscale.store.wrappers.metered import size_of
+from kafscale.store.base import ObjectStore
 
 READ_BACK_BYTES = 4 * 1024 * 1024  # compared between two awaits: about 1 ms
 COMPARED_BYTES = 64 * 1024
@@ -19,28 +18,25 @@ async def etag_if_equal(store: ObjectStore, key: str, parts: Sequence[Buffer]) -
         found = await store.head(key)
         if found.size_bytes != size_of(parts):
             return None
-        rest = deque(memoryview(part).cast("B") for part in parts)
-        for start in range(0, found.size_bytes, READ_BACK_BYTES):
-            piece = await store.get_range(key, start, READ_BACK_BYTES)
-            if piece.etag != found.etag or not _take_equal(rest, memoryview(piece.data)):
+        for number, expected in enumerate(cut(parts, READ_BACK_BYTES)):
+            piece = await store.get_range(key, number * READ_BACK_BYTES, READ_BACK_BYTES)
+            if piece.etag != found.etag or not _are_equal(expected, memoryview(piece.data)):
                 return None
     except NotFound:
         return None  # deleted meanwhile: whosever it was, it is no longer there
     return found.etag
 
 
-def _take_equal(rest: deque[memoryview], data: memoryview) -> bool:
-    """Take as many bytes as `data` has from the front of `rest`; whether they are the same.
+def _are_equal(expected: Sequence[Buffer], data: memoryview) -> bool:
+    """Tell whether the data is what was expected.
 
     A CRC-32C would not do: of data that carries CRC-32Cs of its own, as ours does, it tells little. Copied in pieces
     that stay in the cache, since memoryviews are compared item by item, which takes 30 times as long.
     """
-    while data:
-        part = rest.popleft()
-        length = min(len(part), len(data), COMPARED_BYTES)
-        if bytes(part[:length]) != bytes(data[:length]):
+    position = 0
+    for parts in cut(expected, COMPARED_BYTES):
+        joined = b"".join(parts)
+        if joined != bytes(data[position : position + len(joined)]):
             return False
-        if length < len(part):
-            rest.appendleft(part[length:])
-        data = data[length:]
-    return True
+        position += len(joined)
+    return position == len(data)

@@ -21,6 +21,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import (
     AccessDenied,
     Conflict,
@@ -30,7 +31,7 @@ from kafscale.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafscale.store.base import Buffer, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.read_back import etag_if_equal
 
@@ -54,7 +55,7 @@ class RetryPolicy:
     deadline_seconds: float = 60.0  # AWS's SDKs: 3 attempts, about 5 s; a MinIO that restarts needs more
 
     def delay_seconds(self, retries_count: int, random: Random) -> float:
-        """How long to wait before the next attempt, after `retries_count` that also were retries."""
+        """Return how long to wait before the next attempt, after `retries_count` that also were retries."""
         longest = min(self.longest_delay_seconds, self.first_delay_seconds * 2.0 ** min(retries_count, 32))
         return random.uniform(0, longest)
 
@@ -148,7 +149,7 @@ class RetryingStore:
         await self.store.aclose()
 
     async def retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns, in the end; `operation` is its name in the metrics."""
+        """Return what `attempt` returns, in the end; `operation` is its name in the metrics."""
         deadline = trio.current_time() + self._policy.deadline_seconds
         retries_count = 0
         while True:

@@ -10,7 +10,8 @@ from collections.abc import Sequence, Sized
 
 import attrs
 
-from kafscale.wire.primitives import Buffer
+from kafscale.buffers import Buffer
+from kafscale.wire.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
 from kafscale.wire.schema import Array, wire
 
 
@@ -69,12 +70,6 @@ class EpochEndOffset:
 
 
 @attrs.define(kw_only=True)
-class LeaderIdAndEpoch:
-    leader_id: int = wire("int32", default=-1)
-    leader_epoch: int = wire("int32", default=-1)
-
-
-@attrs.define(kw_only=True)
 class SnapshotId:
     end_offset: int = wire("int64", default=-1)
     epoch: int = wire("int32", default=-1)
@@ -107,14 +102,6 @@ class FetchableTopicResponse:
     topic: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partitions: list[PartitionData] = wire(Array(PartitionData), factory=list)
-
-
-@attrs.define(kw_only=True)
-class NodeEndpoint:
-    node_id: int = wire("int32")
-    host: str = wire("string")
-    port: int = wire("int32")
-    rack: str | None = wire("string", default=None)
 
 
 @attrs.define(kw_only=True)

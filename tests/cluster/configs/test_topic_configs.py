@@ -144,5 +144,5 @@ def test_any_text_is_a_value_within_bounds_or_refused(definition: ConfigDefiniti
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "topic-configs.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "topic-configs.md"
     assert page.read_text() == reference_page(), "write reference_page() to docs/reference/topic-configs.md"

@@ -1,6 +1,5 @@
 """Adopted topics: what is inferred, what is refused, and a whole broker that serves them and appends behind."""
 
-from collections import deque
 from contextlib import asynccontextmanager
 
 import attrs
@@ -11,22 +10,16 @@ from kafscale.broker import StorageParts
 from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
 from kafscale.cluster.converter import decode
 from kafscale.cluster.node import epoch_key
-from kafscale.cluster.producers import NEXT_BLOCK_KEY
+from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.errors import NotFound
+from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer
-from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_broker import memory_broker, memory_settings
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.testing.segment_objects import (
-    CREATED_MS,
-    make_batches,
-    version_1_key,
-    version_1_objects,
-    version_2_objects,
-)
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -38,6 +31,14 @@ from kafscale.wire.messages.list_offsets import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from tests.devtools.memory_broker import memory_broker, memory_settings
+from tests.devtools.segment_objects import (
+    CREATED_MS,
+    make_batches,
+    version_1_key,
+    version_1_objects,
+    version_2_objects,
+)
 
 TOPIC_ID = bytes(range(16))
 LARGE = 400  # batches whose segment is larger than what is read for a footer
@@ -159,7 +160,7 @@ async def test_producer_ids_and_epochs_go_on_behind_those_of_the_bucket():
     objects = version_2(leader_epoch=7)
     footer = attrs.evolve(
         decode_footer(objects.index, "x"),
-        producers=[Producer(2999, 0, deque([ProducedBatch(0, 5, 0, 5)]), CREATED_MS)],
+        producers=[Producer(2999, 0, [ProducedBatch(0, 5, 0, 5)], CREATED_MS)],
         epochs=[EpochStart(3, 0), EpochStart(7, 3)],
     )
     body = objects.kfs[: footer.end_position]
@@ -237,7 +238,7 @@ async def test_version_1_is_read_listed_and_appended_to(autojump_clock):
         assert await produce(connection, b"behind") == 1212
     async with serving(parts) as connection:  # what was appended is a segment of version 2 now
         assert (await read_all(connection, offset=1205))[-2:] == [(1211, b"1211" + b"." * 20), (1212, b"behind")]
-    versions = {"segment-00000000000000001212-00000.kfs" in key for key in await contents(parts.store)}
+    versions = {"segment-00000000000000001212-" in key for key in await contents(parts.store)}
     assert versions == {True, False}
 
 
@@ -270,3 +271,12 @@ async def test_version_2_keeps_its_id(autojump_clock, generation):
     assert (await registered(parts.metadata)).get("orders").topic_id == TOPIC_ID
     async with serving(parts) as connection:
         assert [offset for offset, _ in await read_all(connection)] == list(range(6))
+
+
+async def test_a_topic_whose_objects_are_being_deleted_is_refused_and_the_others_are_adopted():
+    store = FaultyStore(await store_of(version_2("going"), version_2("staying", bytes(16))))
+    store.fail(On("get_tail", "default/going/*"), NotFound)
+    outcomes = await adopt_all(store, MemoryMetadataStore())
+    refusals = {each.topic.name: each.refusal for each in outcomes}
+    assert refusals["staying"] is None
+    assert "a broker is deleting it" in refusals["going"]

@@ -5,6 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.controller.claim import (
+    LATELY_SECONDS,
     WATCH_SECONDS,
     Claim,
     ClaimCheck,
@@ -12,12 +13,13 @@ from kafscale.cluster.controller.claim import (
     check_claim,
     claim,
     claim_key,
+    settle,
     watch_claim,
 )
-from kafscale.errors import DamagedObject, Fenced, StoreUnavailable
+from kafscale.errors import DamagedObject, Fenced, PreconditionFailed, StoreUnavailable
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
-from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 
 
 def wanted(directory_id: str = "a", *, epoch: int = 0, wal: bool = True) -> Claim:
@@ -77,6 +79,51 @@ async def test_only_another_directory_that_acknowledges_locally_is_waited_for(
     assert found.must_wait is waits
 
 
+async def test_whom_a_start_that_failed_did_not_wait_for_is_waited_for_by_the_next() -> None:
+    store = MemoryStore()
+    for name, unsettled in (("a", ()), ("b", ("a",)), ("b", ("a",)), ("c", ("a", "b")), ("a", ("b", "c"))):
+        found = await claimed(store, wanted(name))
+        assert found.claim.unsettled == unsettled
+        assert found.must_wait is bool(unsettled)
+    await settle(store, "default", found.claim)
+    assert not (await claimed(store, wanted("a"))).must_wait
+    assert (await claimed(store, wanted("b"))).claim.unsettled == ("a",)
+
+
+async def test_a_claim_that_an_earlier_version_wrote_can_be_read() -> None:
+    store = MemoryStore()
+    old = b'{"epoch":4,"broker_id":0,"directory_id":"a","acknowledges_locally":true,"nonce":"n"}'
+    await store.put(claim_key("default"), [old])
+    found = await claimed(store, wanted("b"))
+    assert (found.claim.epoch, found.claim.unsettled) == (5, ("a",))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_claim_is_settled_also_where_the_reply_is_lost(lost: bool) -> None:
+    store = FaultyStore(MemoryStore())
+    await claimed(store, wanted("a"))
+    own = (await claimed(store, wanted("b"))).claim
+    if lost:
+        store.lose_reply(On("put_if_match", times=1), PreconditionFailed)
+    await settle(store, "default", own)
+    assert not (await claimed(store, wanted("b"))).must_wait
+    assert store.count("put_if_match") == 3
+
+
+async def test_who_was_overtaken_while_it_waited_settles_nothing_and_gives_way() -> None:
+    store = FaultyStore(MemoryStore())
+    await claimed(store, wanted("a"))
+    own = (await claimed(store, wanted("b"))).claim
+
+    async def overtake(call: StoreCall) -> None:
+        await claimed(store.store, wanted("c"))
+
+    store.rule(On("put_if_match", times=1), overtake)
+    with pytest.raises(Fenced, match="epoch 2"):
+        await settle(store, "default", own)
+    assert (await claimed(store, wanted("d"))).claim.unsettled == ("a", "b", "c")
+
+
 async def test_the_watch_ends_within_its_interval_after_another_claim(autojump_clock) -> None:
     store = MemoryStore()
     own = (await claimed(store)).claim
@@ -85,7 +132,7 @@ async def test_the_watch_ends_within_its_interval_after_another_claim(autojump_c
     async def watch() -> None:
         nonlocal ended_at
         with pytest.raises(Fenced, match="broker 0 has taken over with epoch 1"):
-            await watch_claim(store, "default", own)
+            await watch_claim(ClaimCheck(store=store, namespace="default", own=own))
         ended_at = trio.current_time()
 
     async with trio.open_nursery() as nursery:
@@ -101,10 +148,10 @@ async def test_the_watch_outlasts_an_outage_and_a_lost_object(autojump_clock) ->
     own = (await claimed(store)).claim
     store.fail(On(times=10))
     with trio.move_on_after(100) as scope:
-        await watch_claim(store, "default", own)
+        await watch_claim(ClaimCheck(store=store, namespace="default", own=own))
     await store.delete([claim_key("default")])
     with trio.move_on_after(100):
-        await watch_claim(store, "default", own)
+        await watch_claim(ClaimCheck(store=store, namespace="default", own=own))
     assert scope.cancelled_caught
 
 
@@ -190,3 +237,26 @@ async def test_a_claim_that_was_deleted_stops_nobody(autojump_clock: MockClock) 
     own = (await claimed(store)).claim
     await store.delete([claim_key("default")])
     await confirmed(store, own)
+
+
+async def test_a_look_is_taken_again_only_when_the_last_one_is_old(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    own = (await claimed(store)).claim
+    check = ClaimCheck(store=store, namespace="default", own=own)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_claim, check)
+        await trio.sleep(10 * WATCH_SECONDS + 1)
+        looks_count = store.count("get")
+        for _ in range(5):
+            await trio.sleep(WATCH_SECONDS)
+            await check.confirm_lately()
+        assert store.count("get") == looks_count + 5  # the watch's own
+        nursery.cancel_scope.cancel()
+    await trio.sleep(LATELY_SECONDS + 0.1)  # as if the process had been suspended
+    await check.confirm_lately()
+    await check.confirm_lately()
+    assert store.count("get") == looks_count + 6
+    await claimed(store)
+    await trio.sleep(LATELY_SECONDS + 0.1)
+    with pytest.raises(Fenced):
+        await check.confirm_lately()

@@ -5,14 +5,15 @@ import pytest
 from kafscale.cluster.controller.claim import Claim, claim, claim_key
 from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.converter import decode, encode
-from kafscale.cluster.metadata.base import Entry
-from kafscale.cluster.metadata.checkpoint import encode_checkpoint
+from kafscale.formats.metadata_changes import Transaction
+from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.manifest_checkpoint import encode_manifests
+from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.repair.findings import Kind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, system_key
 
+A_TOPIC = Transaction(puts={"topics/a": b"{}"})
 CLAIM_KEY = claim_key("default")
 CLAIM = Claim(epoch=7, broker_id=0, directory_id="d", acknowledges_locally=False)
 
@@ -26,7 +27,7 @@ async def bucket(*, claimed=CLAIM, positions=((7, 3), (7, 9))):
     if claimed is not None:
         await store.put(CLAIM_KEY, [encode(claimed)])
     for number, position in enumerate(positions):
-        await store.put(key(number), await encode_checkpoint(WalPosition(*position), [Entry("topics/a", b"{}", 1)]))
+        await store.put(key(number), encode_checkpoint(WalPosition(*position), [A_TOPIC]))
     return store
 
 
@@ -71,6 +72,19 @@ async def test_a_damaged_checkpoint_is_found_and_the_other_one_counts():
     look, position = await looked_at(store)
     assert told(look) == [(key(1), Kind.CHECKPOINT, True)]
     assert position == WalPosition(7, 3)
+
+
+async def test_changes_whose_full_checkpoints_have_gone_are_damage():
+    store = await bucket()
+    await store.put(key(2), encode_checkpoint(WalPosition(7, 11), [A_TOPIC], base=0))
+    assert told((await looked_at(store))[0]) == []
+    await store.delete([key(0)])
+    look, position = await looked_at(store)
+    assert (told(look), position) == ([], WalPosition(7, 11))
+    await store.delete([key(1)])
+    assert told((await looked_at(store))[0]) == [(key(2), Kind.CHECKPOINT, True)]
+    await store.put(key(3), encode_checkpoint(WalPosition(7, 12), [A_TOPIC]))
+    assert told((await looked_at(store))[0]) == []
 
 
 async def test_a_checkpoint_of_a_later_epoch_than_its_key_is_damage():

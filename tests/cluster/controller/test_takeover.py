@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.controller.claim import WATCH_SECONDS
+from kafscale.cluster.controller.claim import TAKEOVER_WAIT_SECONDS, UNSETTLED_MAX_COUNT, WATCH_SECONDS, claim_key
+from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.takeover import Lead, take_lead
+from kafscale.cluster.producer_ids import IDS_PER_EPOCH, ProducerIds
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, Fenced
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.views import StoreViews
-from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import memory_settings
+from kafscale.store.paths import NumberedKey
+from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.memory_broker import memory_settings
 
 MODES = list(Durability)
 
@@ -88,7 +92,10 @@ async def test_an_empty_disk_does_not_start_without_any_intact_checkpoint(autoju
 async def test_what_was_durable_locally_is_in_the_bucket_before_another_mode_acknowledges(autojump_clock) -> None:
     store, local = MemoryStore(), MemoryMetadataStore()
     lead = await lead_of(store, Durability.WAL, local)
-    await lead.metadata.commit(Transaction(puts={"topics/a": b""}))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lead.run)
+        await lead.metadata.commit(Transaction(puts={"topics/a": b""}))
+        nursery.cancel_scope.cancel()
     await lead_of(store, Durability.S3_WAL, local)
     assert await keys_of(await lead_of(store, Durability.S3_WAL)) == ["topics/a"]
 
@@ -116,3 +123,87 @@ async def test_background_work_that_holds_all_its_places_does_not_hide_a_newer_b
 async def watched(lead: Lead, *, task_status: trio.TaskStatus[None]) -> None:
     with pytest.raises(Fenced, match="has taken over"), trio.fail_after(WATCH_SECONDS * 2):
         await lead.run(task_status=task_status)
+
+
+@pytest.mark.parametrize("durability", [Durability.S3_WAL, Durability.SEGMENT])
+async def test_a_start_goes_on_though_the_older_broker_trims_its_log_meanwhile(autojump_clock, durability) -> None:
+    """It failed with NotFound: what it had listed was in a checkpoint that came after the one it had read."""
+    bucket = MemoryStore()
+    older = await lead_of(bucket, durability)
+    keys = [f"topics/{number}" for number in range(5)]
+    store = FaultyStore(bucket)
+
+    async def trim(call: StoreCall) -> None:
+        with suppress(Fenced):  # as its claim is no longer looked at by an older version
+            await older.checkpointer.write()
+        numbers = [NumberedKey(kind="wal", epoch=0, number=number).key for number in range(1, len(keys))]
+        await bucket.delete(numbers)
+
+    store.rule(On("list", "_kafscale/default/wal/", times=1), trim, after_effect=True)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(older.run)
+        for key in keys:
+            await older.metadata.commit(Transaction(puts={key: b"1"}))
+        newer = await lead_of(store, durability)
+        nursery.cancel_scope.cancel()
+    assert await keys_of(newer) == keys
+
+
+async def start_seconds(store: ObjectStore, durability: Durability, local: MemoryMetadataStore) -> float:
+    began = trio.current_time()
+    await lead_of(store, durability, local)
+    return trio.current_time() - began
+
+
+async def crashed_while_waiting(store: ObjectStore, durability: Durability, local: MemoryMetadataStore) -> None:
+    with trio.move_on_after(TAKEOVER_WAIT_SECONDS / 2) as crash:
+        await lead_of(store, durability, local)
+    assert crash.cancelled_caught
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("crashes_count", [1, 3, 2 * UNSETTLED_MAX_COUNT])
+async def test_a_broker_that_crashes_while_it_waits_for_an_older_one_waits_again(
+    autojump_clock, durability, crashes_count
+) -> None:
+    """Its claim was in the place of the older broker's, so the next start knew of nobody to wait for."""
+    store, older, local = MemoryStore(), MemoryMetadataStore(), MemoryMetadataStore()
+    await lead_of(store, Durability.WAL, older)
+    for _ in range(crashes_count):
+        await crashed_while_waiting(store, durability, local if crashes_count == 1 else MemoryMetadataStore())
+    assert await start_seconds(store, durability, local) == TAKEOVER_WAIT_SECONDS
+    assert await start_seconds(store, durability, local) == 0.0
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("crash_at", [On("list", "*/checkpoint/"), On("put*", "*.checkpoint")])
+async def test_a_start_that_crashes_behind_the_wait_does_not_forget_that_producer_ids_are_uncertain(
+    autojump_clock, durability, crash_at
+) -> None:
+    store, local = FaultyStore(MemoryStore()), MemoryMetadataStore()
+    await lead_of(store, Durability.WAL)  # epoch 0, whose last changes are lost with its disk
+    gate = store.hold(crash_at)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lead_of, store, durability, local)
+        await gate.wait_arrived()
+        nursery.cancel_scope.cancel()
+    store.heal()
+    lead = await lead_of(store, durability, local)
+    producer_ids = ProducerIds(lead.metadata, lead.epoch)
+    await producer_ids.begin()
+    assert producer_ids.was_allocated(5000)
+    assert not producer_ids.was_allocated(lead.epoch * IDS_PER_EPOCH)
+
+
+async def test_the_directory_that_was_waited_for_does_not_wait_for_itself(autojump_clock) -> None:
+    store, older = MemoryStore(), MemoryMetadataStore()
+    await lead_of(store, Durability.WAL, older)
+    await crashed_while_waiting(store, Durability.S3_WAL, MemoryMetadataStore())
+    assert await start_seconds(store, Durability.WAL, older) == 0.0
+
+
+async def test_who_held_a_claim_that_was_lost_is_waited_for(autojump_clock) -> None:
+    store = MemoryStore()
+    await lead_of(store, Durability.WAL)
+    await store.delete([claim_key("default")])
+    assert await start_seconds(store, Durability.WAL, MemoryMetadataStore()) == TAKEOVER_WAIT_SECONDS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import gc
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -10,17 +13,19 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.groups import coordinator as groups
+from kafscale.cluster.groups import coordinator
 from kafscale.cluster.groups.coordinator import CommittedOffset, GroupCoordinator
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, Leaving, Sync
 from kafscale.cluster.groups.group import GroupState
+from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups.settings import PROTOCOLS_MAX_COUNT, GroupSettings
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.errors import DamagedObject, StorageFailed, StoreUnavailable
-from kafscale.testing.groups import WALL_CLOCK_START_MS, subscription
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
+from tests.devtools.groups import WALL_CLOCK_START_MS, subscription
 
 DAY_SECONDS = 24 * 3600
 SIMPLE = Identity(member_id="")
@@ -45,12 +50,14 @@ class Broker:
     settings: GroupSettings = attrs.field(factory=GroupSettings)
     draining: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    metadata: GroupCommit = attrs.field(init=False)
     coordinator: GroupCoordinator = attrs.field(init=False)
 
     async def start(self) -> GroupCoordinator:
         self.scope, self.draining = trio.CancelScope(), trio.Event()
+        self.metadata = GroupCommit(self.store)
         self.coordinator = GroupCoordinator(
-            self.store, self.settings, draining=self.draining, wall_clock_ms=wall_clock_ms
+            self.metadata, self.settings, draining=self.draining, wall_clock_ms=wall_clock_ms
         )
         await self.coordinator.load()
         await self.nursery.start(self._run)
@@ -58,7 +65,10 @@ class Broker:
 
     async def _run(self, *, task_status: Any) -> None:
         with self.scope:
-            await self.coordinator.run(task_status=task_status)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.metadata.run)
+                await nursery.start(self.coordinator.run)
+                task_status.started()
 
     async def restart(self) -> GroupCoordinator:
         self.scope.cancel()
@@ -170,13 +180,13 @@ async def test_draining_answers_waiting_members_and_lets_nobody_wait_again(
     ("group_id", "join", "expected"),
     [
         ("", {}, e.INVALID_GROUP_ID),
-        ("x" * (groups.GROUP_ID_MAX_COUNT + 1), {}, e.INVALID_GROUP_ID),
+        ("x" * (coordinator.GROUP_ID_MAX_COUNT + 1), {}, e.INVALID_GROUP_ID),
         ("g", {"session_timeout_ms": 5_999}, e.INVALID_SESSION_TIMEOUT),
         ("g", {"session_timeout_ms": 1_800_001}, e.INVALID_SESSION_TIMEOUT),
         ("g", {"member_id": "known to nobody"}, e.UNKNOWN_MEMBER_ID),
         (
             "g",
-            {"protocols": (GroupProtocol("a", b"x"), GroupProtocol("b", bytes(groups.MEMBER_METADATA_MAX_BYTES)))},
+            {"protocols": (GroupProtocol("a", b"x"), GroupProtocol("b", bytes(coordinator.MEMBER_METADATA_MAX_BYTES)))},
             e.INVALID_REQUEST,
         ),
     ],
@@ -205,7 +215,7 @@ async def test_an_assignment_has_a_limit(autojump_clock: MockClock, broker: Brok
     member_id = await broker.stable_member()
     too_much = Sync(
         identity=Identity(member_id=member_id, generation_id=1),
-        assignments={member_id: bytes(groups.ASSIGNMENT_MAX_BYTES + 1)},
+        assignments={member_id: bytes(coordinator.ASSIGNMENT_MAX_BYTES + 1)},
     )
 
     assert (await broker.coordinator.sync("g", too_much).wait()).error_code == e.INVALID_REQUEST
@@ -273,7 +283,7 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
 async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
     broker.scope.cancel()
-    coordinator = GroupCoordinator(broker.store, GroupSettings(), draining=trio.Event())
+    coordinator = GroupCoordinator(GroupCommit(broker.store), GroupSettings(), draining=trio.Event())
     await coordinator.load()
     await trio.sleep(600)  # the log is replayed
     await broker.nursery.start(coordinator.run)
@@ -349,7 +359,7 @@ async def test_a_commit_is_a_sign_of_life(autojump_clock: MockClock, broker: Bro
 async def test_metadata_that_cannot_be_read_is_named(autojump_clock: MockClock, key: str) -> None:
     store = MemoryMetadataStore()
     await store.commit(Transaction(puts={key: b"{}"}))
-    coordinator = GroupCoordinator(store, GroupSettings(), draining=trio.Event())
+    coordinator = GroupCoordinator(GroupCommit(store), GroupSettings(), draining=trio.Event())
 
     with pytest.raises(DamagedObject, match=key):
         await coordinator.load()
@@ -372,7 +382,7 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
         await wait_all_tasks_blocked()
         assert not answered.is_set()
         broker.store.gate.set()
-    restarted = GroupCoordinator(broker.store, GroupSettings(), draining=trio.Event())
+    restarted = GroupCoordinator(GroupCommit(broker.store), GroupSettings(), draining=trio.Event())
     await restarted.load()
     group = restarted.group("g")
     assert group is not None
@@ -542,3 +552,90 @@ async def test_an_empty_group_without_offsets_is_forgotten_but_not_one_that_some
     await trio.sleep(2000)
 
     assert list(broker.coordinator.groups()) == []
+
+
+# -- Requests of very many entries -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def longest_turn_of_others(nursery: trio.Nursery) -> Iterator[list[float]]:
+    """How much was computed while somebody else waited for the event loop, in seconds; one element after the block."""
+    waits: list[float] = []
+    scope = trio.CancelScope()
+
+    async def other() -> None:
+        with scope:
+            before = time.process_time()
+            while True:
+                await trio.lowlevel.checkpoint()
+                waits.append((now := time.process_time()) - before)
+                before = now
+
+    nursery.start_soon(other)
+    longest: list[float] = []
+    gc.disable()  # a broker collects seldom, and not what was there before
+    try:
+        yield longest
+    finally:
+        gc.enable()
+        scope.cancel()
+        longest.append(max(waits))
+
+
+MANY_COUNT = 200_000
+
+
+async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
+    broker: Broker, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 0.35 s and more; and so did the deletion of a topic of which a group knows none of them."""
+    offset = OffsetAndMetadata(offset=1, commit_timestamp_ms=0)
+    many = {TopicPartition("many", number): offset for number in range(MANY_COUNT)}
+    with longest_turn_of_others(nursery) as longest:
+        assert await broker.coordinator.commit_in_pieces("g", SIMPLE, many) == {}
+    assert longest[0] < 0.1
+    assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT
+    monkeypatch.setattr(GroupOffsets, "known", None)  # visits all of them
+    with longest_turn_of_others(nursery) as longest:
+        broker.coordinator.forget_topic("other")
+        assert await broker.coordinator.delete_offsets("g", [T0, TopicPartition("many", 7)]).wait() == e.NONE
+    assert longest[0] < 0.1
+    assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT - 1
+
+
+async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock: MockClock, broker: Broker) -> None:
+    count = coordinator.COMMIT_PIECE_COUNT + 5
+    many = {TopicPartition("many", number): at(1) for number in range(2 * count)}
+    broker.store.gate = trio.Event()
+    found: list[Mapping[TopicPartition, int]] = []
+
+    async def commit() -> None:
+        found.append(await broker.coordinator.commit_in_pieces("g", SIMPLE, many))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit)
+        await wait_all_tasks_blocked()
+        joined = broker.coordinator.join("g", JOIN)
+        broker.store.gate.set()
+    assert (await joined.wait()).error_code == e.NONE
+    refused = found[0]
+    assert list(refused) == list(many)[coordinator.COMMIT_PIECE_COUNT :]
+    assert set(refused.values()) == {e.UNKNOWN_MEMBER_ID}
+    assert len(broker.coordinator.offsets("g")["many"]) == coordinator.COMMIT_PIECE_COUNT
+
+
+async def test_very_many_members_that_leave_stopped_the_event_loop(broker: Broker, nursery: trio.Nursery) -> None:
+    broker.coordinator.join("g", JOIN)
+    leavers = [Leaving(member_id=f"m{number}") for number in range(MANY_COUNT)]
+    with longest_turn_of_others(nursery) as longest:
+        assert set(await broker.coordinator.leave("g", leavers)) == {e.UNKNOWN_MEMBER_ID}
+    assert longest[0] < 0.1
+
+
+async def test_a_member_that_knows_very_many_protocols_is_refused(autojump_clock: MockClock, broker: Broker) -> None:
+    """Each of them is looked for in what every other member says."""
+    protocols = tuple(GroupProtocol(str(number), b"") for number in range(PROTOCOLS_MAX_COUNT + 1))
+    refused = await broker.coordinator.join("g", attrs.evolve(JOIN, protocols=protocols)).wait()
+    assert refused.error_code == e.INVALID_REQUEST
+    taken = await broker.coordinator.join("g", attrs.evolve(JOIN, protocols=protocols[1:])).wait()
+    assert taken.error_code == e.NONE

@@ -9,8 +9,8 @@ from kafscale.cluster.groups.events import JoinResult, SyncResult
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.concurrency.oneshot import OneShot
-from kafscale.testing.groups import GroupHarness, subscription
 from kafscale.wire import error_codes as e
+from tests.devtools.groups import GroupHarness, subscription
 
 
 @pytest.fixture
@@ -881,3 +881,35 @@ def test_a_group_of_another_type_is_subscribed_to_nothing(harness: GroupHarness)
     harness.stable(1, protocol_type="connect", protocols={"compatible": b"?"})
 
     assert not harness.group.is_subscribed_to("anything")
+
+
+# -- Joins whose peer has gone ---------------------------------------------------------------------------------------
+
+
+def test_a_member_that_went_away_while_it_joined_is_waited_for_no_more(harness: GroupHarness) -> None:
+    """Nobody knows its id, so it can't come back; the others had to wait until it should have joined."""
+    (leader,) = harness.stable(1)
+    gone = harness.join()
+    harness.group.abandon_join(gone)
+    assert [member.member_id for member in harness.group.members] == [leader]
+    rejoined = harness.join(leader)  # as the rebalance wants it to, which had begun
+    assert [member.member_id for member in result(rejoined).members] == [leader]
+
+
+def test_a_known_member_whose_join_is_abandoned_keeps_its_place(harness: GroupHarness) -> None:
+    """It comes again by the id that it was given; its session says for how long it may."""
+    leader, follower = harness.stable(2)
+    waiting = harness.join(follower, protocols={"range": b"changed"})
+    assert not waiting.is_set
+    harness.group.abandon_join(waiting)
+    assert {member.member_id for member in harness.group.members} == {leader, follower}
+    assert harness.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_the_last_member_that_went_away_while_it_joined_leaves_an_empty_group(harness: GroupHarness) -> None:
+    reply = harness.join()
+    assert not reply.is_set
+    harness.group.abandon_join(reply)
+    assert (len(harness.group.members), harness.group.state) == (0, GroupState.EMPTY)
+    harness.group.abandon_join(reply)
+    assert harness.group.state is GroupState.EMPTY

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.counting import CountingMetadataStore
+from kafscale.cluster.metadata import changes as changes_module
+from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.errors import PreconditionFailed
+from kafscale.errors import ChangesForgotten, PreconditionFailed
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
@@ -37,15 +38,19 @@ async def open_journaled(_directory: Path) -> AsyncIterator[MetadataStore]:
 
 
 @asynccontextmanager
-async def open_counting(_directory: Path) -> AsyncIterator[MetadataStore]:
-    yield CountingMetadataStore(MemoryMetadataStore())
+async def open_grouped(directory: Path) -> AsyncIterator[MetadataStore]:
+    async with SqliteMetadataStore.open(directory / "metadata.db") as local, trio.open_nursery() as nursery:
+        store = GroupCommit(local)
+        await nursery.start(store.run)
+        yield store
+        nursery.cancel_scope.cancel()
 
 
 # Name -> how a fresh, empty store of that kind is opened in a directory.
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {
     "memory": open_memory,
     "journaled": open_journaled,
-    "counting": open_counting,
+    "grouped": open_grouped,
     "sqlite": lambda directory: SqliteMetadataStore.open(directory / "metadata.db"),
 }
 
@@ -191,6 +196,155 @@ async def test_a_prefix_ends_after_every_character_that_can_follow_it(store: Met
     assert len(await store.list("p\U0010ffff")) == 2
     await store.commit(Transaction(delete_prefixes=["p"]))
     assert [entry.key for entry in await store.list("")] == ["q"]
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_changes_after_a_revision_are_what_was_put_and_deleted_since(store: MetadataStore) -> None:
+    first = await store.commit(Transaction(puts={"a": b"1", "p/1": b"", "p/2": b"", "q": b""}))
+    second = await store.commit(Transaction(puts={"a": b"2", "p/2": b"new"}, deletes=["q"], delete_prefixes=["p/"]))
+    third = await store.commit(Transaction(puts={"t/b": b"3"}))
+
+    assert store.revision == third
+    with store.changes(0) as changes:
+        assert [change.revision for change in changes.take()] == [first, second, third]
+    with store.changes(first) as changes:
+        assert changes.take() == [
+            Change(second, {"a": b"2", "p/2": b"new"}, ["q", "p/1"]),
+            Change(third, {"t/b": b"3"}),
+        ]
+        assert changes.take() == []
+        await store.commit(Transaction(deletes=["a"]))
+        assert changes.take() == [Change(third + 1, {}, ["a"])]
+
+
+async def test_what_is_refused_or_changes_nothing_is_no_change(store: MetadataStore) -> None:
+    revision = await store.commit(Transaction(puts={"a": b"1"}))
+    with store.changes(revision) as changes:
+        await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"]))
+        with pytest.raises(PreconditionFailed):
+            await store.commit(Transaction(puts={"a": b"2"}, expect={"a": 0}))
+        assert changes.take() == []
+        assert store.revision == revision
+
+
+async def test_changes_come_in_order_without_a_gap_and_before_their_commits_return(store: MetadataStore) -> None:
+    seen: list[Change] = []
+
+    async def put(number: int) -> None:
+        revision = await store.commit(Transaction(puts={"k": b"%d" % number}))
+        assert seen[revision - 1].puts == {"k": b"%d" % number}
+
+    changes = store.changes(0, lambda: seen.extend(changes.take()))
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(put, number)
+
+    assert [change.revision for change in seen] == list(range(1, 21))
+    entry = await store.get("k")
+    assert entry is not None
+    assert seen[-1].puts == {"k": entry.value}
+
+
+async def test_a_change_is_there_to_be_read_when_it_is_seen(store: MetadataStore) -> None:
+    """Whoever hears of a change and then lists or takes a snapshot finds it."""
+    async with trio.open_nursery() as nursery:
+        with store.changes(0) as changes:
+            nursery.start_soon(store.commit, Transaction(puts={"a": b"1"}))
+            with trio.fail_after(5):
+                await changes.wait()
+            (change,) = changes.take()
+            entry = await store.get("a")
+            assert entry is not None
+            assert (entry.value, entry.revision) == (b"1", change.revision)
+
+
+async def test_a_snapshot_has_nothing_that_is_not_published(store: MetadataStore) -> None:
+    async def count() -> None:
+        for number in range(200):
+            await store.commit(Transaction(puts={"n": b"%d" % number}))
+
+    found: list[bytes] = []
+    published: dict[str, bytes] = {}
+    changes = store.changes(0, lambda: [published.update(change.puts) for change in changes.take()] and None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        for _ in range(50):
+            async with store.snapshot() as snapshot:
+                before = int(published.get("n", b"-1"))
+                await snapshot.read(["n"], lambda pairs, missing: found.extend(value for _, value in pairs))
+            assert not found or int(found.pop()) <= before
+
+
+async def test_changes_that_are_too_long_ago_are_said_to_be_forgotten(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the reader lists everything again. Memory is bounded."""
+    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 10_000)
+    with store.changes(0) as slow, store.changes(0) as fast:
+        for number in range(20):
+            await store.commit(Transaction(puts={f"k/{number}": bytes(1000)}))
+            assert len(fast.take()) == 1
+        with pytest.raises(ChangesForgotten, match="list everything again"):
+            slow.take()
+        with pytest.raises(ChangesForgotten):
+            store.changes(5)
+        with store.changes(15) as later:
+            assert [change.revision for change in later.take()] == [16, 17, 18, 19, 20]
+        await store.commit(Transaction(puts={"large": bytes(20_000)}))
+        with pytest.raises(ChangesForgotten):
+            fast.take()
+        with pytest.raises(ChangesForgotten):
+            store.changes(20)
+        assert store.changes(21).take() == []
+
+
+async def test_who_takes_when_it_is_notified_gets_a_change_however_large(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    seen: list[Change] = []
+    changes = store.changes(0, lambda: seen.extend(changes.take()))
+    await store.commit(Transaction(puts={"large": bytes(20_000)}))
+    assert [change.revision for change in seen] == [1]
+
+
+async def test_a_revision_that_the_store_does_not_know_yet_is_not_one_to_go_on_from(store: MetadataStore) -> None:
+    """As after metadata was lost: what has that revision next is not what the reader takes it for."""
+    revision = await store.commit(Transaction(puts={"a": b""}))
+    with pytest.raises(ChangesForgotten):
+        store.changes(revision + 1)
+
+
+async def test_a_reader_that_is_closed_is_not_notified(store: MetadataStore) -> None:
+    notified: list[int] = []
+    with store.changes(0, lambda: notified.append(1)):
+        await store.commit(Transaction(puts={"a": b""}))
+    await store.commit(Transaction(puts={"b": b""}))
+    assert notified == [1]
+
+
+async def test_several_transactions_applied_at_once_have_revisions_and_outcomes_of_their_own(tmp_path: Path) -> None:
+    async with SqliteMetadataStore.open(tmp_path / "metadata.db") as sqlite:
+        for local in (MemoryMetadataStore(), sqlite):
+            outcomes = await local.apply(
+                [
+                    Transaction(puts={"a": b"1"}),
+                    Transaction(puts={"b": b"1"}, expect={"a": 7}),
+                    Transaction(deletes=["x"]),
+                    Transaction(puts={"b": b"2"}, expect={"a": 1}),
+                ]
+            )
+            assert isinstance(outcomes[1], PreconditionFailed)
+            assert [outcomes[place] for place in (0, 2, 3)] == [
+                Change(1, {"a": b"1"}),
+                Change(1),
+                Change(2, {"b": b"2"}),
+            ]
+            assert [change.revision for change in local.changes(0).take()] == [1, 2]
+            assert await local.check(Transaction(expect={"b": 2})) is None
+            assert isinstance(await local.check(Transaction(expect={"b": 1})), PreconditionFailed)
 
 
 async def test_a_commit_that_is_cancelled_before_it_began_has_no_effect(store: MetadataStore) -> None:

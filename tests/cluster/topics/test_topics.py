@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.topics.topics import (
     MorePartitions,
@@ -16,6 +17,7 @@ from kafscale.cluster.topics.topics import (
     NewTopic,
     Outcome,
     Topic,
+    TopicListener,
     TopicPolicy,
     TopicRegistry,
 )
@@ -49,6 +51,19 @@ def failed(outcomes: list[Outcome]) -> KafkaError:
 
 async def create(topics: TopicRegistry, name: str, partition_count: int = 1, **more: object) -> Topic:
     return succeeded(await topics.create([NewTopic(name=name, partition_count=partition_count, **more)]))
+
+
+def recording(topics: TopicRegistry) -> list[tuple[str, str, int]]:
+    """What a listener hears from now on: what happened to which topic, and how many partitions that has."""
+    heard: list[tuple[str, str, int]] = []
+    topics.follow(
+        TopicListener(
+            on_created=lambda topic: heard.append(("created", topic.name, topic.partition_count)),
+            on_changed=lambda topic: heard.append(("changed", topic.name, topic.partition_count)),
+            on_deleted=lambda topic: heard.append(("deleted", topic.name, topic.partition_count)),
+        )
+    )
+    return heard
 
 
 async def test_a_created_topic_is_found_by_name_and_by_id(topics: TopicRegistry) -> None:
@@ -120,7 +135,7 @@ async def test_of_two_that_create_the_same_name_at_once_one_wins(topics: TopicRe
 
 async def test_a_topic_is_invisible_until_it_is_durable(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
     created: list[Topic] = []
-    topics.on_created = created.append
+    topics.follow(TopicListener(on_created=created.append))
     store.gate = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(create, topics, "orders")
@@ -295,10 +310,7 @@ async def test_alter_sees_what_is_set_and_replaces_it(topics: TopicRegistry) -> 
 
 
 async def test_callbacks_hear_of_what_happened_in_order(topics: TopicRegistry) -> None:
-    heard: list[tuple[str, str, int]] = []
-    topics.on_created = lambda topic: heard.append(("created", topic.name, topic.partition_count))
-    topics.on_changed = lambda topic: heard.append(("changed", topic.name, topic.partition_count))
-    topics.on_deleted = lambda topic: heard.append(("deleted", topic.name, topic.partition_count))
+    heard = recording(topics)
     await topics.create([NewTopic(name="a"), NewTopic(name="b"), NewTopic(name="")])
     await topics.create_partitions([MorePartitions(name="a", partition_count=2)])
     await topics.alter([NewConfigs(name="b", overrides=dict)])
@@ -389,3 +401,140 @@ async def test_log_start_offset_of_a_topic_deleted_meanwhile_is_removed_at_the_n
     reloaded = TopicRegistry(store=store)
     await reloaded.load()
     assert await store.list("log-start-offsets/") == []
+
+
+async def test_what_another_registry_commits_is_followed_and_told_to_the_listeners(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """As another broker's commits will be. Both hear the same, and have the same."""
+    other = TopicRegistry(store=store)
+    heard, others = recording(topics), recording(other)
+    topic = await create(other, "a", 2, overrides={"retention.ms": "5"})
+    assert topics.get("a") == topic
+    await topics.create_partitions([MorePartitions(name="a", partition_count=3)])
+    await other.set_log_start_offset(topic.topic_id, 2, 10)
+    assert topics.log_start_offsets(topic.topic_id) == {2: 10}
+    assert failed(await topics.create([NewTopic(name="a")])).code == error_codes.TOPIC_ALREADY_EXISTS
+    await other.alter([NewConfigs(name="a", overrides=lambda _old: {})])
+    assert topics.get("a").overrides == {}
+    await other.delete(["a"])
+    await create(topics, "b")
+    assert (
+        heard
+        == others
+        == [
+            ("created", "a", 2),
+            ("changed", "a", 3),
+            ("changed", "a", 3),
+            ("deleted", "a", 3),
+            ("created", "b", 1),
+        ]
+    )
+    assert topics.all() == other.all()
+    assert topics.deleted == other.deleted
+    assert topics.deleted.keys() == {topic.topic_id}
+    assert topics.log_start_offsets(topic.topic_id) == other.log_start_offsets(topic.topic_id) == {}
+
+
+async def test_following_ends_where_a_load_would(topics: TopicRegistry, store: MemoryMetadataStore) -> None:
+    """One function applies what changes and what is loaded."""
+    adopted = bytes(range(16))
+    for _ in range(2):
+        await topics.create([NewTopic(name="a", partition_count=2, topic_id=adopted, log_start_offsets={0: 7, 1: 8})])
+        await topics.set_log_start_offset(adopted, 0, 9)
+        await create(topics, "b.1", 3)
+        await topics.alter([NewConfigs(name="b.1", overrides=lambda old: {**old, "retention.ms": "1"})])
+        loaded = TopicRegistry(store=store)
+        await loaded.load()
+        for each in (topics, loaded):
+            assert each.log_start_offsets(adopted) == {0: 9, 1: 8}
+        assert (loaded.all(), loaded.deleted, loaded.partition_count) == (topics.all(), topics.deleted, 5)
+        await topics.delete(["a", "b.1"])
+    loaded = TopicRegistry(store=store)
+    await loaded.load()
+    assert (loaded.all(), loaded.deleted) == ([], topics.deleted)
+    assert topics.partition_count == 0
+
+
+async def test_one_request_may_adopt_a_topic_with_log_starts_that_its_listener_sees(topics: TopicRegistry) -> None:
+    seen: list[Mapping[int, int]] = []
+    topics.follow(TopicListener(on_created=lambda topic: seen.append(dict(topics.log_start_offsets(topic.topic_id)))))
+    await topics.create([NewTopic(name="a", partition_count=1, topic_id=bytes(16), log_start_offsets={0: 7})])
+    assert seen == [{0: 7}]
+
+
+async def test_a_topic_of_another_id_in_the_place_of_one_is_a_new_one(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    old = await create(topics, "a", 2)
+    heard = recording(topics)
+    scratch = MemoryMetadataStore()
+    new = await create(TopicRegistry(store=scratch), "a", 3)
+    entry = await scratch.get("topics/a")
+    await store.commit(Transaction(puts={"topics/a": entry.value}))
+    assert heard == [("deleted", "a", 2), ("created", "a", 3)]
+    assert topics.get("a") == new
+    assert topics.by_id(old.topic_id) is None
+
+
+async def test_a_creation_whose_caller_went_away_is_seen_when_it_is_durable_and_by_the_next_request(
+    autojump_clock, nursery: trio.Nursery, store: MemoryMetadataStore
+) -> None:
+    """It was in the metadata, but not in memory: the name was given to a second topic."""
+    grouped = GroupCommit(store)
+    await nursery.start(grouped.run)
+    topics = TopicRegistry(store=grouped)
+    heard = recording(topics)
+    store.gate = trio.Event()
+    with trio.move_on_after(1) as scope:
+        await create(topics, "a")
+    assert scope.cancelled_caught
+    outcomes: list[Outcome] = []
+
+    async def create_again() -> None:
+        outcomes.extend(await topics.create([NewTopic(name="a")]))
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(create_again)
+        await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    assert failed(outcomes).code == error_codes.TOPIC_ALREADY_EXISTS
+    assert heard == [("created", "a", 1)]
+
+
+async def test_a_full_disk_refuses_a_creation_and_memory_stays_as_it_was(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    heard = recording(topics)
+    store.full = True
+    assert failed(await topics.create([NewTopic(name="a")])).code == error_codes.KAFKA_STORAGE_ERROR
+    assert (topics.all(), heard) == ([], [])
+    store.full = False
+    await create(topics, "a")
+    assert heard == [("created", "a", 1)]
+
+
+async def test_a_change_under_a_listener_is_visible_before_it_is_told(topics: TopicRegistry) -> None:
+    seen: list[tuple[bool, bool]] = []
+    topics.follow(
+        TopicListener(
+            on_created=lambda topic: seen.append((topics.get(topic.name) is topic, topic.topic_id in topics.deleted)),
+            on_deleted=lambda topic: seen.append((topics.get(topic.name) is None, topic.topic_id in topics.deleted)),
+        )
+    )
+    await create(topics, "a")
+    await topics.delete(["a"])
+    assert seen == [(True, False), (True, True)]
+
+
+async def test_a_listener_finds_the_revision_of_the_change_that_it_is_told_of(
+    topics: TopicRegistry, store: MemoryMetadataStore
+) -> None:
+    """By which a deletion's objects wait until a checkpoint has it."""
+    noted: list[int] = []
+    topics.follow(TopicListener(on_deleted=lambda topic: noted.append(store.revision)))
+    topic = await create(topics, "a")
+    await topics.delete(["a"])
+    await create(topics, "b")
+    (deleted,) = await store.list("deleted-topics/")
+    assert (deleted.key, [deleted.revision]) == (f"deleted-topics/{topic.topic_id.hex()}", noted)

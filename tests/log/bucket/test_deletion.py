@@ -6,7 +6,7 @@ import trio
 
 from kafscale.errors import SlowDown
 from kafscale.formats.manifest import Segment
-from kafscale.log.deletion import FAILED_DELETION_PAUSE_SECONDS, Deleter
+from kafscale.log.bucket.deletion import FAILED_DELETION_PAUSE_SECONDS, Deleter
 from kafscale.log.read.footers import Footers
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey

@@ -10,11 +10,11 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import SlowDown
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.store.memory import MemoryStore
-from kafscale.store.paths import SegmentKey
+from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_broker import memory_broker, memory_parts, memory_settings
-from kafscale.testing.memory_log import TOPIC_ID, MemoryLog, append_nowait, memory_log, merge_segments, topic_spec
+from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.memory_log import TOPIC_ID, MemoryLog, append_nowait, memory_log, merge_segments, topic_spec
 
 NOW_MS = 1_700_000_000_000
 GRACE_SECONDS = 100.0
@@ -63,8 +63,12 @@ async def collect(log: MemoryLog, deleted: Deleted | None = None) -> None:
     await collector.collect()
 
 
-def key_of(base_offset: int, generation: int = 0, *, topic_id: bytes = TOPIC_ID, topic: str = "t") -> SegmentKey:
-    return SegmentKey(topic=topic, topic_id=topic_id, partition=0, base_offset=base_offset, generation=generation)
+def key_of(
+    base_offset: int, generation: int = 0, *, topic_id: bytes = TOPIC_ID, topic: str = "t", epoch: int = 1
+) -> SegmentKey:
+    return SegmentKey(
+        topic=topic, topic_id=topic_id, partition=0, base_offset=base_offset, epoch=epoch, generation=generation
+    )
 
 
 async def keys_of(store) -> list[str]:
@@ -73,8 +77,8 @@ async def keys_of(store) -> list[str]:
 
 async def left(store) -> list[str]:
     """`base-generation.kind` of every object."""
-    names = [key.rpartition("segment-")[2] for key in await keys_of(store)]
-    return [f"{int(name[:20])}-{int(name[21:26])}{name[26:]}" for name in names]
+    keys = [key for name in await keys_of(store) if (key := parse_segment_key(name)) is not None]
+    return [f"{key.base_offset}-{key.generation}.{key.kind}" for key in keys]
 
 
 def pairs(*names: str) -> list[str]:

@@ -12,21 +12,24 @@ from kafscale.errors import DamagedObject, KafkaError, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import encode_footer
+from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, topic_prefix
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, topic_spec
 from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, parse_header
+from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, topic_spec
 
 OTHER_ID = bytes(range(16, 32))
 VALUES = [b"%d" % number for number in range(9)]
 STAMPS = {"now_ms": 1 << 50}  # of producers that do not expire
 
 
-def key_at(base_offset: int, generation: int = 0) -> SegmentKey:
-    return SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)
+def key_at(base_offset: int, generation: int = 0, epoch: int = 1) -> SegmentKey:
+    return SegmentKey(
+        topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, epoch=epoch, generation=generation
+    )
 
 
 async def write(log: MemoryLog, *, per_segment: int = 3, flushed: int = 9, partition: int = 0) -> None:
@@ -55,8 +58,8 @@ async def test_everything_is_there_again_and_goes_on(autojump_clock):
         assert await log.append(partition, b"next", producer=ProducerStamp(1, 0, 9)) == 9
         await log.log.flusher.flush_all()
         assert await log.values(partition) == [*VALUES, b"next"]
-        assert [start.epoch for start in (await read_footer(store, key_at(6))).epochs] == [1, 2]
-        assert log.log.wal.statistics().pending_count == 0
+        assert [start.epoch for start in (await read_footer(store, key_at(6, epoch=2))).epochs] == [1, 2]
+        assert log.log.journal.statistics().pending_count == 0
 
 
 @pytest.mark.parametrize("flushed", [0, 3, 9])
@@ -121,7 +124,7 @@ async def test_an_index_without_its_kfs_is_not_looked_at(autojump_clock, caplog)
     async with memory_log(store, disk, leader_epoch=2) as log:
         assert await log.values(log.partition()) == VALUES
         await log.log.flusher.flush_all()
-        assert await read_index(store, key_at(6)) == await read_footer(store, key_at(6))
+        assert await read_index(store, key_at(6, epoch=2)) == await read_footer(store, key_at(6, epoch=2))
     assert caplog.text.count("have no .kfs") == 1
 
 
@@ -140,7 +143,7 @@ async def test_a_kfs_whose_flush_was_killed_before_the_commit_is_the_flush(autoj
         assert log.partition().flushed_offset == 9
         assert not log.partition().tail.batches
         assert await log.values(log.partition()) == VALUES
-        assert log.log.wal.statistics().pending_count == 0
+        assert log.log.journal.statistics().pending_count == 0
 
 
 @pytest.mark.parametrize("half", ["kfs", "index"])
@@ -160,11 +163,11 @@ async def test_one_half_of_a_killed_upload_is_completed(autojump_clock, half):
         await log.append(log.partition(), b"next")
         await log.log.flusher.flush_all()
         assert await log.values(log.partition()) == [*VALUES, b"next"]
-        for base in (0, 3, 9 if half == "index" else 3):
-            assert await read_index(store, key_at(base)) == await read_footer(store, key_at(base))
+        for key in (key_at(0), key_at(9, epoch=2) if half == "index" else key_at(3, epoch=2)):
+            assert await read_index(store, key) == await read_footer(store, key)
 
 
-async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_adopted(autojump_clock):
+async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_covered_by_what_was_replayed(autojump_clock):
     """The PUT of the process before, still on its way: a prefix of what the WAL has."""
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
@@ -179,9 +182,13 @@ async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_adopted(autoju
             await store.put(key, [content])
         await log.append(log.partition(), b"next")
         await log.log.flusher.flush_all()
-        assert [each.base_offset for each in log.partition().manifest.segments] == [0, 3, 6, 9]
+        assert [each.base_offset for each in log.partition().manifest.segments] == [0, 3, 6]
         assert await log.values(log.partition()) == [*VALUES, b"next"]
-        assert log.log.wal.statistics().pending_count == 0
+        assert log.log.journal.statistics().pending_count == 0
+    async with memory_log(store, MemoryDisk(), leader_epoch=3) as log:
+        assert [each.key.epoch for each in log.partition().manifest.segments] == [1, 1, 2]
+        assert await log.values(log.partition()) == [*VALUES, b"next"]
+        assert log.log.late_count() == 0  # it says the same
 
 
 # ---- damage, and what is not ours ---------------------------------------------------------------------------------
@@ -237,7 +244,7 @@ async def test_deleting_a_topic_deletes_its_objects_and_no_others(autojump_clock
         await log.append(log.partition(name=TOPIC + "t"), b"stays")
         await log.log.flusher.flush_all()
         log.log.close_topic(TOPIC)
-        await log.log.delete_objects(TOPIC, TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name=TOPIC, topic_id=TOPIC_ID))
         keys = [info.key async for page in store.list("") for info in page]
         assert len(keys) == 2
         assert all(key.startswith(topic_prefix(TOPIC + "t", OTHER_ID)) for key in keys)
@@ -247,7 +254,7 @@ async def test_the_wal_of_a_topic_that_was_deleted_is_let_go(autojump_clock):
     store, disk = await written(flushed=0)
     async with memory_log(store, disk, topics=[topic_spec(name="new", topic_id=OTHER_ID)], leader_epoch=2) as log:
         assert log.partition(name="new").next_offset == 0
-        assert log.log.wal.statistics().pending_count == 0
+        assert log.log.journal.statistics().pending_count == 0
 
 
 # ---- generations --------------------------------------------------------------------------------------------------
@@ -389,3 +396,51 @@ async def test_under_segment_durability_the_bucket_alone_is_enough(autojump_cloc
     async with memory_log(store, MemoryDisk(), durability=Durability.SEGMENT, leader_epoch=4) as log:
         assert await log.values(log.partition()) == VALUES
         assert log.partition().producers.check(parse_header(log_batch(8))).base_offset == 8
+
+
+# ---- what is deleted while a start looks ----------------------------------------------------------------------------
+
+
+async def deleted_after_listing(store: MemoryStore, *base_offsets: int) -> FaultyStore:
+    """A way to a bucket from which the sources of a merge go when its segments have been listed."""
+    faulty = FaultyStore(store)
+
+    async def delete(call) -> None:
+        keys = [key_at(base_offset) for base_offset in base_offsets]
+        await store.delete([key.of_kind(kind).key for key in keys for kind in ("kfs", "index")])
+
+    faulty.rule(On("list", "default/*", times=1), delete, after_effect=True)
+    return faulty
+
+
+async def test_a_segment_that_is_deleted_after_it_was_listed_does_not_end_the_start(autojump_clock, caplog):
+    """The broker before had merged them and decided to delete them while it led."""
+    store, disk = await written()
+    async with memory_log(store, disk, leader_epoch=2) as log:
+        await merge_segments(log, [3, 6])
+    async with memory_log(await deleted_after_listing(store, 3, 6), disk, leader_epoch=3) as log:
+        assert await log.values(log.partition()) == VALUES
+        assert [each.base_offset for each in log.partition().manifest.segments] == [0, 3]
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+async def test_what_took_the_place_of_deleted_segments_is_found_though_it_was_not_listed(autojump_clock):
+    store, disk = await written()
+    async with memory_log(store, disk, leader_epoch=2) as log:
+        merged = (await merge_segments(log, [3, 6])).key
+    content = (await store.get(merged.key)).data
+    await store.delete([merged.key])
+    faulty = await deleted_after_listing(store, 3, 6)
+
+    async def arrive(call) -> None:
+        await store.put(merged.key, [content])
+
+    faulty.rule(On("list", "default/*", times=1), arrive, after_effect=True)
+    async with memory_log(faulty, disk, leader_epoch=3) as log:
+        assert await log.values(log.partition()) == VALUES
+
+
+async def test_a_segment_that_is_lost_after_it_was_listed_is_missed_and_does_not_end_the_start(autojump_clock):
+    store, _ = await written()
+    async with memory_log(await deleted_after_listing(store, 6), MemoryDisk(), leader_epoch=3) as log:
+        assert await log.values(log.partition()) == VALUES[:6]

@@ -10,8 +10,8 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
 from kafscale.store.base import ObjectStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from kafscale.testing.memory_log import append_nowait
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.memory_log import append_nowait
 
 DELAY_SECONDS = 300.0  # --segment-delete-delay by default
 NO_ORPHANS = memory_settings(orphan_check_interval_seconds=1e9)
@@ -82,9 +82,9 @@ async def test_the_first_due_goes_first_and_what_was_adopted_again_stays(
 ) -> None:
     deleted: list[tuple[str, float]] = []
 
-    async def delete_objects(name: str, topic_id: bytes) -> None:
+    async def delete_objects(topic: BuriedTopic) -> None:
         await trio.sleep(1)
-        deleted.append((name, trio.current_time()))
+        deleted.append((topic.name, trio.current_time()))
 
     deleter = TopicDeleter(delete_objects=delete_objects, is_deleted=lambda topic_id: topic_id != b"again")
     async with trio.open_nursery() as nursery:

@@ -16,7 +16,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.segment_objects import make_batch
+from tests.devtools.segment_objects import make_batch
 
 TOPIC_ID = bytes(range(16))
 

@@ -3,7 +3,7 @@
 from kafscale.log.check.usage import find_deletable, measure_usage
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, SegmentKey
-from kafscale.testing.segment_objects import make_batches, version_2_objects
+from tests.devtools.segment_objects import make_batches, version_2_objects
 
 TOPIC_ID = bytes(range(16))
 

@@ -1,28 +1,26 @@
 """Verify and repair: each kind of damage is found and said where, and what is rebuilt is what was there."""
 
-from collections import deque
-
 import attrs
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.formats.manifest import Manifest
+from kafscale.formats.manifest import Manifest, segment_of
+from kafscale.formats.manifest_checkpoint import decode_manifests
+from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalEntry, encode, encode_file_header
 from kafscale.formats.wal_objects import START
+from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.check.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
-from kafscale.log.flush.upload import segment_of
-from kafscale.log.manifest_checkpoint import decode_manifests, encode_manifests
-from kafscale.log.producers import ProducedBatch, Producer
 from kafscale.log.repair.findings import Kind
 from kafscale.log.wal.s3_replay import list_log
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.segment_objects import (
+from tests.devtools.segment_objects import (
     CREATED_MS,
     make_batch,
     make_batches,
@@ -77,6 +75,7 @@ class MemoryPartition:
     index: int = 0
     encoded_end: bytes = b""
     quarantined: dict = attrs.field(factory=dict)
+    missing: dict = attrs.field(factory=dict)
 
     @property
     def manifest(self):
@@ -226,7 +225,7 @@ async def test_a_rebuilt_footer_knows_producers_and_epochs_from_the_segment_befo
     first = version_2_objects(key(100), BATCHES, leader_epoch=3)
     footer = attrs.evolve(
         decode_footer(first.index, "x"),
-        producers=[Producer(7, 0, deque([ProducedBatch(0, 2, 103, 105)]), CREATED_MS)],
+        producers=[Producer(7, 0, [ProducedBatch(0, 2, 103, 105)], CREATED_MS)],
     )
     first = attrs.evolve(first, kfs=first.kfs[:BODY_END] + encode_footer(footer), index=encode_footer(footer))
     second = version_2_objects(
@@ -330,12 +329,13 @@ async def test_a_gap_beside_a_merged_segment_is_damage_too():
     assert [finding.kind for finding in report.findings if finding.damage] == [Kind.GAP]
 
 
-async def verify_with_manifests(*objects, then, log_start_offset=100):
+async def verify_with_manifests(*objects, then, log_start_offset=100, metadata_is_current=True):
     """What a broker with these segments has noted, held against what is there `then`."""
     partition = MemoryPartition([segment_of(each.key, decode_footer(each.index, "x")) for each in objects])
     manifests = decode_manifests("x", b"".join(await encode_manifests([partition])))
     verifier = verifier_of(await store_of(*then), topics={TOPIC_ID: KnownTopic("orders", 1, {0: log_start_offset})})
     verifier.manifests = manifests
+    verifier.metadata_is_current = metadata_is_current
     await verifier.list_bucket()
     await verifier.read_bucket(lambda _: None)
     return verifier.report
@@ -347,7 +347,14 @@ async def test_a_last_segment_that_a_checkpoint_knows_and_that_is_gone_is_damage
     (finding,) = (await verify_with_manifests(V2, last, then=[V2])).findings
     assert (finding.name, finding.kind, finding.damage) == ("orders-0", Kind.GAP, True)
     assert "offsets 112 to 117" in finding.message
+    assert "missing from the end of the log: consumers are led over them" in finding.message
     assert (await verify_with_manifests(V2, last, then=[])).findings != []
+
+
+async def test_a_hole_at_the_end_is_damage_whatever_the_metadata_says_as_deletion_leaves_the_last_segment():
+    last = version_2_objects(key(112), make_batches(112, 2))
+    assert not (await verify_with_manifests(V2, last, then=[V2], metadata_is_current=False)).is_whole
+    assert (await verify_with_manifests(V2, last, then=[last], metadata_is_current=False)).is_whole
 
 
 async def test_a_segment_that_was_merged_or_let_go_since_the_checkpoint_is_not_missing():

@@ -2,6 +2,7 @@
 
 import logging
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -13,7 +14,7 @@ from kafscale.log.flush.flusher import FAILED_FLUSH_PAUSE_SECONDS
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, topic_spec
 
 INTERVAL = 10.0
 KFS = On("put*", "*.kfs")
@@ -290,19 +291,19 @@ async def test_an_idle_partition_costs_no_task_and_no_timer(autojump_clock, stor
 
 
 async def test_being_fenced_ends_the_flusher_with_that_error_and_no_group(autojump_clock):
-    store = FaultyStore(MemoryStore())
-    async with memory_log(store, MemoryDisk(), topics=MANY, leader_epoch=1) as old:
-        async with memory_log(store, MemoryDisk(), topics=MANY, leader_epoch=2) as new:
-            for index in range(3):
-                await new.append(new.partition(index), b"a")
-            await new.log.flusher.flush_all()
+    async def superseded() -> None:
+        await trio.lowlevel.checkpoint()
+        raise Fenced("another broker has taken over")
+
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=MANY) as old:
+        old.log.flusher.uploader.check_lead_first = superseded
         for index in range(3):
             await old.append(old.partition(index), b"b")
         flusher = old.log.flusher
         partitions = list(flusher._waiting)
         for partition in partitions:
             flusher.forget(partition)
-        other = type(flusher)(uploader=flusher.uploader, pool=flusher.pool, interval_seconds=1, immediate=False)
+        other = attrs.evolve(flusher, interval_seconds=1)
         for partition in partitions:
             other.mark(partition)
         with pytest.raises(Fenced):

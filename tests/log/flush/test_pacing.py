@@ -11,9 +11,9 @@ from kafscale.log.flush.pacing import FlushPacer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, MemoryLog, batch_of, memory_log, topic_spec
-from kafscale.testing.simulated_store import SimulatedStore
 from kafscale.wire.records import parse_header
+from tests.devtools.memory_log import TOPIC, MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.simulated_store import SimulatedStore
 
 PER_MINUTE = 240
 PACED = {"flush_objects_per_minute": PER_MINUTE}
@@ -88,7 +88,7 @@ async def test_ten_thousand_partitions_with_a_trickle_stay_below_the_objects_of_
         await trio.sleep(1)
         await log.log.flusher.flush_all()
         left = sum(p.next_offset - p.flushed_offset for p in log.log.by_name[TOPIC])
-        left += log.log.wal.statistics().pending_count + log.log.pool.used_bytes
+        left += log.log.journal.statistics().pending_count + log.log.pool.used_bytes
         counted = log.log.flusher.pacer.objects_count.value
     assert left == 0
     assert counted == len(store.times)
@@ -165,8 +165,8 @@ async def test_a_crowded_log_is_flushed_whatever_the_pace(autojump_clock, monkey
     if crowded_by == "bytes":
         settings["wal_max_bytes"] = 2 << 20
     else:
-        for module in ("wal", "s3_wal"):
-            monkeypatch.setattr(f"kafscale.log.{module}.CROWDED_ENTRIES_COUNT", 300)
+        for module in ("local_wal", "s3_wal"):
+            monkeypatch.setattr(f"kafscale.log.wal.{module}.CROWDED_ENTRIES_COUNT", 300)
     store = NotingStore()
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(100)], **settings) as log:
         for number in range(1500):
@@ -174,8 +174,8 @@ async def test_a_crowded_log_is_flushed_whatever_the_pace(autojump_clock, monkey
                 await log.append(log.partition(number % 100), bytes(5_000))
             await trio.sleep(0.05)
             if durability is Durability.S3_WAL:
-                log.log.wal.trim(log.log.wal.durable_position)
-        wal = log.log.wal.statistics()
+                log.log.journal.trim(log.log.journal.durable_position)
+        wal = log.log.journal.statistics()
         if crowded_by == "bytes":
             assert (wal.file_bytes if durability is Durability.WAL else wal.object_bytes) <= 2 << 20
         else:
@@ -190,7 +190,7 @@ async def test_a_crowded_log_does_not_hurry_what_frees_no_file(autojump_clock):
     faulty.fail(On("put*", "*/0/*"))  # keeps the oldest file for ever
     async with memory_log(faulty, MemoryDisk(), topics=[topic_spec(3)], **settings) as log:
         await log.append(log.partition(0), bytes(60_000))
-        while not log.log.wal.is_crowded:
+        while not log.log.journal.is_crowded:
             await log.append(log.partition(1), bytes(30_000))
         await wait_all_tasks_blocked()
         before = len(store.partitions)

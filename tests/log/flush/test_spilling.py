@@ -8,8 +8,8 @@ from kafscale.config.limits import Limits
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, MemoryLog, append_nowait, batch_of, memory_log, topic_spec
 from kafscale.wire.records import parse_header
+from tests.devtools.memory_log import TOPIC, MemoryLog, append_nowait, batch_of, memory_log, topic_spec
 
 KFS = On("put*", "*.kfs")
 PARTITIONS_COUNT = 4
@@ -82,7 +82,7 @@ async def test_an_outage_of_minutes_costs_disk_and_not_memory(autojump_clock, st
             value_of(number) for index in range(PARTITIONS_COUNT) for number in numbers if number % 4 == index
         ]
         assert found
-        left = log.log.pool.used_bytes, log.log.wal.statistics().pending_count
+        left = log.log.pool.used_bytes, log.log.journal.statistics().pending_count
         assert left == (0, 0)
 
 
@@ -199,7 +199,7 @@ async def test_a_topic_may_be_deleted_while_its_flush_waits_to_read_back(autojum
         log.log.close_topic(TOPIC)
         gate.open()
         await wait_all_tasks_blocked()
-        left = len(log.log.flusher._flushing), log.log.pool.used_bytes, log.log.wal.statistics().pending_count
+        left = len(log.log.flusher._flushing), log.log.pool.used_bytes, log.log.journal.statistics().pending_count
         assert left == (0, 0, 0)
 
 

@@ -70,7 +70,8 @@ def test_ten_thousand_partitions_with_one_small_batch_each_fit_the_default_pool(
 
 def test_pressure_is_reported_once_for_each_crossing_of_three_quarters():
     calls = []
-    pool = ChunkPool(8 * CHUNK, CHUNK, on_pressure=lambda: calls.append(pool.used_bytes // CHUNK))
+    pool = ChunkPool(8 * CHUNK, CHUNK)
+    pool.on_pressure.append(lambda: calls.append(pool.used_bytes // CHUNK))
     leases = [pool.acquire_nowait(CHUNK) for _ in range(8)]
     assert calls == [6]
     for lease in leases[:3]:
@@ -110,7 +111,7 @@ async def test_a_waiter_reports_pressure(nursery):
     calls = []
     pool = ChunkPool(2 * CHUNK, CHUNK)
     lease = pool.acquire_nowait(2 * CHUNK)
-    pool.on_pressure = lambda: calls.append(1)
+    pool.on_pressure.append(lambda: calls.append(1))
     await start_waiting(nursery, pool, CHUNK, [], [])
     assert calls == [1]
     lease.release()

@@ -4,21 +4,23 @@ import pytest
 import trio
 
 from kafscale.errors import StorageFailed
+from kafscale.formats.log_end import LogEnd
+from kafscale.formats.manifest import segment_of
 from kafscale.formats.segment import EpochStart, build_footer
 from kafscale.formats.wal_entries import FileHeader, WalEntry, WalFile
-from kafscale.log.flush.upload import _make_footer, segment_key_of, segment_of
-from kafscale.log.log_end import LogEnd
+from kafscale.log.flush.upload import _make_footer, segment_key_of
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
-from kafscale.log.wal.local_wal import Round
-from kafscale.testing.memory_log import NOW_MS, append_nowait, batch_of
+from kafscale.log.wal.flush_on_append import FlushOnAppend
+from kafscale.log.wal.journal import LogJournal, Round
 from kafscale.wire.records import ProducerStamp, iterate_records, parse_header
+from tests.devtools.memory_log import NOW_MS, append_nowait, batch_of
 
 CHUNK_BYTES = 4096
 
 
-class HandDrivenWal:
+class HandDrivenWal(LogJournal):
     """A write-ahead log that syncs when it is told to."""
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class HandDrivenWal:
         assert file.pending_count >= 0
 
     def sync(self, count: int | None = None) -> None:
-        """As `Log.on_durable` is called by the real one."""
+        """As the real one calls `became_durable`."""
         group = self.queued[:count]
         del self.queued[:count]
         for batch in group:
@@ -69,7 +71,7 @@ class Bench:
             config=LogConfig(),
             segment_bytes=segment_bytes,
             pool=self.pool,
-            wal=self.wal,
+            journal=self.wal or FlushOnAppend(),
             on_dirty=lambda partition: self.marks.append(partition.flushable_bytes),
             clock=lambda: self.now,
         )
@@ -84,7 +86,7 @@ class Bench:
 
     async def commit(self, plan: FlushPlan) -> None:
         footer = await _make_footer(self.partition, plan, [batch.data for batch in plan.batches])
-        self.partition.commit_flush(plan, segment_of(segment_key_of(self.partition, footer.identity), footer))
+        self.partition.commit_flush(plan, segment_of(segment_key_of(self.partition, footer.identity), footer), footer)
 
 
 async def test_a_batch_gets_the_next_offsets_and_its_epoch_in_place():
@@ -294,7 +296,7 @@ async def test_flushes_that_fail_keep_what_waits_and_one_that_succeeds_acknowled
         rounds.append(bench.append(b"a")[1])
         assert bench.partition.prepare_flush() is not None
         assert bench.partition.prepare_flush() is not None
-    assert len(bench.partition.pending._taken) == 3
+    assert len(bench.partition.journal._waiting[bench.partition].taken) == 3
     await bench.commit(bench.partition.prepare_flush())
     assert [each.done for each in rounds] == [True] * 3
 
@@ -310,37 +312,6 @@ async def test_closing_under_segment_durability_fails_who_waits_and_frees_everyt
             await round.wait()
     assert bench.pool.used_bytes == 0
     assert bench.partition.prepare_flush() is None
-
-
-async def test_adopting_takes_back_what_was_not_acknowledged():
-    """An upload of the process before this one has arrived late, with records that this one does not know."""
-    bench = Bench(wal=False)
-    acknowledged = bench.append(b"a", producer=ProducerStamp(1, 0, 0), now_ms=2 * NOW_MS)[1]
-    await bench.commit(bench.partition.prepare_flush())
-    _, lost = bench.append(b"mine", producer=ProducerStamp(1, 0, 1), now_ms=2 * NOW_MS)
-    bench.append(b"of one that is new", producer=ProducerStamp(2, 0, 0), now_ms=2 * NOW_MS)
-    other = Bench(wal=False)
-    other.partition.next_offset = other.partition.high_watermark = other.partition.flushed_offset = 1
-    other.partition.leader_epoch = 4
-    other.append(b"theirs", b"too", producer=ProducerStamp(1, 0, 1), now_ms=2 * NOW_MS)
-    plan = other.partition.prepare_flush()
-    footer = await _make_footer(other.partition, plan, [batch.data for batch in plan.batches])
-    waiter = FetchWaiter(1 << 30)
-    bench.partition.waiters.add(waiter)
-    bench.partition.adopt(segment_of(segment_key_of(other.partition, footer.identity), footer), footer)
-    assert acknowledged.done
-    with pytest.raises(StorageFailed):
-        await lost.wait()
-    assert bench.offsets() == (3, 3, 3)
-    assert [segment.base_offset for segment in bench.partition.manifest.segments] == [0, 1]
-    assert bench.partition.epochs == [EpochStart(4, 1)]
-    assert bench.partition.producers.producers[1].batches[-1].last_sequence == 2
-    assert bench.partition.producers.producers[2].due_sequence == 0  # what comes behind that waits for it
-    assert bench.partition.flushable_bytes == 0
-    assert waiter.event.is_set()
-    _, following = bench.append(b"next")
-    await bench.commit(bench.partition.prepare_flush())
-    assert following.done
 
 
 # ---- spill, close -------------------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Idempotent producers: which batch may come next, which is a duplicate, what is forgotten and restored."""
 
-from collections import deque
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import KafkaError
-from kafscale.log.producers import SEQUENCE_COUNT, ProducedBatch, Producer, ProducerStates
+from kafscale.formats.producers import ProducedBatch, Producer
+from kafscale.log.partition.producers import SEQUENCE_COUNT, ProducerStates
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
 
@@ -65,30 +64,6 @@ def test_a_producer_that_is_not_known_any_more_goes_on_with_the_batch_that_was_r
     partition.states.refuse(header(40), 0)
     assert partition.refuses(41) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.append(40) == 0
-
-
-def test_a_producer_all_of_whose_batches_were_taken_back_begins_again_with_the_first_of_them():
-    partition = Partition()
-    partition.append(0, 3)
-    partition.append(3, 2)
-    before = partition.states.producers.values()
-    partition.states.restore([])
-    partition.states.expect_again(before, 0)
-    assert partition.refuses(5) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert partition.refuses(3, 2) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert [partition.append(0, 3), partition.append(3, 2)] == [5, 8]
-
-
-def test_a_producer_whose_last_batch_was_taken_back_goes_on_behind_those_that_stay():
-    partition = Partition()
-    partition.append(0, 3)
-    kept = partition.states.snapshot(3)
-    partition.append(3, 2)
-    before = partition.states.producers.values()
-    partition.states.restore(kept)
-    partition.states.expect_again(before, 3)
-    assert partition.refuses(5) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert partition.append(3, 2) == 5
 
 
 def test_a_batch_of_a_known_producer_that_is_refused_changes_nothing():
@@ -172,7 +147,7 @@ def test_a_snapshot_is_the_state_before_an_offset_and_a_copy():
         partition.append(index, now_ms=5)
     partition.append(0, producer_id=9)
     snapshot = partition.states.snapshot(7)
-    kept = deque(ProducedBatch(index, index, index, index) for index in range(2, 7))
+    kept = [ProducedBatch(index, index, index, index) for index in range(2, 7)]
     assert snapshot == [Producer(7, 0, kept, 5)]
     partition.append(8)
     assert snapshot == [Producer(7, 0, kept, 5)]

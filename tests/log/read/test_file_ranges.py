@@ -16,6 +16,8 @@ from kafscale.log.read.ranges import RangeReader
 from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.reader import LogReader
 from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.log.read.unpacking import Unpacking
+from kafscale.log.wal.flush_on_append import FlushOnAppend
 from kafscale.metrics import Metrics
 from kafscale.store.file import open_files
 from kafscale.store.file.directory import Directory
@@ -24,7 +26,7 @@ from kafscale.store.file.store import FileStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.wrappers.limited import PrefetchStore
 from kafscale.store.wrappers.metered import StoreMetrics
-from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
 ALL = 1 << 30
 KEY = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=10)
@@ -46,14 +48,15 @@ class Files:
     def __init__(self, root: Path) -> None:
         self.store = FileStore(Directory.open(root))
         self.metrics = StoreMetrics.register(Metrics())
-        self.ranges = FileRanges(FileSource(self.store.directory, self.metrics))
         cache = SegmentCache(0)
+        self.ranges = FileRanges(FileSource(self.store.directory, self.metrics), cache)
         self.footers = Footers(self.store, ALL, cache)
         self.reader = LogReader(
             footers=self.footers,
             ranges=RangeReader(store=self.store, cache=cache, budget=ByteBudget(ALL)),
             read_ahead=ReadAhead(store=PrefetchStore(self.store), footers=self.footers, cache=cache, max_bytes=0),
-            wal=None,
+            journal=FlushOnAppend(),
+            unpacking=Unpacking(ALL),
         )
 
     async def put(self, version: int = 2, *, batch_count: int = 40) -> Segment:
@@ -146,7 +149,7 @@ async def test_a_file_is_opened_once_and_closed_when_its_object_is_to_go(files, 
     first, second = files.slice(segment, 10), files.slice(segment, 70)
     assert len(opened) == 1
     descriptor = first.range.file.descriptor
-    files.ranges.forget(segment.key)
+    files.footers.forget(segment)
     first.release()
     assert os.fstat(descriptor)
     assert len(second.range.read(0, second.size_bytes)) == second.size_bytes

@@ -15,7 +15,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import (
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.records import set_base_offset
+from tests.devtools.memory_log import (
     TOPIC,
     TOPIC_ID,
     MemoryLog,
@@ -25,14 +27,14 @@ from kafscale.testing.memory_log import (
     topic_spec,
     write_segment,
 )
-from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import set_base_offset
 
 SIZE = len(batch_of(bytes(100)))
 
 
-def key_at(base_offset: int, generation: int = 0) -> SegmentKey:
-    return SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)
+def key_at(base_offset: int, generation: int = 0, epoch: int = 1) -> SegmentKey:
+    return SegmentKey(
+        topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, epoch=epoch, generation=generation
+    )
 
 
 def recording(store: MemoryStore) -> tuple[FaultyStore, list[tuple]]:
@@ -41,11 +43,11 @@ def recording(store: MemoryStore) -> tuple[FaultyStore, list[tuple]]:
 
     class Recording(FaultyStore):
         async def get_range(self, key, start, length_bytes):
-            reads.append(("range", key.rsplit("-")[-2].lstrip("0") or "0", start, length_bytes))
+            reads.append(("range", key.rsplit("-")[-3].lstrip("0") or "0", start, length_bytes))
             return await super().get_range(key, start, length_bytes)
 
         async def get_tail(self, key, length_bytes):
-            reads.append(("tail", key.rsplit("-")[-2].lstrip("0") or "0"))
+            reads.append(("tail", key.rsplit("-")[-3].lstrip("0") or "0"))
             return await super().get_tail(key, length_bytes)
 
         async def get(self, key):
@@ -219,7 +221,7 @@ async def test_batches_that_are_flushed_while_they_are_read_from_the_wal_are_hel
         assert partition.flushed_offset == 20
         assert [record.value for record in found] == [b"%d" % number + bytes(9000) for number in range(20)]
         assert log.log.pool.used_bytes == 0
-        assert log.log.wal.statistics().pending_count == 0
+        assert log.log.journal.statistics().pending_count == 0
 
 
 async def test_a_read_that_waits_for_the_budget_ends_if_its_topic_is_deleted_meanwhile(autojump_clock):
@@ -255,7 +257,7 @@ async def test_neighbours_in_one_wal_file_are_read_back_together(autojump_clock)
         log.partition(0).spill()
         disk.operations["read"] = 0
         assert await log.values(log.partition(0)) == written
-        assert disk.operations["read"] == log.log.wal.statistics().file_count
+        assert disk.operations["read"] == log.log.journal.statistics().file_count
 
 
 async def test_one_read_of_the_wal_is_neither_too_long_nor_mostly_of_other_partitions(autojump_clock):

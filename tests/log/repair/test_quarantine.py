@@ -22,9 +22,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
-from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.records import ProducerStamp
+from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
 
 VALUES = [b"%d" % number for number in range(12)]  # four segments of three batches
 STAMPS = {"now_ms": 1 << 50}
@@ -32,9 +32,15 @@ POSITIONS = {"first": 0, "middle": 3, "last": 9}
 DURABILITIES = [Durability.WAL, Durability.SEGMENT]
 
 
-def key_at(base_offset: int, generation: int = 0, kind: str = "kfs") -> SegmentKey:
+def key_at(base_offset: int, generation: int = 0, kind: str = "kfs", epoch: int = 1) -> SegmentKey:
     return SegmentKey(
-        topic=TOPIC, topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation, kind=kind
+        topic=TOPIC,
+        topic_id=TOPIC_ID,
+        partition=0,
+        base_offset=base_offset,
+        epoch=epoch,
+        generation=generation,
+        kind=kind,
     )
 
 
@@ -234,7 +240,7 @@ async def test_the_only_segment_of_a_partition_may_be_damaged(autojump_clock, kf
 async def test_what_the_write_ahead_log_has_of_a_damaged_segment_is_served_and_flushed(
     autojump_clock, kind, caplog
 ) -> None:
-    """Its files still hold batches that were flushed. The object stays; the new one is of the next generation."""
+    """Its files still hold batches that were flushed. The object stays; the new one is of a later epoch."""
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
         for number, value in enumerate(VALUES):
@@ -248,7 +254,8 @@ async def test_what_the_write_ahead_log_has_of_a_damaged_segment_is_served_and_f
         assert log.partition().flushed_offset == 9
         await expect(log, range(12))
         assert await appended(log) == 12
-        assert [(each.base_offset, each.generation) for each in log.partition().manifest.segments][-1] == (9, 1)
+        last = log.partition().manifest.segments[-1]
+        assert (last.base_offset, last.epoch, last.generation) == (9, 2, 0)
         assert await content_of(store, key_at(9)) == damaged
     caplog.clear()
     for epoch in (3, 4):

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
-from kafscale.errors import KafkaError
+from kafscale.errors import CorruptBatch, KafkaError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.verify_segment import check_segment
@@ -21,18 +22,21 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.keyed_log import append_pairs, append_segments, fetched, pair, table_of
-from kafscale.testing.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
-from kafscale.testing.simulated_store import SimulatedStore
 from kafscale.wire import compression
 from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import (
+    HEADER_BYTES,
     BatchHeader,
     ProducerStamp,
     batches,
     build_batch,
+    encode_batch,
+    iterate_records,
     parse_header,
 )
+from tests.devtools.keyed_log import append_batch, append_pairs, append_segments, fetched, pair, table_of
+from tests.devtools.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
+from tests.devtools.simulated_store import SimulatedStore
 
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}
@@ -378,6 +382,47 @@ async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(aut
         await trio.sleep(FAILED_PAUSE_SECONDS)
         await compact(log, found)
         assert found.failed_count.value == 1
+
+
+def unreadable_batch(codec: int) -> memoryview:
+    """One record whose key is longer than itself, in a batch with a correct CRC: versions that did not look took it."""
+    good = build_batch([pair("a=1")])
+    body = bytearray(good[HEADER_BYTES:])
+    body[4] = 100  # the length of its key, doubled
+    header = attrs.evolve(parse_header(memoryview(good)), attributes=codec)
+    return memoryview(encode_batch(header, compression.compress(codec, body) if codec else body))
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.LZ4])
+async def test_records_that_were_stored_with_wrong_lengths_do_not_stop_compaction(codec, autojump_clock, caplog):
+    """It stopped for good, and the partition grew without end. Nor is what a client has sent like that damage."""
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1", "b=1"])
+        batch = unreadable_batch(codec)
+        with pytest.raises(CorruptBatch):
+            list(iterate_records(batch))
+        await append_batch(log.partition(), batch)
+        await append_segments(log, ["a=2"], ["b=2"])
+        found = compactor(log)
+        await compact(log, found)
+        assert (found.failed_count.value, found.rounds_count.value) == (0, 1)
+        assert found.unreadable_count.value == 1
+        assert first_dirty_offset(log.partition()) == 5
+        slices = await log.log.reader.read(log.partition(), 0, 1 << 20)
+        stored = {parse_header(each).base_offset: each for each in batches(memoryview(b"".join(slices.buffers)))}
+        assert sorted(stored) == [2, 3, 4]
+        assert stored[2][16:] == batch[16:], "it is not as its client sent it"
+        slices.release()
+        await append_segments(log, ["a=3"], ["c=1"])
+        await compact(log, found)
+        assert (found.failed_count.value, found.rounds_count.value) == (0, 2)
+        assert caplog.text.count("as their clients sent them") == 1
+        assert "offset 2" in caplog.text
+    verifier = Verifier(store=store, namespace="default")
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    assert verifier.report.is_whole, verifier.report.findings
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "put", "get_range"])

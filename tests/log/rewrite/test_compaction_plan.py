@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.formats.manifest import Manifest, Segment, resolve
+from kafscale.formats.manifest import Manifest, Segment, without_covered
 from kafscale.log.rewrite.compaction_plan import groups, stretches
 from kafscale.store.paths import SegmentKey
 
@@ -27,7 +27,7 @@ any_segments = st.lists(
     ),
     unique_by=lambda s: (s.base_offset, s.generation),
     max_size=12,
-).map(resolve)
+).map(without_covered)
 
 
 @given(any_segments, st.integers(0, 60))

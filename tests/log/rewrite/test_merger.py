@@ -11,17 +11,18 @@ import trio
 
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
+from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.flush.flusher import PRESSED_SECONDS
 from kafscale.log.repair.verify_segment import check_segment
 from kafscale.log.rewrite.merger import FAILED_MERGE_PAUSE_SECONDS
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key, version_1_topic_id
-from kafscale.testing.determinism import run_here
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.memory_log import NOW_MS, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
-from kafscale.testing.segment_objects import make_batches, version_1_key, version_1_objects
 from kafscale.wire.records import ProducerStamp
+from tests.devtools.determinism import run_here
+from tests.devtools.memory_log import NOW_MS, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
 
 DELAY_MS = 100_000
 TARGET_BYTES = 4000
@@ -51,8 +52,10 @@ async def flushed(log: MemoryLog, count: int, value: bytes = RECORD, **batch) ->
         await log.log.flusher.flush_all()
 
 
-def key_of(base_offset: int, generation: int = 0) -> SegmentKey:
-    return SegmentKey(topic="t", topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)
+def key_of(base_offset: int, generation: int = 0, epoch: int = 1) -> SegmentKey:
+    return SegmentKey(
+        topic="t", topic_id=TOPIC_ID, partition=0, base_offset=base_offset, epoch=epoch, generation=generation
+    )
 
 
 async def keys_of(store) -> list[SegmentKey]:
@@ -217,7 +220,7 @@ async def test_readers_are_not_disturbed_by_a_merge(autojump_clock):
         await check_values(log, count=10)
         await flushed(log, 3)
         await check_values(log, count=13)
-        fetch = store.hold(On("get_range", "*-00000000000000000003-00000.kfs"))
+        fetch = store.hold(On("get_range", "*-00000000000000000003-*-00000.kfs"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(check_fetch, log)
             await fetch.wait_arrived(1)
@@ -430,7 +433,7 @@ async def test_a_topic_that_is_deleted_during_a_merge_leaves_no_object(autojump_
         await flushed(log, 10)
         await gate.wait_arrived(1)
         log.log.close_topic("t")
-        await log.log.delete_objects("t", TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name="t", topic_id=TOPIC_ID))
         gate.open()
         await trio.sleep(1)
         assert await keys_of(store) == []
@@ -444,7 +447,7 @@ async def test_a_topic_that_is_deleted_while_sources_are_read_is_not_merged(auto
         await flushed(log, 10)
         await gate.wait_arrived(1)
         log.log.close_topic("t")
-        await log.log.delete_objects("t", TOPIC_ID)
+        await log.log.delete_objects(BuriedTopic(name="t", topic_id=TOPIC_ID))
         gate.open()
         await trio.sleep(FAILED_MERGE_PAUSE_SECONDS / 2)
         assert await keys_of(store) == []

@@ -1,5 +1,6 @@
 """One process at a time has the data directory."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,11 +8,11 @@ import sys
 import pytest
 
 from kafscale.errors import StartupError
-from kafscale.log.data_directory import lock_data_directory
+from kafscale.log.wal.data_directory import lock_data_directory
 
 HOLDER = """
 import pathlib, sys
-from kafscale.log.data_directory import lock_data_directory
+from kafscale.log.wal.data_directory import lock_data_directory
 with lock_data_directory(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -28,7 +29,30 @@ def test_a_second_process_is_told_which_one_has_it_until_that_one_is_killed(tmp_
                 pass
         holder.kill()
     with lock_data_directory(path):
-        assert (path / "lock").read_text() == f"{os.getpid()}\n"
+        assert (path / "lock").read_text().split() == [str(os.getpid())]
+
+
+def test_a_full_disk_can_be_locked(tmp_path, monkeypatch):
+    """It advised to choose another data directory, without the log and the metadata that are in this one."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with lock_data_directory(tmp_path), pytest.raises(StartupError, match="in use by process"):
+        with lock_data_directory(tmp_path):
+            pass
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(StartupError, match="make it writable: what it holds"):
+        with lock_data_directory(tmp_path):
+            pass
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(StartupError, match="free some space, nothing is lost"):
+        with lock_data_directory(tmp_path):
+            pass
 
 
 def test_it_can_be_locked_again_after_it_was_given_back(tmp_path):

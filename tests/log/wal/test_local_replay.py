@@ -8,7 +8,7 @@ import trio.testing
 
 from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, WalEntry
-from kafscale.log.wal.local_replay import ReplayProgress
+from kafscale.log.wal.journal import ReplayProgress
 from kafscale.log.wal.local_wal import Wal
 from kafscale.testing.disk import MemoryDisk
 

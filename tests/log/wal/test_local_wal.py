@@ -7,9 +7,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.errors import DamagedObject, StorageFailed
+from kafscale.errors import DamagedObject, StorageFailed, StorageFull
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, WalEntry
-from kafscale.log.wal.local_wal import SPARES_MAX_COUNT, Round, Wal
+from kafscale.log.wal.journal import Round
+from kafscale.log.wal.local_wal import SPARES_MAX_COUNT, Wal
 from kafscale.testing.disk import MemoryDisk
 
 TOPIC = bytes(range(16))
@@ -263,6 +264,69 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
         await trio.sleep(2)
     assert rounds[-1].done
     assert [entry.base_offset for entry in log.durable] == list(range(60))
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "rename"])
+async def test_a_copy_of_a_file_that_finds_no_room_is_made_by_a_later_start(autojump_clock, operation):
+    """Half a copy was taken for one, and the file was let go."""
+    disk = (await written(10)).crash()
+    log = Log(disk)
+    await log.replay(needed=lambda offset: False)
+    (oldest, *_) = log.wal._files
+    content = bytes(disk.files[oldest.name])
+    disk.fail(operation, error_number=errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        await log.wal.keep_copy(oldest)
+    assert oldest.pending_count == 1
+    again = Log(disk.crash())
+    await again.replay(needed=lambda offset: False)
+    assert await again.wal.keep_copy(again.wal._files[0])
+    assert not await again.wal.keep_copy(again.wal._files[0])
+    assert bytes(again.disk.files[f"superseded-{oldest.name}"]) == content
+    assert not any(name.startswith("spare-") for name in again.disk.files)
+
+
+async def test_a_start_on_a_full_disk_waits_for_no_file(autojump_clock, nursery):
+    """It waited for room before it served anything."""
+    disk = await written(40)
+    disk = disk.crash()
+    disk.free_bytes = -4 * SEGMENT_BYTES  # so that what a replay deletes is no room either
+    log = Log(disk)
+    with trio.fail_after(5):
+        await log.start(nursery)
+    assert log.replayed == list(range(40))
+    round = log.append(40)
+    with pytest.raises(trio.TooSlowError):
+        await round.wait()
+    assert log.wal.is_full
+    disk.free_bytes = 4 * SEGMENT_BYTES
+    with trio.fail_after(5):
+        while not round.done:
+            await trio.sleep(1)
+    assert not log.wal.is_full
+    assert await replayed(disk.crash()) == list(range(41))
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_write_that_finds_no_room_is_made_again_when_there_is_some(
+    autojump_clock, nursery, operation, error_number
+):
+    """As on file systems that need room to overwrite; it ended the broker."""
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    await log.append(0).wait()
+    for after in range(25):
+        log.disk.fail(operation, after=after, error_number=error_number)
+    refused, others = log.append(1), [log.append(offset) for offset in range(2, 5)]
+    with pytest.raises(trio.TooSlowError):
+        await refused.wait()
+    assert log.wal.is_full
+    assert await replayed(log.disk.crash()) == [0]
+    await trio.sleep(10)
+    assert all(round.done for round in (refused, *others))
+    assert not log.wal.is_full
+    assert await replayed(log.disk.crash()) == list(range(5))
 
 
 async def test_so_many_entries_that_wait_for_a_flush_fill_the_log_however_short_they_are(

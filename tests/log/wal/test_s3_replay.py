@@ -7,8 +7,9 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.errors import DamagedObject, Fenced, StorageFailed
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition, decode_header
-from kafscale.log.wal import s3_replay as s3_wal_replay
-from kafscale.log.wal.s3_replay import _Epoch, take_over
+from kafscale.log.wal import s3_replay
+from kafscale.log.wal.journal import ReplayProgress
+from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT, _Epoch, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
@@ -74,6 +75,22 @@ async def test_an_empty_bucket_has_no_log():
     store = MemoryStore()
     assert await taken_over(store, 0) == []
     assert await keys(store) == []
+
+
+async def test_progress_is_told_after_each_group_of_objects(autojump_clock):
+    store = MemoryStore()
+    await written(store, range(READS_AT_ONCE_COUNT + 2))
+    progress: list[ReplayProgress] = []
+    earlier = await take_over(store, "default", 1, kept_until=START)
+    await S3Wal(store=store, namespace="default", epoch=1, earlier=earlier).replay(
+        lambda entry: False, on_progress=progress.append
+    )
+    objects_count = READS_AT_ONCE_COUNT + 2
+    assert [(each.file_count, each.entry_count) for each in progress] == [
+        (READS_AT_ONCE_COUNT, READS_AT_ONCE_COUNT),
+        (objects_count, objects_count),
+    ]
+    assert {each.files_count for each in progress} == {objects_count}
 
 
 async def test_entries_come_in_order_over_epochs():
@@ -201,9 +218,9 @@ async def test_an_object_that_comes_late_is_deleted_in_its_turn(autojump_clock):
     await store.delete([key(number) for number in range(1, 5)])
     await store.put_if_absent(key(2), [late])
     async with trio.open_nursery() as nursery:
-        wal = S3Wal(store=store, namespace="default", epoch=1)
         earlier = await take_over(store, "default", 1, kept_until=WalPosition(0, 5))
-        await wal.replay(earlier, lambda entry: entry.base_offset >= 4)
+        wal = S3Wal(store=store, namespace="default", epoch=1, earlier=earlier)
+        await wal.replay(lambda entry: entry.base_offset >= 4)
         await nursery.start(wal.run)
         wal.trim(WalPosition(0, 5))
         await wait_all_tasks_blocked()
@@ -299,8 +316,8 @@ async def test_a_broker_that_was_suspended_until_all_was_deleted_meets_its_fence
         round = append(old, 1)
         await late.wait_arrived()
         earlier = await take_over(store, "default", 1, kept_until=START)
-        new = S3Wal(store=store, namespace="default", epoch=1)
-        await new.replay(earlier, lambda entry: False)
+        new = S3Wal(store=store, namespace="default", epoch=1, earlier=earlier)
+        await new.replay(lambda entry: False)
         await nursery.start(new.run)
         await append(new, 1).wait()
         new.trim(WalPosition(1, 0))
@@ -322,7 +339,7 @@ async def test_a_start_that_is_overtaken_by_another_gives_way():
 
 
 async def test_fences_of_long_ago_are_removed(monkeypatch):
-    monkeypatch.setattr(s3_wal_replay, "FENCES_KEPT_COUNT", 3)
+    monkeypatch.setattr(s3_replay, "FENCES_KEPT_COUNT", 3)
     store = MemoryStore()
     for epoch in range(1, 8):
         await taken_over(store, epoch, kept_until=WalPosition(epoch - 1, 0))
@@ -341,3 +358,29 @@ async def test_only_records_that_are_needed_are_pending(autojump_clock):
     earlier = await take_over(store, "default", 1, kept_until=START)
     (found,) = await earlier.replay(lambda entry: entry.base_offset != 1)
     assert (found.name, found.pending_count, found.position) == (key(1), 1, WalPosition(0, 1))
+
+
+@pytest.mark.parametrize("trimmed", [[1], [1, 2], [3], [1, 2, 3, 4, 5]])
+async def test_an_object_that_is_trimmed_after_it_was_listed_is_no_damage(trimmed):
+    """The broker before had decided to delete it while it led: all in it is in segments and in a checkpoint."""
+    store = FaultyStore(MemoryStore())
+    await written(store, range(6))
+
+    async def trim(call) -> None:
+        await store.store.delete([key(number) for number in trimmed])
+
+    store.rule(On("list", times=1), trim, after_effect=True)
+    left = [number - 1 for number in range(1, 7) if number not in trimmed]
+    assert await taken_over(store, 1, kept_until=WalPosition(0, 5), needed_from=9) == left
+
+
+async def test_an_object_that_goes_and_is_needed_is_damage():
+    store = FaultyStore(MemoryStore())
+    await written(store, range(6))
+
+    async def lose(call) -> None:
+        await store.store.delete([key(3)])
+
+    store.rule(On("list", times=1), lose, after_effect=True)
+    with pytest.raises(DamagedObject, match=key(3)):
+        await taken_over(store, 1, kept_until=WalPosition(0, 5))

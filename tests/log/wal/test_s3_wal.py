@@ -10,9 +10,10 @@ from kafscale.errors import AccessDenied, Fenced, StorageFailed, StoreUnavailabl
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal import s3_wal
-from kafscale.log.wal.local_wal import Round
+from kafscale.log.wal.journal import Round
 from kafscale.log.wal.s3_replay import take_over
-from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.log.wal.s3_wal import DELETION_PAUSE_SECONDS, S3Wal
+from kafscale.store.guarded import DeletionGuard, GuardedStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -326,8 +327,45 @@ async def test_an_object_is_deleted_when_released_and_trimmed_oldest_first(autoj
     await wait_all_tasks_blocked()
     assert await keys(store) == [key(2), key(3), key(4)]
     log.wal.release(second)
-    await wait_all_tasks_blocked()
+    await trio.sleep(2 * DELETION_PAUSE_SECONDS)
     assert await keys(store) == [key(4)]
+
+
+async def test_one_look_at_the_claim_is_for_all_objects_that_can_be_deleted(autojump_clock, nursery):
+    store, looks = MemoryStore(), []
+
+    async def confirm_lead() -> None:
+        looks.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+
+    log = await objects(GuardedStore(store, DeletionGuard(confirm_lead=confirm_lead)), 251, nursery)
+    for entry in log.entries:
+        log.wal.release(entry.file)
+    log.wal.trim(WalPosition(0, 251))
+    await trio.sleep(5)
+    assert await keys(store) == [key(251)]
+    assert len(looks) == 3
+
+
+async def test_a_broker_that_was_superseded_is_fenced_by_a_deletion_in_its_log(autojump_clock):
+    store = MemoryStore()
+
+    async def confirm_lead() -> None:
+        await trio.lowlevel.checkpoint()
+        raise Fenced("superseded")
+
+    async def run(log: Log) -> None:
+        with pytest.raises(Fenced):
+            await log.wal.run()
+
+    async with trio.open_nursery() as nursery:
+        log = Log(GuardedStore(store, DeletionGuard(confirm_lead=confirm_lead)))
+        nursery.start_soon(run, log)
+        for offset in range(3):
+            await log.append(offset).wait()
+        log.wal.release(log.entries[0].file)
+        log.wal.trim(WalPosition(0, 3))
+    assert await keys(store) == [key(1), key(2), key(3)]
 
 
 async def test_the_newest_object_stays_so_that_its_successor_can_be_fenced(autojump_clock, nursery):
@@ -348,7 +386,7 @@ async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_o
     await objects(bucket, 1, nursery)
     store = FaultyStore(bucket)
     earlier = await take_over(bucket, "default", 1, kept_until=START)
-    log = Log(store, epoch=1)
+    log = Log(store, epoch=1, earlier=earlier)
     await nursery.start(log.wal.run)
     for _ in range(2):
         await log.append_metadata().wait()
@@ -361,13 +399,13 @@ async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_o
         pending.append(entry)
         return True
 
-    await log.wal.replay(earlier, handle)
+    await log.wal.replay(handle)
     gate.open()
     await wait_all_tasks_blocked()
     assert key(1) in await keys(bucket)
     assert key(1, epoch=1) not in await keys(bucket)
     log.wal.release(pending[0].file)
-    await wait_all_tasks_blocked()
+    await trio.sleep(2 * DELETION_PAUSE_SECONDS)
     assert key(1) not in await keys(bucket)
     assert log.wal.statistics().object_count == 1
 

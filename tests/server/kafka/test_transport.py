@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.buffers import IOV_MAX_COUNT
 from kafscale.server.kafka.transport import (
     JOINED_MAX_BYTES,
     SocketTransport,
     StreamTransport,
     Transport,
-    _without_first,
 )
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
 
@@ -94,12 +94,6 @@ def test_the_large_case_takes_the_path_without_a_copy() -> None:
     assert sum(map(len, BUFFERS["many"])) > JOINED_MAX_BYTES
 
 
-@pytest.mark.parametrize("count", range(11))
-def test_a_partial_send_goes_on_where_it_stopped(count: int) -> None:
-    buffers = [memoryview(b"abc"), memoryview(b"defg"), memoryview(b"hij")]
-    assert b"".join(_without_first(buffers, count)) == b"abcdefghij"[count:]
-
-
 @pytest.mark.parametrize("kind", ["socket", "stream"])
 async def test_receives_into_a_buffer(kind: str) -> None:
     ours, theirs = await _socket_pair()
@@ -121,4 +115,24 @@ async def test_a_peer_that_is_gone_is_a_broken_resource(kind: str) -> None:
     await ours.aclose()
     with pytest.raises(trio.BrokenResourceError):
         await transport.send([b"x" * JOINED_MAX_BYTES * 400, b"y"])
+    await transport.aclose()
+
+
+async def test_very_many_buffers_let_others_run_meanwhile() -> None:
+    """Also where the peer, or its socket, takes them all at once."""
+    ours, theirs = await _socket_pair()
+    transport = SocketTransport.of(ours)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await transport.send([b"small"] * 20 * IOV_MAX_COUNT)
+        assert turns >= 15
+        nursery.cancel_scope.cancel()
     await transport.aclose()

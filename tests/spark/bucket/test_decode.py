@@ -9,14 +9,16 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.errors import CorruptBatch
+from kafscale.errors import CorruptBatch, InvalidRecord
 from kafscale.spark.bucket import batches as batching
 from kafscale.spark.bucket import decode as decoding
 from kafscale.spark.bucket.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted
 from kafscale.spark.bucket.times import Period
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, set_crc, set_log_append_time
-from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset
+from kafscale.wire.primitives import varint
+from kafscale.wire.record_check import RecordCheck
+from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset, validate
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
 
@@ -220,3 +222,42 @@ def test_lengths_that_lie_are_refused_or_harmless(data, lanes):
         return
     table.slice(0, 3).validate(full=False)
     assert table.num_rows == 3 * lanes
+
+
+@unhurried
+@given(st.integers(0, 1 << 32), st.sampled_from([1, LANES_MIN_COUNT + 1]))
+def test_what_a_broker_accepts_is_read_as_the_plain_decoder_reads_it(seed, lanes):
+    """Any length below 0 is null, as in Kafka; it was damage."""
+    rng = random.Random(seed)
+    batch = bytearray(build_batch([Record(key=b"key", value=b"value", headers=[("h", b"x")])] * 3))
+    records = bytes(batch[61:])
+    for _ in range(1000):
+        changed = bytearray(records)
+        for _ in range(rng.randrange(1, 4)):
+            changed[rng.randrange(len(changed))] = rng.choice((0, 1, 2, 3, 4, 5, 7, 0x0E, 0x10, 0x7F, 0x80, 0xFF))
+        try:
+            RecordCheck(bytes(changed), 0, 3, 0).finish()
+        except (CorruptBatch, InvalidRecord):
+            continue
+        if changed[3] == 0 and changed != records:  # not only another timestamp
+            break
+    batch[61:] = changed
+    set_crc(memoryview(batch))
+    try:
+        validate(memoryview(batch))
+    except (CorruptBatch, InvalidRecord):
+        return
+    assert decoded(bytes(batch) * lanes) == expected(bytes(batch)) * lanes
+
+
+@pytest.mark.parametrize("length", [-2, -3, -64, -65, -(1 << 31)])
+def test_any_length_below_0_is_null_as_in_kafka(length):
+    """A broker accepts it, and it was damage to a reader."""
+    body = b"\0\0\0" + varint(length) + varint(length) + b"\2\2h" + varint(length)
+    batch = bytearray(build_batch([Record()])[:61]) + varint(len(body)) + body
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    set_crc(memoryview(batch))
+    validate(memoryview(batch))
+    [row] = decoded(bytes(batch))
+    assert (row["key"], row["value"], row["headers"]) == (None, None, [{"key": "h", "value": None}])
+    assert decoded(bytes(batch)) == expected(bytes(batch))

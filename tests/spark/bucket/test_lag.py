@@ -11,8 +11,8 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.segment_objects import make_batches, version_2_objects
-from kafscale.testing.topic_checkpoints import TopicCheckpoints
+from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.topic_checkpoints import TopicCheckpoints
 
 
 def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:

@@ -1,25 +1,28 @@
 """What a checkpoint of the broker's metadata tells readers: empty partitions, deleted records, deleted topics."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from kafscale.cluster.metadata.checkpoint import encode_checkpoint
 from kafscale.cluster.topics.topics import MorePartitions, NewTopic, TopicRegistry
 from kafscale.config import StoreUrl
 from kafscale.errors import AccessDenied, ConfigError, DamagedObject
+from kafscale.formats.metadata_changes import Transaction
+from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.metadata import MetadataReader, decode_metadata
-from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
-from kafscale.store.paths import SegmentKey
+from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.testing.segment_objects import CREATED_MS, make_batches, version_2_objects
-from kafscale.testing.topic_checkpoints import TopicCheckpoints
+from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.devtools.topic_checkpoints import TopicCheckpoints
 
 OLD, NEW = bytes(16), bytes(15) + b"\1"
 
@@ -79,8 +82,8 @@ async def test_what_the_broker_writes_is_read():
     await registry.create_partitions([MorePartitions(name="orders", partition_count=5)])
     await registry.set_log_start_offset(orders.topic_id, 3, 77)
     await registry.delete(["gone"])
-    parts = await encode_checkpoint(WalPosition(1, 0), await store.list(""))
-    found = decode_metadata("k", b"".join(parts))
+    puts = {entry.key: entry.value for entry in await store.list("")}
+    found = decode_metadata("k", Checkpoint(WalPosition(1, 0), Transaction(puts=puts)))
     assert found.topics.keys() == {"orders"}
     assert found.topics["orders"].topic_id == orders.topic_id
     assert found.topics["orders"].partition_count == 5
@@ -99,7 +102,7 @@ def test_partitions_and_topics_without_a_segment_are_known(checkpoints):
         query(checkpoints, startingOffsets='{"t":{"0":28}}')
     with pytest.raises(ConfigError, match="there is: empty, t"):
         query(checkpoints, subscribe="unknown")
-    assert stream(checkpoints).latest() == {("t", 0): 30, ("t", 1): 0, ("t", 2): 0}
+    assert stream(checkpoints).latest().offsets == {("t", 0): 30, ("t", 1): 0, ("t", 2): 0}
 
 
 def test_records_that_were_deleted_are_not_read(checkpoints):
@@ -114,7 +117,7 @@ def test_records_that_were_deleted_are_not_read(checkpoints):
     checkpoints.set_log_start_offset(OLD, 0, 40)
     checkpoints.write()
     assert query(checkpoints) == []
-    assert stream(checkpoints).initial()[("t", 0)] == 40
+    assert stream(checkpoints).initial().offsets[("t", 0)] == 40
 
 
 def test_retention_that_has_taken_all_is_told_to_a_stream(checkpoints):
@@ -125,7 +128,7 @@ def test_retention_that_has_taken_all_is_told_to_a_stream(checkpoints):
     checkpoints.set_log_start_offset(OLD, 0, 36)
     checkpoints.write()
     end = running.latest()
-    assert end[("t", 0)] == 36
+    assert end.offsets[("t", 0)] == 36
     with pytest.raises(DataLoss, match="offsets 30 to 35 of partition 0 of t: the log begins at 36 now"):
         running.splits(start, end)
 
@@ -144,7 +147,7 @@ def test_a_stream_tells_a_deleted_topic_from_retention(checkpoints, caplog):
     checkpoints.delete("t", OLD)
     checkpoints.write()
     end = running.latest()
-    assert end == {}
+    assert end == Position()
     assert running.splits(start, end) == []
     assert "partition 0 of topic 't' has gone: topic 't' was deleted at" in caplog.text
     with pytest.raises(DataLoss, match="has gone: topic 't' was deleted at"):
@@ -175,7 +178,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_start(checkpoints, capl
         running = stream(checkpoints, failOnDataLoss="false")
         assert read(running, start, start) == []
     end = running.latest()
-    assert end == {("t", 0): 6, ("t", 1): 0, ("t", 2): 0}
+    assert end.offsets == {("t", 0): 6, ("t", 1): 0, ("t", 2): 0}
     assert read(running, start, end) == of(0, *range(6))
     assert "topic 't' was deleted and created again" in caplog.text
     assert running.latest() == end
@@ -186,6 +189,80 @@ def test_a_topic_that_was_created_again_is_read_from_its_start(checkpoints, capl
         strict.splits(start, start)
         with pytest.raises(DataLoss, match="deleted and created again"):
             strict.latest()
+
+
+def recreate(checkpoints: TopicCheckpoints, batch_count: int) -> None:
+    """The topic t anew, with so many batches of three records."""
+    checkpoints.delete("t", OLD)
+    checkpoints.create("t", NEW, 3)
+    checkpoints.write()
+    put(checkpoints.directory, 0, batch_count, topic_id=NEW)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_restarted_stream_skipped_what_a_new_topic_had_below_the_offset_of_the_old_one(checkpoints, fail, caplog):
+    start = Position.parse(json.dumps(stream(checkpoints).latest().to_json()))
+    recreate(checkpoints, 20)
+    running = stream(checkpoints, failOnDataLoss=str(fail).lower())
+    running.splits(start, start)
+    if fail:
+        with pytest.raises(
+            TopicCreatedAgain, match=f"had the topic id {topic_id_text(OLD)}, and .* {topic_id_text(NEW)} n"
+        ):
+            running.latest()
+    else:
+        assert read(running, start, running.latest()) == of(0, *range(60))
+        assert "deleted and created again" in caplog.text
+
+
+def test_a_batch_of_a_topic_that_was_created_again_was_read_of_the_new_one(checkpoints, caplog):
+    """It was planned before a restart, and had offsets that the new topic has too."""
+    before = stream(checkpoints)
+    start, end = before.initial(), before.latest()
+    recreate(checkpoints, 20)
+    with pytest.raises(TopicCreatedAgain):
+        stream(checkpoints).splits(start, end)
+    running = stream(checkpoints, failOnDataLoss="false")
+    assert read(running, start, end) == []
+    assert "deleted and created again" in caplog.text
+    assert read(running, end, running.latest()) == of(0, *range(60))
+
+
+def test_a_planned_batch_of_a_topic_that_was_deleted_was_empty_and_said_nothing(checkpoints, caplog):
+    before = stream(checkpoints)
+    start, end = before.initial(), before.latest()
+    checkpoints.delete("t", OLD)
+    checkpoints.write()
+    with pytest.raises(DataLoss, match="partition 0 of topic 't' has gone: topic 't' was deleted at"):
+        stream(checkpoints).splits(start, end)
+    assert read(stream(checkpoints, failOnDataLoss="false"), start, end) == []
+    assert "has gone" in caplog.text
+
+
+def test_a_partition_that_a_new_topic_gets_later_began_where_the_old_one_was(checkpoints):
+    put(checkpoints.directory, 0, 10, partition=1)
+    start = stream(checkpoints).latest()
+    recreate(checkpoints, 1)
+    checkpoints.create("t", NEW, 1)
+    checkpoints.write()
+    running = stream(checkpoints, failOnDataLoss="false")
+    end = running.latest(start)
+    assert read(running, start, end) == of(0, 0, 1, 2)
+    checkpoints.create("t", NEW, 2)
+    checkpoints.write()
+    put(checkpoints.directory, 0, 20, topic_id=NEW, partition=1)
+    assert read(running, end, running.latest()) == of(1, *range(60))
+
+
+def test_starting_offsets_with_the_id_of_another_topic_are_not_believed(checkpoints, caplog):
+    text = json.dumps(stream(checkpoints).latest().to_json())
+    assert query(checkpoints, startingOffsets=text) == []
+    recreate(checkpoints, 11)
+    with pytest.raises(TopicCreatedAgain, match="startingOffsets: topic 't' was deleted and created again"):
+        query(checkpoints, startingOffsets=text)
+    assert query(checkpoints, startingOffsets=text, failOnDataLoss="false") == of(0, *range(33))
+    with pytest.raises(ConfigError, match="startingOffsets is JSON like"):
+        query(checkpoints, startingOffsets='{"@topic-ids":7}')
 
 
 def test_a_longer_log_of_a_topic_that_was_created_again_is_no_continuation(checkpoints, caplog):
@@ -206,10 +283,21 @@ def test_a_damaged_checkpoint_leaves_the_one_before_it(checkpoints, caplog):
     assert "can't be read" in caplog.text
 
 
+def test_changes_are_seen_as_the_broker_would(checkpoints):
+    checkpoints.create("t", OLD, 5)
+    checkpoints.create("gone", NEW)
+    checkpoints.write()
+    topic = checkpoints.write().read_bytes()
+    full = decode_checkpoint("k", topic).transaction.puts
+    changes = Transaction(puts={"topics/more": full["topics/t"]}, deletes=["topics/gone"])
+    checkpoints.write().write_bytes(b"".join(encode_checkpoint(WalPosition(1, 0), [changes], base=0)))
+    topics = MetadataReader(Counting(checkpoints.directory), "default").read().topics
+    assert topics.keys() == {"t", "empty", "more"}
+
+
 def test_a_value_that_is_none_of_a_topic_is_damage(checkpoints):
-    data = checkpoints.write({"topics/x": b"[]"}).read_bytes()
     with pytest.raises(DamagedObject, match="the key: the metadata holds a value"):
-        decode_metadata("the key", data)
+        decode_metadata("the key", Checkpoint(WalPosition(1, 0), Transaction(puts={"topics/x": b"[]"})))
 
 
 def test_a_checkpoint_is_read_once(checkpoints):

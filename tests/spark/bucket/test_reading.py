@@ -10,13 +10,17 @@ import pytest
 
 from kafscale.config import StoreUrl
 from kafscale.errors import NotFound
+from kafscale.spark.bucket import decode as decoding
 from kafscale.spark.bucket import reading
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import DataLoss, SplitReader
 from kafscale.spark.bucket.splits import Extent, holes, plan, together
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.segment_objects import (
+from kafscale.wire import compression
+from kafscale.wire.batch_header import set_crc
+from kafscale.wire.records import build_batch, iterate_records, parse_header
+from tests.devtools.segment_objects import (
     SegmentObjects,
     make_batches,
     version_1_key,
@@ -85,8 +89,8 @@ def bucket(tmp_path):
     return Bucket(tmp_path / "bucket")
 
 
-def read(bucket: Bucket, splits, *, fail_on_data_loss: bool = True) -> list[int]:
-    reader = SplitReader(bucket=bucket, namespace="default", columns=["offset"], fail_on_data_loss=fail_on_data_loss)
+def read(bucket: Bucket, splits, *, fail_on_data_loss: bool = True, columns=("offset",)) -> list[int]:
+    reader = SplitReader(bucket=bucket, namespace="default", columns=columns, fail_on_data_loss=fail_on_data_loss)
     return [offset for split in splits for records in reader.read(split) for offset in records["offset"].to_pylist()]
 
 
@@ -288,3 +292,55 @@ def test_version_1_segments_are_read(bucket):
     assert read(bucket, planned(bucket, 5, 100)) == list(range(5, 100))
     bucket.remove(objects.key.of_kind("index").key)
     assert read(bucket, planned(bucket, 5, 100)) == list(range(5, 100))
+
+
+def malformed(base_offset: int, kind: str) -> bytes:
+    """A batch of three records with a right CRC, as a broker stored it that did not look at the records."""
+    batch = bytearray(make_batches(base_offset, 1)[0])
+    if kind == "length":
+        batch[61] += 2  # of the first record
+    elif kind == "last field":
+        batch[-1] = 2  # the count of headers
+    elif kind == "count":
+        batch[57:61] = (1 << 30).to_bytes(4, "big")
+    else:
+        batch[22] |= compression.GZIP  # which it is not
+    set_crc(memoryview(batch))
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("kind", ["length", "last field", "count", "codec"])
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+def test_one_malformed_batch_cost_the_rest_of_its_range(bucket, caplog, kind, codec):
+    """Only with `failOnDataLoss=false`, and now it costs itself alone: offsets 30 to 32, and 90 to 92."""
+    batches = [bytes(recompressed(batch, codec)) for batch in make_batches(0, 40)]
+    for base_offset in (30, 90):
+        batches[base_offset // 3] = malformed(base_offset, kind)
+    bucket.put(version_2_objects(key(0), batches))
+    splits = planned(bucket, 0, 120)
+    with caplog.at_level(logging.ERROR):
+        found = read(bucket, splits, fail_on_data_loss=False, columns=["offset", "headers"])
+    assert found == [*range(30), *range(33, 90), *range(93, 120)]
+    assert [record.message.count("can't be read") for record in caplog.records] == [1, 1]
+    assert "offsets 30 to 32 of partition 0 of t" in caplog.text
+    assert "offsets 90 to 92 of partition 0 of t" in caplog.text
+    with pytest.raises(DataLoss, match=r"offsets 30 to 32 of partition 0 of t.*failOnDataLoss"):
+        read(bucket, splits, columns=["offset", "headers"])
+
+
+def test_a_malformed_batch_is_left_out_as_a_whole(bucket, monkeypatch):
+    """No records of it are passed on, however many come before the one that can't be read."""
+    monkeypatch.setattr(decoding, "CHUNK_ROWS", 4)
+    batches = make_batches(0, 3, records_per_batch=11)
+    batch = bytearray(batches[1])
+    batch[-1] = 2  # the count of headers of the last record
+    set_crc(memoryview(batch))
+    bucket.put(version_2_objects(key(0), [batches[0], bytes(batch), batches[2]]))
+    found = read(bucket, planned(bucket, 0, 33), fail_on_data_loss=False, columns=["offset", "headers"])
+    assert found == [*range(11), *range(22, 33)]
+
+
+def recompressed(batch: bytes, codec: int) -> bytes | bytearray:
+    return build_batch(
+        list(iterate_records(memoryview(batch))), codec=codec, base_offset=parse_header(memoryview(batch)).base_offset
+    )

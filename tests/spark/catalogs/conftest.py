@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from kafscale.spark import packages
-from kafscale.testing.catalog_servers import PostgresProcess, has_postgres, postgres_server, rest_catalog_server
-from kafscale.testing.s3_processes import S3Process, s3_server
-from kafscale.testing.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
+from tests.devtools.catalog_servers import PostgresProcess, has_postgres, postgres_server, rest_catalog_server
+from tests.devtools.s3_processes import S3Process, s3_server
+from tests.devtools.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
 
 HERE = REPOSITORY / "tests" / "spark" / "catalogs"
 BUCKET = "my-lake"

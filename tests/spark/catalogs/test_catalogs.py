@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kafscale.testing.spark import REPOSITORY, environ_of
+from tests.devtools.spark import REPOSITORY, environ_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

@@ -1,6 +1,7 @@
 """One micro-batch into its table, given as a DataFrame: no stream, no bucket. The moments of death are made by hand."""
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -10,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from kafscale.spark.bucket.position import Position
 from kafscale.spark.pipeline.document import parse_pipeline
 
 pytestmark = [
@@ -33,6 +35,7 @@ class Table:
     warehouse: Any
     name: str
     query_id: str = "query"
+    topic_id: str = "old"
     outcomes: list[Any] = attrs.field(factory=list)
     end: int = 0
 
@@ -68,7 +71,7 @@ mappings: [{{topic: t, table: {self.name}, metadata: [offset]{mapping}}}]
         ensure_dead_letters(self.spark, made, pipeline)
         checkpoint = SimpleNamespace(
             query_id=self.query_id,
-            end_offsets=lambda _: {"t": {"0": self.end}},
+            end=lambda _: Position(offsets={("t", 0): self.end}, topic_ids={"t": self.topic_id}),
             directory=SimpleNamespace(path="/nowhere"),
         )
         return BatchWriter(mapping=made, pipeline=pipeline, checkpoint=checkpoint, report=self.outcomes.append)
@@ -205,6 +208,20 @@ def test_dead_letters_of_a_batch_that_was_lost_with_its_checkpoint_came_twice(ta
     assert table.rows("offset") == [(0,), (3,)]
 
 
+def test_a_record_of_a_new_topic_was_taken_for_a_dead_letter_of_the_old_one(table, monkeypatch):
+    """The batch that buried offset 0 of the old one is not in the table, and its checkpoint was reset since."""
+    from kafscale.spark.pipeline import batch
+
+    mapping = f", value: {{format: string}}, dead_letters: {table.name}_dead"
+    with monkeypatch.context() as patched:
+        patched.setattr(batch._Attempt, "_commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            table.write([(None, BAD)], 0, mapping)
+    table.query_id, table.topic_id, table.end = "query after the reset", "new", 0
+    table.write([(None, b"good")], 0, mapping)
+    assert table.rows("offset, value") == [(0, "good")]
+
+
 def test_a_record_that_is_a_dead_letter_stays_one_though_it_decodes_when_its_batch_is_repeated(table, monkeypatch):
     from kafscale.spark.pipeline import batch
 
@@ -247,6 +264,38 @@ def test_what_is_no_json_of_the_columns_is_told_for_each_value(table):
         "value: it is no JSON object of the mapping's columns",
         "value: it has no id, which is required",
     ]
+
+
+def test_what_follows_a_json_object_was_passed_over(table):
+    mapping = of_json("{name: a, type: int}", f", dead_letters: {table.name}_dead")
+    behind = [" trailing", "] x", "}} x", ',"x":1', ',{"a":8}', '],"x":[1', '} {"a":8', "\0"]
+    bad = [b'{"a":7}' + each.encode() for each in behind]
+    table.write([(None, value) for value in [*bad, b' {"a":7} \r\n', b"{'a': 8}", b'{"a":9,"x":NaN}']], 0, mapping)
+    assert table.rows("a") == [(7,), (8,), (9,)]
+    errors = [error for _, error in table.rows("offset, error", "_dead")]
+    assert len(errors) == len(bad)
+    assert all("no JSON object" in each or "follows the JSON object" in each for each in errors)
+
+
+def test_digits_of_decimals_were_rounded_away(table):
+    types = {"a": "decimal(10,2)", "b": "array<decimal(38,2)>", "c": "struct<d: map<string, decimal(5,1)>>"}
+    columns = ", ".join(f"{{name: {name}, type: '{type_}'}}" for name, type_ in types.items())
+    mapping = of_json(columns, f", dead_letters: {table.name}_dead")
+    good = [
+        '{"a":12.34}',
+        '{"a":12.3400}',
+        '{"a":1e2}',
+        '{"b":[1.25,null,-3]}',
+        '{"c":{"d":{"x":0.5}}}',
+        '{"a":null}',
+        "{}",
+    ]
+    bad = ['{"a":12.345}', '{"a":"12.345"}', '{"a":1e-3}', '{"b":[1,1.255]}', '{"c":{"d":{"x":0.5,"y":0.55}}}']
+    table.write([(None, value.encode()) for value in [*good, *bad]], 0, mapping)
+    assert len(table.rows()) == len(good)
+    errors = [error for _, error in table.rows("offset, error", "_dead")]
+    names = [re.fullmatch(r"value: (\w) has more digits behind the point than .+", each)[1] for each in errors]
+    assert sorted(names) == ["a", "a", "a", "b", "c"]
 
 
 def test_columns_are_added_and_widened_nested_ones_too(table):

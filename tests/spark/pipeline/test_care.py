@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kafscale.testing.registry_values import running_values
+from tests.devtools.registry_values import running_values
 
 pytestmark = [
     pytest.mark.spark,

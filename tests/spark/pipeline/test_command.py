@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.pipelines import group_of, pipeline_command
-from kafscale.testing.process import interruptible
-from kafscale.testing.spark import environ_of, store_of, wait_for_topic
+from tests.devtools.pipelines import group_of, pipeline_command
+from tests.devtools.process import interruptible
+from tests.devtools.spark import environ_of, store_of, wait_for_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("iceberg")]
 
@@ -110,6 +110,32 @@ def test_run_once_then_status_then_maintain(topic, produce, write):
         [f"db.{topic}", "0", "0", "0", "-"],
         [f"db.{topic}_dead", "0", "0", "0", "-"],
     ]
+
+
+def test_reset_says_where_a_mapping_will_go_on_and_changes_nothing_with_dry_run(broker, topic, produce, write):
+    from confluent_kafka.admin import AdminClient
+
+    produce(topic, [(0, None, b"old")] * 3)
+    file = write(f"{{topic: {topic}, table: db.{topic}}}")
+    assert run("run", "--once", file)[0] == 0
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    produce(topic, [(0, None, b"new")] * 5)  # which creates it again
+    code, _, err = run("run", "--once", file)
+    assert (code, f"topic '{topic}' was deleted and created again" in err) == (1, True), err
+    assert "kafscale pipeline reset --topic" in err
+    for options, outcome in ((["--dry-run"], "would be reset"), ([], "reset")):
+        code, out, err = run("reset", "--topic", topic, "--json", *options, file)
+        assert (code, err) == (0, "")
+        (row,) = json.loads(out)
+        assert (row["mapping"], row["topic"], row["outcome"]) == (f"db.{topic}", topic, outcome)
+        assert (row["offsets"][0], row["new_offsets"]) == ("0:3", ["0:0"])
+        assert len({row["topic_id"], row["new_topic_id"]}) == 2
+    assert run("run", "--once", file)[0] == 0
+    code, out, err = run("status", "--json", file)
+    assert json.loads(out)[0]["offsets"] == {topic: {"0": 5}}
+    code, _, err = run("reset", "--topic", "never-read", file)
+    assert (code, "no mapping has begun to read topic 'never-read'" in err) == (2, True)
 
 
 def test_validate_shows_all_and_ends_with_1_if_anything_is_missing(broker, topic, produce, write):

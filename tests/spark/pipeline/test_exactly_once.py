@@ -1,6 +1,7 @@
 """The moments at which a run can die, each made by hand; `test_kills` finds them by chance."""
 
 import shutil
+import time
 
 import pytest
 
@@ -103,3 +104,70 @@ def test_two_runs_do_not_share_checkpoints(lake, topic, monkeypatch):
         with pytest.raises(StartupError, match="another run of the pipeline"):
             lake.run(f"- {{topic: {topic}, table: db.{topic}}}")
         other.kill()
+
+
+def recreate(broker, topic: str) -> None:
+    """Delete it, and create it with one partition, as administrators do."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics().topics and time.monotonic() < deadline:
+        time.sleep(0.05)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+
+
+def test_records_of_a_topic_that_was_created_again_were_skipped(lake, broker, topic, produce):
+    """The new topic has more records than the old one had: those below the old offset were never read."""
+    from kafscale.spark.pipeline.reset import carry_out, plan
+
+    mapping = f"- {{topics: [{topic}, {topic}-beside], table: db.{topic}, metadata: [topic, offset]}}"
+    produce(topic, [(0, None, b"old")] * 3)
+    produce(f"{topic}-beside", [(0, None, b"beside")] * 2)
+    lake.run(mapping)
+    recreate(broker, topic)
+    produce(topic, [(0, None, b"new")] * 5)
+    produce(f"{topic}-beside", [(0, None, b"beside")] * 2)
+    for _ in range(2):
+        seen = lake.run(mapping, may_fail=True)
+        told = str(seen.failures[f"db.{topic}"])
+        assert f"topic '{topic}' was deleted and created again" in told
+        assert "kafscale pipeline reset --topic" in told
+    shutil.rmtree(lake.checkpoints)  # and the table's summaries tell it too
+    assert "was deleted and created again" in str(lake.run(mapping, may_fail=True).failures[f"db.{topic}"])
+
+    pipeline = lake.pipeline(mapping)
+    (reset,) = plan(lake.spark, pipeline, [topic], from_beginning=False)
+    assert (reset.before.offsets[topic, 0], reset.after.offsets[topic, 0]) == (3, 0)
+    assert (topic, 1) not in reset.after.offsets
+    assert reset.before.topic_ids[topic] != reset.after.topic_ids[topic]
+    carry_out(lake.spark, pipeline, [reset])
+    lake.run(mapping)
+    old, new = [(topic, offset, b"old") for offset in range(3)], [(topic, offset, b"new") for offset in range(5)]
+    beside = [(f"{topic}-beside", offset, b"beside") for offset in range(4)]
+    assert lake.rows(f"db.{topic}") == sorted([*old, *new, *beside], key=repr)
+    (again,) = plan(lake.spark, pipeline, [topic], from_beginning=False)
+    assert not again.changes
+    forget_last_batch(lake, f"db.{topic}")
+    lake.run(mapping)
+    assert len(lake.rows(f"db.{topic}")) == 12
+
+
+def test_a_reset_does_not_read_again_what_was_read_of_the_same_topic(lake, topic, produce):
+    from kafscale.errors import ConfigError
+    from kafscale.spark.pipeline.reset import carry_out, plan
+
+    mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
+    produce(topic, [(0, None, b"v")] * 3)
+    pipeline = lake.pipeline(mapping)
+    with pytest.raises(ConfigError, match="no mapping has begun to read topic"):
+        plan(lake.spark, pipeline, [topic], from_beginning=False)
+    lake.run(mapping)
+    (reset,) = plan(lake.spark, pipeline, [topic], from_beginning=False)
+    assert not reset.changes
+    carry_out(lake.spark, pipeline, [reset])
+    assert lake.run(mapping).outcomes == []
+    carry_out(lake.spark, pipeline, plan(lake.spark, pipeline, [topic], from_beginning=True))
+    lake.run(mapping)
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 0, 1, 1, 2, 2]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
-from kafscale.testing.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
+from tests.devtools.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from tests.devtools.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
 
 pytestmark = [
     pytest.mark.spark,

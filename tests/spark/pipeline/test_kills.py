@@ -17,8 +17,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kafscale.testing.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
-from kafscale.testing.spark import store_of
+from tests.devtools.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from tests.devtools.spark import store_of
 
 pytestmark = [
     pytest.mark.spark,

@@ -4,6 +4,8 @@ import traceback
 
 import pytest
 
+from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.reading import DataLoss, report_loss
 from kafscale.spark.source.offsets import PartitionNotNamed
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
@@ -49,5 +51,19 @@ def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():
 def test_offsets_that_are_not_in_the_table_are_the_lag():
     from kafscale.spark.pipeline.runner import lag_of
 
-    assert lag_of({"t": {"0": 5}}, {"t": {"0": 7, "1": 3}, "u": {"0": 1}}) == 6
-    assert lag_of({"t": {"0": 9}}, {"t": {"0": 7}}) == 0
+    there = Position(offsets={("t", 0): 7, ("t", 1): 3, ("u", 0): 1}, topic_ids={"t": "old"})
+    assert lag_of(Position(offsets={("t", 0): 5}), there) == 6
+    assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "old"}), there) == 6
+    assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "other"}), there) == 11
+    assert lag_of(Position(offsets={("t", 0): 9}), Position(offsets={("t", 0): 7})) == 0
+
+
+def test_a_pipeline_was_told_to_set_an_option_that_it_overrides():
+    from kafscale.spark.pipeline.runner import QueryFailed
+
+    with pytest.raises(DataLoss) as told:
+        report_loss("offsets 1 to 5 of t have gone", fail=True)
+    text = "".join(traceback.format_exception_only(told.value))
+    failure = str(QueryFailed(f"{JAVA}{text}"))
+    assert "failOnDataLoss" not in failure
+    assert "kafscale pipeline reset --topic" in failure

@@ -194,3 +194,8 @@ def test_what_spark_adds_for_a_table_is_not_of_the_user():
     assert given.values == {"store": "file:x"}
     with pytest.raises(ConfigError, match="there is no option 'path'"):
         Given({"path": "file:/x"})
+
+
+def test_a_table_of_which_spark_gives_no_options_is_told_what_to_use():
+    with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW … USING kafscale OPTIONS"):
+        ReadOptions.of(Given({}))

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
 
 
 def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:
@@ -28,6 +29,11 @@ def remove(directory: Path, *, partition: int) -> None:
         path.unlink()
 
 
+def at(offsets: dict[int, int], **topic_ids: str) -> Position:
+    """Without ids as a checkpoint of an earlier version has it."""
+    return Position(offsets={("t", index): offset for index, offset in offsets.items()}, topic_ids=topic_ids)
+
+
 class Stream:
     """One run of a stream, as Spark drives it. Partitions are of the topic t."""
 
@@ -39,16 +45,13 @@ class Stream:
         )
 
     def latest(self) -> dict[int, int]:
-        return {index: offset for (_, index), offset in self.progress.latest().items()}
+        return {index: offset for (_, index), offset in self.progress.latest().offsets.items()}
 
     def initial(self) -> dict[int, int]:
-        return {index: offset for (_, index), offset in self.progress.initial().items()}
+        return {index: offset for (_, index), offset in self.progress.initial().offsets.items()}
 
     def read(self, start: dict[int, int], end: dict[int, int]) -> dict[int, list[int]]:
-        splits = self.progress.splits(
-            {("t", index): offset for index, offset in start.items()},
-            {("t", index): offset for index, offset in end.items()},
-        )
+        splits = self.progress.splits(at(start), at(end))
         found: dict[int, list[int]] = {}
         for split in splits:
             for part in self.progress.planner.reader(["offset"]).read(split):
@@ -90,7 +93,7 @@ def test_offsets_are_shared_by_size(directory):
 def test_a_spark_that_says_where_the_stream_is_is_believed(directory):
     progress = Stream(directory, maxOffsetsPerTrigger="12").progress
     for _ in range(2):
-        assert progress.latest({("t", 0): 0, ("t", 1): 0}) == {("t", 0): 10, ("t", 1): 2}
+        assert progress.latest(at({0: 0, 1: 0})).offsets == at({0: 10, 1: 2}).offsets
 
 
 def test_a_spark_that_asks_again_gets_all_that_was_there_at_first_by_the_limits(directory, caplog):
@@ -107,7 +110,7 @@ def test_a_trigger_that_wants_all_gets_all(directory):
     progress = Stream(
         directory, startingOffsets="earliest", maxOffsetsPerTrigger="2", minOffsetsPerTrigger="1"
     ).progress
-    assert progress.latest(is_limited=False) == {("t", 0): 30, ("t", 1): 6}
+    assert progress.latest(is_limited=False).offsets == at({0: 30, 1: 6}).offsets
 
 
 def test_a_small_partition_gets_one_offset_at_least(directory):

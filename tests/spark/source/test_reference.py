@@ -5,7 +5,7 @@ from pathlib import Path
 from kafscale.spark.source.options import OPTIONS
 from kafscale.spark.source.reference import HEADINGS, reference
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "spark-options.md"
 
 
 def test_the_page_is_what_the_code_makes():

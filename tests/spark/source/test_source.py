@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.segment_objects import make_batches, version_2_objects
-from kafscale.testing.spark import flush, store_of
+from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.spark import flush, store_of
 
 pytestmark = [
     pytest.mark.spark,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.testing.spark import flush, store_of
+from tests.devtools.spark import flush, store_of
 
 pytestmark = [
     pytest.mark.spark,

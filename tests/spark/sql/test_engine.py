@@ -29,7 +29,7 @@ def rows(frame) -> list[tuple[object, ...]]:
 
 
 def segments_read(frame) -> int:
-    from kafscale.testing.spark_plans import splits_of
+    from tests.devtools.spark_plans import splits_of
 
     return len({range.key for split in splits_of(frame) for range in split.ranges})
 
@@ -124,7 +124,7 @@ def test_what_came_since_is_there_for_the_next_statement(spark, tmp_path):
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import Topics
     from kafscale.store.paths import SegmentKey
-    from kafscale.testing.segment_objects import make_batches, version_2_objects
+    from tests.devtools.segment_objects import make_batches, version_2_objects
 
     key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(key, make_batches(0, 10)).write_to(tmp_path)
@@ -219,3 +219,67 @@ def test_rows_as_parquet(spark, engine, tmp_path):
     found = spark.read.parquet(f"{tmp_path}/x")
     assert found.columns == ["key", "key_2"]
     assert found.count() == 240
+
+
+@pytest.fixture
+def engine_of_two(spark, tmp_path):
+    """Of a bucket with a topic t, and one that nothing was flushed of, which the metadata alone tell of."""
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.topics import Topics
+    from kafscale.store.paths import SegmentKey
+    from tests.devtools.segment_objects import make_batches, version_2_objects
+    from tests.devtools.topic_checkpoints import TopicCheckpoints
+
+    key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
+    version_2_objects(key, make_batches(0, 2)).write_to(tmp_path)
+    checkpoints = TopicCheckpoints(directory=tmp_path)
+    checkpoints.create("t", bytes(16))
+    checkpoints.create("nothing-yet", bytes(15) + b"\1", 2)
+    checkpoints.write()
+    return Engine(topics=Topics(spark=spark, options={"store": f"file:{tmp_path}"}))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select value from `nothing-yet`",
+        "select value from `nothing-yet` tail 5",
+        "select value from last('nothing-yet', '15m')",
+        "select n.value from `nothing-yet` n join t on n.offset = t.offset",
+    ],
+)
+def test_an_empty_topic_was_said_not_to_be_there(engine_of_two, statement):
+    assert rows(engine_of_two.frame(statement)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("insert into t values (1)", "'t' is a topic, and SQL only reads topics: no INSERT"),
+        ("insert into `nothing-yet` select * from t", "'nothing-yet' is a topic, and SQL only reads topics"),
+        ("delete from t where offset = 1", "SQL only reads topics: no DELETE"),
+        ("update t set value = null", "SQL only reads topics: no UPDATE"),
+        ("select * from t timestamp as of '2026-01-01'", "'t' is a topic, which has no versions: TIMESTAMP AS OF"),
+        ("select * from t version as of 3", "'t' is a topic, which has no versions"),
+        ("insert into u values (1)", "there is no topic, table or view 'u'"),
+    ],
+)
+def test_a_topic_was_said_not_to_be_there_where_it_can_only_be_read(engine_of_two, statement, told):
+    with pytest.raises(QueryError, match=re.escape(told)):
+        engine_of_two.frame(statement)
+
+
+def test_a_table_of_the_source_asked_for_a_store_that_it_was_given(spark, engine_of_two):
+    """Spark gives a source in Python none of a table's options when it reads: it can only be said."""
+    store = engine_of_two.topics.options["store"]
+    spark.sql(f"CREATE TEMPORARY VIEW given USING kafscale OPTIONS (store '{store}', subscribe 't')")
+    assert spark.sql("SELECT count(*) FROM given").first()[0] == 6
+    spark.catalog.dropTempView("given")
+    spark.sql(f"CREATE TABLE kept USING kafscale OPTIONS (store '{store}', subscribe 't')")
+    try:
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW … USING kafscale OPTIONS"):
+            spark.sql("SELECT count(*) FROM kept").collect()
+        with_options = f"SELECT count(*) FROM kept WITH (store = '{store}', subscribe = 't')"
+        assert spark.sql(with_options).first()[0] == 6
+    finally:
+        spark.sql("DROP TABLE kept")

@@ -3,8 +3,8 @@
 import pytest
 
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.registry_values import message_class, running_values
-from kafscale.testing.segment_objects import make_batch, version_2_objects
+from tests.devtools.registry_values import message_class, running_values
+from tests.devtools.segment_objects import make_batch, version_2_objects
 
 pytestmark = [
     pytest.mark.spark,

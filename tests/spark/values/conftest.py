@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.testing.registry_values import running_values
+from tests.devtools.registry_values import running_values
 
 
 @pytest.fixture

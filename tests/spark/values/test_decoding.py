@@ -1,6 +1,8 @@
 """Records with framed values into a column of struct<value, error>."""
 
 import pickle
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pyarrow as pa
 import pytest
@@ -10,10 +12,21 @@ from kafscale.spark.bucket.decode import HEADERS_TYPE
 from kafscale.spark.values import decoding as module
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.spark.values.registry import RegistryOptions
-from kafscale.testing.registry_values import Headers, message_class
+from kafscale.spark.values.registry import RegistryClient, RegistryOptions
+from tests.devtools.registry_values import Headers, message_class
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture(autouse=True)
+def _closed_connections(monkeypatch) -> Iterator[None]:
+    """A worker keeps its decoders, and the connections of these to registries, until it ends; a test does not."""
+    with ExitStack() as stack:
+        monkeypatch.setattr(
+            module, "RegistryClient", lambda **options: stack.enter_context(closing(RegistryClient(**options)))
+        )
+        yield
+    module._decoder.cache_clear()
 
 
 def options(values, **reading) -> ValueOptions:

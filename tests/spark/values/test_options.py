@@ -4,6 +4,7 @@ import pytest
 
 from kafscale.errors import ConfigError, UnknownSchema
 from kafscale.spark.values.options import ValueOptions
+from kafscale.spark.values.registry import RegistryOptions
 
 URL = "http://registry:8081"
 
@@ -51,3 +52,27 @@ def test_the_reader_schema_is_the_subjects_the_topics_or_given(values):
         ValueOptions.parse(parse).reader_options(values.client)
     with pytest.raises(UnknownSchema, match="no /subjects/nope-value"):
         ValueOptions.parse(parse).reader_options(values.client, "nope")
+
+
+def test_credentials_of_the_registry_had_to_be_options(tmp_path, monkeypatch):
+    """Which programs and arguments have, and other users of the machine may see."""
+    secret = tmp_path / "secret"
+    secret.write_text("me:hidden\n")
+    base = {"valueFormat": "avro", "schemaRegistryUrl": "http://registry"}
+
+    def registry(**more: str) -> RegistryOptions:
+        options = ValueOptions.parse({**base, **more})
+        assert options is not None
+        return options.registry
+
+    assert registry(schemaRegistryBasicAuthFile=str(secret)).basic_auth == "me:hidden"
+    assert registry(schemaRegistryBearerTokenFile=str(secret)).bearer_token == "me:hidden"
+    monkeypatch.setenv("KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH", "of:environment")
+    assert registry().basic_auth == "of:environment"
+    given = registry(schemaRegistryBearerToken="given")
+    assert (given.basic_auth, given.bearer_token) == (None, "given")
+    with pytest.raises(ConfigError, match="either itself or by a file"):
+        registry(schemaRegistryBasicAuthFile=str(secret), schemaRegistryBasicAuth="a:b")
+    with pytest.raises(ConfigError, match="can't be read"):
+        registry(schemaRegistryBasicAuthFile=str(tmp_path / "nowhere"))
+    assert "hidden" not in repr(registry(schemaRegistryBasicAuthFile=str(secret)))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafscale.errors import ConfigError
-from kafscale.testing.registry_values import message_class, prefixed
+from tests.devtools.registry_values import message_class, prefixed
 
 HEAD = 'syntax = "proto3"; package shop;'
 ORDER = (
@@ -109,3 +109,47 @@ def test_a_message_that_is_not_there_is_refused_at_once(values):
         values.reader("protobuf", ORDER, message="Nope")
     with pytest.raises(ConfigError, match="protoc"):
         values.reader("protobuf", "message {")
+
+
+@pytest.mark.parametrize(
+    "form", ["{outside}/evil.py", "../../../../../../../../..{outside}/evil.py", "a/../../b\n.py", "\0"]
+)
+def test_a_registry_could_write_files_anywhere(values, tmp_path, form):
+    """It names what a schema imports; protoc's files had these names, absolute ones and those with .. in them."""
+    name = form.format(outside=tmp_path)
+    values.registry.register("money", HEAD + "message Money { int64 cents = 1; }", format="PROTOBUF")
+    reference = {"name": name, "subject": "money", "version": 1}
+    text = HEAD + "message Order { int32 a = 1; }"
+    schema_id = values.registry.register("orders-value", text, format="PROTOBUF", references=(reference,))
+    decoded = values.reader("protobuf", text).decode([prefixed(schema_id, b"\0\x08\x05")])
+    assert decoded.values.to_pylist() == [{"a": 5}], decoded.errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_protoc_ran_what_lay_in_the_working_directory(values, tmp_path, monkeypatch):
+    (tmp_path / "grpc_tools").mkdir()
+    evil = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ran').touch()"
+    for name in ("__init__.py", "protoc.py"):
+        (tmp_path / "grpc_tools" / name).write_text(evil)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    values.reader("protobuf", HEAD + "message Order { int32 a = 1; }")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["google/protobuf/../../evil.proto", "confluent/.evil.proto", "/google/type/x.proto"])
+def test_an_import_of_a_strange_name_is_no_module_to_be_imported(values, name):
+    with pytest.raises(ConfigError, match=r"is not a valid Protobuf schema|protoc|is imported"):
+        values.reader("protobuf", HEAD + f'import "{name}"; message Order {{ int32 a = 1; }}')
+
+
+def test_a_schema_on_which_protoc_does_not_end_is_an_error_of_the_schema(values, monkeypatch):
+    from kafscale.spark.values import protoc
+
+    monkeypatch.setattr(protoc, "_PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(protoc, "PROTOC_SECONDS", 0.2)
+    with pytest.raises(ConfigError, match="did not end in"):
+        values.reader("protobuf", HEAD + "message Order { int32 a = 1; }")
+    monkeypatch.setattr(protoc, "TEXT_MAX_BYTES", 10)
+    with pytest.raises(ConfigError, match="is larger than 10"):
+        values.reader("protobuf", HEAD + "message Order { int32 a = 1; }")

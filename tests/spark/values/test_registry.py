@@ -4,7 +4,7 @@ import pytest
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.spark.values.registry import UNKNOWN_SECONDS, RegistryClient, RegistryOptions
-from kafscale.testing.registry import running_registry
+from tests.devtools.registry import running_registry
 
 
 @pytest.fixture

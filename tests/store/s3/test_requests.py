@@ -17,8 +17,8 @@ KEYS = KEYS.filter(lambda key: not {".", ".."} & set(key.split("/")))
 
 def test_the_requests_are_made_without_an_event_loop():
     """Readers that block share these modules."""
-    modules = ["s3_requests", "s3_replies", "sigv4", "credentials"]
-    imports = "; ".join(f"import kafscale.store.{module}" for module in modules)
+    modules = ["requests", "replies", "sigv4", "credentials"]
+    imports = "; ".join(f"import kafscale.store.s3.{module}" for module in modules)
     check = "import sys; assert not {'trio', 'httpx', 'h11'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{imports}; {check}"], check=True)
 

@@ -6,11 +6,9 @@ from functools import partial
 import httpx
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.store.s3.http_connection import BufferStream, pieces
+from kafscale.store.s3.http_connection import BufferStream
 from kafscale.store.s3.transport import TrioTransport
 from kafscale.testing.certificates import make_certificate
 
@@ -562,14 +560,3 @@ async def test_a_cancel_while_waiting_for_a_connection_leaves_the_place_in_the_l
         assert transport.statistics().waiting_count == 0
         assert await response.aread() == b"body"
         assert await send(transport, url, b"next") == b"next"
-
-
-# --- pieces
-
-
-@given(st.lists(st.binary(max_size=50), max_size=30), st.integers(1, 40))
-def test_pieces_are_the_same_bytes_in_bounded_calls(parts, piece_bytes):
-    cut = list(pieces(parts, piece_bytes))
-    assert b"".join(cut) == b"".join(parts)
-    assert all(0 < len(piece) <= piece_bytes for piece in cut)
-    assert len(cut) <= 2 * sum(map(len, parts)) / piece_bytes + sum(len(part) > piece_bytes // 2 for part in parts) + 1

@@ -18,7 +18,7 @@ from kafscale.store.uploads import Upload
 from kafscale.store.wrappers.limited import LimitedStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
-from kafscale.store.wrappers.multipart import PARTS_AT_ONCE_COUNT, MultipartStore, split
+from kafscale.store.wrappers.multipart import PARTS_AT_ONCE_COUNT, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, open_s3_server
 from kafscale.testing.s3_transport import ServiceTransport
@@ -61,14 +61,6 @@ class Rig:
 
 DATA = bytes(range(95))
 PARTS = [DATA[:1], DATA[1:1], memoryview(DATA)[1:37], bytearray(DATA[37:])]
-
-
-def test_pieces_have_the_same_bytes_and_one_size():
-    for size in (1, 3, 9, 94, 95, 96, 1000):
-        pieces = [b"".join(piece) for piece in split(PARTS, size)]
-        assert b"".join(pieces) == DATA
-        assert {len(piece) for piece in pieces[:-1]} <= {size}
-        assert 0 < len(pieces[-1]) <= size
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent"])

@@ -1,13 +1,13 @@
 """Every message class in every version: the versions that are promised, round trips, and bytes that are no message."""
 
+import random
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kafscale.errors import DecodeError
-from kafscale.testing.wire_messages import message_classes, message_versions, messages, versions_of
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.schema import NEVER
+from tests.devtools.wire_messages import message_classes, message_versions, some_messages, versions_of
 
 API_VERSIONS = {  # name: (key, first version, last version, first flexible version)
     "Produce": (0, 0, 11, 9),
@@ -45,7 +45,8 @@ EMBEDDED_VERSIONS = {  # messages inside other messages' bytes, without an API k
     "ConsumerProtocolAssignment": (0, 3, NEVER),
 }
 
-few_examples = settings(max_examples=10, deadline=None)
+MESSAGES_COUNT = 20  # for each version of each class
+OFTEN_IN_MESSAGES = bytes((0, 0, 0, 1, 2, 3, 0x7F, 0x80, 0xFF))  # what lengths, tags, nulls and flags begin with
 each_version = pytest.mark.parametrize(
     ("cls", "version"),
     [pytest.param(cls, version, id=f"{cls.__name__}-{version}") for cls, version in message_versions()],
@@ -81,40 +82,44 @@ def test_a_response_of_defaults_can_be_sent_in_every_version(cls):
 
 
 @each_version
-@few_examples
-@given(data=st.data())
-def test_round_trip(cls, version, data):
-    message = data.draw(messages(cls, version))
-    assert decode(cls, version, b"".join(encode(message, version))) == message
+def test_round_trip(cls, version):
+    for message in some_messages(cls, version, MESSAGES_COUNT):
+        assert decode(cls, version, b"".join(encode(message, version))) == message
 
 
 @each_version
-@few_examples
-@given(data=st.data())
-def test_a_message_cut_short_or_with_bytes_left_over_is_refused(cls, version, data):
-    raw = b"".join(encode(data.draw(messages(cls, version)), version))
-    for length in range(len(raw)):
-        with pytest.raises(DecodeError):
-            decode(cls, version, raw[:length])
-    with pytest.raises(DecodeError):
-        decode(cls, version, raw + b"\0")
+def test_a_message_cut_short_or_with_bytes_left_over_is_refused(cls, version):
+    for message in some_messages(cls, version, MESSAGES_COUNT // 2):
+        raw = b"".join(encode(message, version))
+        taken = [length for length in range(len(raw)) if not _is_refused(cls, version, raw[:length])]
+        assert taken == []
+        assert _is_refused(cls, version, raw + b"\0")
 
 
 @each_version
-@few_examples
-@given(data=st.data())
-def test_garbage_is_a_message_or_refused(cls, version, data):
-    _assert_message_or_refused(cls, version, data.draw(st.binary(max_size=64)))
+def test_garbage_is_a_message_or_refused(cls, version):
+    for number in range(2 * MESSAGES_COUNT):
+        size = random.randrange(65)
+        garbage = random.randbytes(size) if number % 2 else bytes(random.choices(OFTEN_IN_MESSAGES, k=size))
+        _assert_message_or_refused(cls, version, garbage)
 
 
 @each_version
-@few_examples
-@given(data=st.data())
-def test_a_message_with_one_byte_changed_is_a_message_or_refused(cls, version, data):
-    raw = bytearray(b"".join(encode(data.draw(messages(cls, version)), version)))
-    if raw:
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    _assert_message_or_refused(cls, version, raw)
+def test_a_message_with_one_byte_changed_is_a_message_or_refused(cls, version):
+    for message in some_messages(cls, version, 2 * MESSAGES_COUNT):
+        raw = bytearray(b"".join(encode(message, version)))
+        if raw:
+            byte = random.choice((*OFTEN_IN_MESSAGES, random.randrange(256)))
+            raw[random.randrange(len(raw))] = byte
+        _assert_message_or_refused(cls, version, raw)
+
+
+def _is_refused(cls, version, raw):
+    try:
+        decode(cls, version, raw)
+    except DecodeError:
+        return True
+    return False
 
 
 def _assert_message_or_refused(cls, version, raw):
@@ -122,4 +127,5 @@ def _assert_message_or_refused(cls, version, raw):
         message = decode(cls, version, raw)
     except DecodeError:
         return
-    assert decode(cls, version, b"".join(encode(message, version))) == message
+    again = decode(cls, version, b"".join(encode(message, version)))
+    assert again == message or repr(again) == repr(message)  # garbage may be a NaN, which does not equal itself

@@ -1,0 +1,54 @@
+"""The one place where a client is told no before its batches are looked at: authorisation, quotas, transactions.
+
+A Produce takes one of two ways (`kafscale.api.produce`), and both ask here:
+
+    the general way   asks for each request: `refusals` for each of its topics, and `throttle_ms` once
+    the short way     asks `takes_plain` once for all requests of a read that are alike but for partition and records.
+                      It knows no error: whatever is not simply allowed goes the general way, which finds the error
+
+So what is refused is refused in one place, and with one error, whichever way a request came. What only waiting can
+answer goes the general way too, where `PendingProduce.complete` may wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+
+from kafscale.api.calls import Call
+from kafscale.api.quotas import Quotas
+from kafscale.errors import KafkaError
+from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
+
+NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
+
+
+@attrs.define(eq=False, kw_only=True)
+class Gate:
+    """One per broker. So far only quotas have something to say."""
+
+    quotas: Quotas
+
+    def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
+        """Why nothing of this request may be written to a topic; None if it may. Records are not looked at."""
+        return None
+
+    def refusals(self, call: Call, request: ProduceRequest, topic: TopicProduceData) -> Mapping[int, KafkaError]:
+        """The errors of those partitions that may not be written to, of one of the topics of a request."""
+        refusal = self.topic_refusal(call, request, topic.name)
+        return NONE_REFUSED if refusal is None else {data.index: refusal for data in topic.partition_data}
+
+    def throttle_ms(self, call: Call, size_bytes: int) -> int:
+        """Count a request. Returns for how long its client is to hold back now."""
+        quota = self.quotas.producer
+        return 0 if quota is None else quota.throttle_ms(call.client_id, size_bytes)
+
+    def takes_plain(self, call: Call, request: ProduceRequest, topic: str) -> bool:
+        """Tell whether all requests like this one are allowed until the next await, and need not be counted.
+
+        They may be for any partition of the topic.
+        """
+        return self.quotas.producer is None and self.topic_refusal(call, request, topic) is None

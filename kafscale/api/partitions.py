@@ -1,0 +1,83 @@
+"""How every API finds the partition that a request is about, and what it answers where this broker does not lead it.
+
+UNKNOWN_TOPIC_OR_PARTITION            there is no such topic, or it has no such partition
+UNKNOWN_TOPIC_ID                      no topic has this id
+NOT_LEADER_OR_FOLLOWER                it is led elsewhere, and Produce and Fetch say by whom (KIP-951), or by nobody
+FENCED_ or UNKNOWN_LEADER_EPOCH       the client knows another leader epoch than that of the partition (KIP-320)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kafscale.api.calls import Peer
+from kafscale.api.services import Services
+from kafscale.cluster.assignment import Leader
+from kafscale.errors import KafkaError
+from kafscale.log.partition.partition import Partition
+from kafscale.wire import error_codes
+from kafscale.wire.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
+
+ANY_EPOCH = -1  # the client does not have its leader epoch checked
+
+
+class NotLeader(KafkaError):
+    """NOT_LEADER_OR_FOLLOWER, and who leads the partition, where somebody else is known to."""
+
+    def __init__(self, leader: Leader | None) -> None:
+        super().__init__(error_codes.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
+        self.leader = leader
+
+
+class Answer(Protocol):
+    """What a response says about one partition."""
+
+    current_leader: LeaderIdAndEpoch
+
+
+class Response(Protocol):
+    """A response that says where leaders are."""
+
+    node_endpoints: list[NodeEndpoint]
+
+
+def find_partition(services: Services, name: str, index: int, *, topic_id: bytes | None = None) -> Partition | None:
+    """The partition, if it is led here: by the name of its topic or, where one is given, by the topic's id."""
+    return services.log.partition_named(name, index) if topic_id is None else services.log.partition(topic_id, index)
+
+
+def led_partition(
+    services: Services, name: str, index: int, *, topic_id: bytes | None = None, leader_epoch: int = ANY_EPOCH
+) -> Partition:
+    """Find the partition; `leader_epoch` is the one that the client knows. Raises KafkaError as said above."""
+    partition = find_partition(services, name, index, topic_id=topic_id)
+    if partition is None:
+        raise _not_led(services, name, index, topic_id)
+    if leader_epoch != ANY_EPOCH and leader_epoch != partition.leader_epoch:
+        is_older = leader_epoch < partition.leader_epoch
+        raise KafkaError(error_codes.FENCED_LEADER_EPOCH if is_older else error_codes.UNKNOWN_LEADER_EPOCH)
+    return partition
+
+
+def _not_led(services: Services, name: str, index: int, topic_id: bytes | None) -> KafkaError:
+    topic = services.topics.get(name) if topic_id is None else services.topics.by_id(topic_id)
+    if topic is None:
+        return KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else error_codes.UNKNOWN_TOPIC_ID)
+    if not 0 <= index < topic.partition_count:
+        return KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    leader = services.assignment.leader(topic, index)
+    if leader is not None and leader.node_id == services.node.node_id:
+        leader = None  # it is on its way in or out, and nobody is to be sent here at once again
+    return NotLeader(leader)
+
+
+def tell_leader(services: Services, peer: Peer, leader: Leader | None, answer: Answer, response: Response) -> None:
+    """Say who leads a partition, if that is known, and how this client reaches that broker (KIP-951)."""
+    if leader is None:
+        return
+    answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+    if all(each.node_id != leader.node_id for each in response.node_endpoints):
+        for node in services.assignment.brokers():
+            if node.node_id == leader.node_id:
+                at = node.endpoint(peer)
+                response.node_endpoints.append(NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port))

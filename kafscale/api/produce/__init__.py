@@ -1,0 +1,26 @@
+"""Produce (key 0), versions 0 to 11; 0 to 2 are advertised, as Kafka 4 does, and end the connection when used.
+
+    3  record batches (magic 2) and transactional ids      8  record errors and messages in the response
+    5  log start offset in the response                    9  flexible encoding
+    7  zstd                                               10  leader hints (KIP-951); 11 as 10
+
+The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
+soon as it is read, so that many are in flight to the disk at once.
+
+    begin      ask the gate (`kafscale.api.gate`), validate, copy into chunks. Nothing is decided yet.     no await
+    complete   only if begin could not finish: check batches that take long (`kafscale.api.record_checks`), and
+               wait for the pool. Later requests of this connection wait; nobody else's do.                awaits
+    order      check sequences, assign offsets, hand to the journal. The order of these calls is
+               the order of the log.                                                                       no await
+    wait       in the writer: until every round of the journal that the reply needs is durable.            awaits
+
+`general` does this for any request. `group` is a shorter way for requests that are like those before them (`patterns`):
+gate, checks and order are the same functions (`batches`), in one call. What either way leaves in the connection's queue
+is a `pending.Pending`.
+"""
+
+from kafscale.api.produce.general import API, PendingProduce, begin
+from kafscale.api.produce.group import ProduceGroup, ShortWay
+from kafscale.api.produce.pending import Pending
+
+__all__ = ["API", "Pending", "PendingProduce", "ProduceGroup", "ShortWay", "begin"]

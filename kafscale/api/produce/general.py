@@ -1,0 +1,272 @@
+"""The general way of any Produce request, from its arrival to its reply: the steps are in `kafscale.api.produce`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from kafscale.api.calls import Api, Call
+from kafscale.api.partitions import NotLeader, led_partition, tell_leader
+from kafscale.api.produce.batches import Batch, append_batch, begin_batch
+from kafscale.api.produce.pending import not_durable, refuse
+from kafscale.api.record_checks import AT_ONCE_UNITS
+from kafscale.api.services import Services
+from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StorageFailed, StoreError
+from kafscale.log.partition.chunks import Lease
+from kafscale.log.partition.partition import Placed
+from kafscale.log.partition.tail import ALONE
+from kafscale.log.wal.journal import Round
+from kafscale.wire import error_codes
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kafscale.wire.records import check_of
+
+OLDEST_VERSION_SERVED = 3
+ACKS_NONE = 0
+VALID_ACKS = (-1, 0, 1)
+
+
+@attrs.frozen(eq=False)
+class _Candidate:
+    """A batch, and where the answer to it goes."""
+
+    batch: Batch
+    response: PartitionProduceResponse
+
+
+@attrs.define(eq=False)
+class PendingProduce:
+    """A Produce request between its arrival and its reply. Nothing of it is in the log before `order`.
+
+    `frame_lease` holds the frame until then, if it was received into the pool: batches stay where they are in it.
+    """
+
+    services: Services
+    version: int
+    acks: int
+    frame_lease: Lease | None
+    response: ProduceResponse = attrs.field(factory=ProduceResponse)
+    candidates: list[_Candidate] = attrs.field(factory=list)
+    unchecked: list[_Candidate] = attrs.field(factory=list)
+    left_units: int = AT_ONCE_UNITS  # of checks on the event loop, for `begin`
+    unpacked_bytes: int = 0  # in all, by `complete`
+    rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
+    incomplete: bool = False  # whether `complete` must be awaited before `order`
+    out_of_order: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
+
+    @property
+    def throttle_ms(self) -> int:
+        """Return for how long the client is to hold back, by its quota."""
+        return self.response.throttle_time_ms
+
+    # ---- begin ------------------------------------------------------------------------------------------------
+
+    def begin(self, topic: str, data: PartitionProduceData, response: PartitionProduceResponse) -> None:
+        """Validate one batch of the request as far as that can be done at once. Raises KafkaError."""
+        if self.acks not in VALID_ACKS:
+            raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {self.acks}, not -1, 0 or 1")
+        partition = led_partition(self.services, topic, data.index)
+        batch = begin_batch(self.services, partition, data.records, version=self.version, units=self.left_units)
+        self.left_units = batch.left_units
+        candidate = _Candidate(batch, response)
+        self.candidates.append(candidate)
+        if not batch.is_checked:
+            self.unchecked.append(candidate)
+
+    def place(self) -> None:
+        """Find memory for all batches, unless something has to be waited for, which makes it `incomplete`."""
+        self.incomplete = bool(self.unchecked) or self.services.log.is_full
+        for candidate in self.candidates:
+            if self.incomplete:
+                break
+            self.incomplete = not self._place(candidate.batch)
+
+    def _place(self, batch: Batch) -> bool:
+        """Find memory for a batch that lasts until it is in the bucket; a large frame has been received into some."""
+        if self.frame_lease is not None:
+            self.frame_lease.retain()
+            batch.placed = Placed(batch.data, self.frame_lease, ALONE)
+        else:
+            batch.placed = batch.partition.place_nowait(batch.data)
+        return batch.placed is not None
+
+    # ---- complete ---------------------------------------------------------------------------------------------
+
+    async def complete(self, patience_seconds: float) -> bool:
+        """Check what takes long, and wait until the log and the pool have room for all of it.
+
+        False if they had not in time: then everything is refused with KAFKA_STORAGE_ERROR, which producers retry.
+        """
+        for candidate in self.unchecked:
+            try:
+                await self._finish_check(candidate.batch)
+            except KafkaError as exc:
+                refuse(candidate.response, exc)
+                self.candidates.remove(candidate)
+        self.unchecked.clear()
+        with trio.move_on_after(patience_seconds) as patience:
+            await self.services.log.wait_for_room()
+            await self._place_all()
+        if patience.cancelled_caught:
+            self.refuse(KafkaError(error_codes.KAFKA_STORAGE_ERROR, "no room for it in time"))
+        return not patience.cancelled_caught
+
+    async def _finish_check(self, batch: Batch) -> None:
+        checks, check = self.services.record_checks, batch.check
+        if check is not None:
+            await checks.walk(check)
+            batch.judge(check)
+            return
+        left_bytes = self.services.settings.limits.max_decompressed_request_bytes - self.unpacked_bytes
+        async with checks.unpacking.unpacked(batch.header, batch.data, left_bytes) as records:
+            self.unpacked_bytes += len(records)
+            check = check_of(records, batch.header, needs_keys=batch.partition.config.compact)
+            await checks.walk(check)
+            batch.judge(check)
+
+    async def _place_all(self) -> None:
+        for candidate in self.candidates:
+            batch = candidate.batch
+            while batch.placed is None and not self._place(batch):
+                lease = await self.services.log.pool.acquire(len(batch.data))
+                lease.view[:] = batch.data
+                batch.placed = Placed(lease.view, lease, ALONE)
+
+    def refuse(self, exc: KafkaError) -> None:
+        """Refuse every batch, before `order`, with an error that producers retry."""
+        now_ms = time.time_ns() // 1_000_000
+        for candidate in self.candidates:
+            refuse(candidate.response, exc)
+            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Refused, or the connection has gone before `order`: give back what was placed."""
+        for candidate in self.candidates:
+            candidate.batch.give_back()
+        self.candidates.clear()
+
+    # ---- order ------------------------------------------------------------------------------------------------
+
+    def order(self) -> None:
+        """Append every batch that passed, in the order of the request."""
+        now_ms = time.time_ns() // 1_000_000
+        for candidate in self.candidates:
+            batch, response = candidate.batch, candidate.response
+            response.log_start_offset = batch.partition.log_start_offset
+            try:
+                appended = append_batch(batch, now_ms)
+            except KafkaError as exc:
+                refuse(response, exc)
+                if exc.code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER and self.services.check_lead is not None:
+                    self.out_of_order.append(response)
+                continue
+            assert appended, "a batch was ordered before it was placed"
+            response.base_offset = batch.base_offset
+            response.log_append_time_ms = batch.log_append_time_ms
+            if batch.round is not None:
+                self.rounds.setdefault(batch.round, []).append(response)
+        self.candidates.clear()
+        self.frame_lease = None
+        if self.acks == ACKS_NONE:
+            self._end_if_refused()
+
+    def _end_if_refused(self) -> None:
+        """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
+        for topic in self.response.responses:
+            for partition in topic.partition_responses:
+                if partition.error_code:
+                    name = error_codes.name(partition.error_code)
+                    raise ProtocolError(f"produce with acks=0 to {topic.name}-{partition.index} was refused: {name}")
+
+    # ---- in the queue: `kafscale.api.produce.pending` -----------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the reply may be sent without waiting."""
+        for each in self.rounds:
+            if not each.done:
+                return False
+        return not self.out_of_order
+
+    async def wait(self) -> None:
+        """Wait until everything is durable.
+
+        A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable).
+        """
+        if self.out_of_order:
+            await self._confirm_refusals()
+        for each, responses in self.rounds.items():
+            if not each.done:
+                try:
+                    await each.wait()
+                except (StorageFailed, trio.TooSlowError) as exc:
+                    for response in responses:
+                        refuse(response, not_durable(exc))
+
+    async def _confirm_refusals(self) -> None:
+        """A gap in the sequence numbers is fatal to a producer, and no gap for a broker that has taken over."""
+        assert self.services.check_lead is not None
+        try:
+            await self.services.check_lead()
+        except (Fenced, StoreError, DamagedObject) as exc:
+            for response in self.out_of_order:
+                refuse(response, KafkaError(error_codes.NOT_LEADER_OR_FOLLOWER, str(exc)))
+
+    @property
+    def responses(self) -> Sequence[ProduceResponse]:
+        """The one response, which may hold errors."""
+        return (self.response,)
+
+    @property
+    def unencoded(self) -> ProduceResponse | None:
+        """The response, unless the client wants none."""
+        return None if self.acks == ACKS_NONE else self.response
+
+    @property
+    def replies(self) -> Sequence[bytes]:
+        """None: the codec makes the reply."""
+        return ()
+
+
+def begin(
+    services: Services, call: Call, request: ProduceRequest, *, size_bytes: int, frame_lease: Lease | None
+) -> PendingProduce:
+    """Ask whether the client may, validate every batch, and find memory for it, as far as can be without waiting.
+
+    `frame_lease` holds the frame, of `size_bytes`, if it was received into the pool; it stays the caller's.
+    Raises ProtocolError for what ends the connection.
+    """
+    if call.version < OLDEST_VERSION_SERVED:
+        raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
+    pending = PendingProduce(services, call.version, request.acks, frame_lease)
+    for topic in request.topic_data:
+        topic_response = TopicProduceResponse(name=topic.name)
+        pending.response.responses.append(topic_response)
+        refusals = services.gate.refusals(call, request, topic)
+        for data in topic.partition_data:
+            response = PartitionProduceResponse(index=data.index)
+            topic_response.partition_responses.append(response)
+            if data.index in refusals:
+                refuse(response, refusals[data.index])
+                continue
+            try:
+                pending.begin(topic.name, data, response)
+            except KafkaError as exc:
+                refuse(response, exc)
+                if isinstance(exc, NotLeader):
+                    tell_leader(services, call.peer, exc.leader, response, pending.response)
+    pending.place()
+    pending.response.throttle_time_ms = services.gate.throttle_ms(call, size_bytes)
+    return pending
+
+
+API = Api(0, "Produce", 0, 11, ProduceRequest, ProduceResponse, begin)

@@ -1,0 +1,129 @@
+"""The short way, for Produces that are like earlier ones and have nothing to be refused: nearly all of them.
+
+A request that fits a pattern of its connection (`kafscale.api.produce.patterns`) is not decoded. It is taken into the
+log by the same functions as any other, in one call, and its reply is made at once. The requests of one read that become
+durable together then have one place in the queue, one wait and one buffer to send: what that is worth is in
+`docs/decisions/0001-plain-produce.md`.
+
+What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched.
+"""
+
+from __future__ import annotations
+
+import time
+
+import attrs
+import trio
+
+from kafscale.api.calls import Call, Peer
+from kafscale.api.partitions import led_partition
+from kafscale.api.produce.batches import append_batch, begin_batch
+from kafscale.api.produce.patterns import PlainProduce, PlainProduces
+from kafscale.api.produce.pending import not_durable, refuse
+from kafscale.api.record_checks import AT_ONCE_UNITS
+from kafscale.api.services import Services
+from kafscale.errors import KafkaError, StorageFailed
+from kafscale.log.wal.journal import Round
+from kafscale.wire import codec
+from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
+from kafscale.wire.messages.produce import ProduceResponse
+
+
+@attrs.define(eq=False)
+class ProduceGroup:
+    """Requests that are in the log, and their replies, which are true when `round` is done.
+
+    They have the version of `call` in common, which is that of the first. `responses` stand in place of the replies if
+    the round fails.
+    """
+
+    call: Call
+    round: Round
+    replies: list[bytes] = attrs.field(factory=list, init=False)
+    responses: list[ProduceResponse] = attrs.field(factory=list, init=False)
+    unencoded: None = attrs.field(default=None, init=False)
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the replies may be sent without waiting."""
+        return self.round.done
+
+    async def wait(self) -> None:
+        """Wait until the replies may be sent."""
+        if not self.round.done:
+            try:
+                await self.round.wait()
+            except (StorageFailed, trio.TooSlowError) as exc:
+                self._refuse(not_durable(exc))
+
+    def _refuse(self, exc: KafkaError) -> None:
+        version = self.call.version
+        flexible = version >= ProduceResponse.FLEXIBLE_SINCE
+        for position, reply in enumerate(self.replies):
+            frame = memoryview(reply)[SIZE_BYTES:]
+            correlation_id, start = parse_response_header(frame, flexible_header=flexible)
+            response = codec.decode(ProduceResponse, version, frame[start:])
+            refuse(response.responses[0].partition_responses[0], exc)
+            self.responses.append(response)
+            parts = codec.encode(response, version)
+            self.replies[position] = b"".join(response_frame(correlation_id, parts, flexible))
+
+
+@attrs.define(eq=False)
+class ShortWay:
+    """The short way of one connection: its patterns, and the group that may still grow.
+
+    Between one `interrupt` and the next, what the gate has said about a pattern holds: nothing is awaited meanwhile.
+    """
+
+    services: Services
+    peer: Peer
+    _patterns: PlainProduces = attrs.field(factory=PlainProduces, init=False)
+    _allowed: dict[PlainProduce, Call] = attrs.field(factory=dict, init=False)
+    _group: ProduceGroup | None = attrs.field(default=None, init=False)
+
+    def learn(self, frame: memoryview) -> None:
+        """A Produce has taken the general way; those like it may be plain."""
+        self._patterns.learn(frame)
+
+    def interrupt(self) -> None:
+        """Something was awaited, or another request has come in between: the next one begins a new group."""
+        self._group = None
+        self._allowed.clear()
+
+    def take(self, frame: memoryview) -> ProduceGroup | None:
+        """The group that a request belongs to, once it is in the log: a new one, or that of the request before.
+
+        None if it has to take the general way; then nothing has happened.
+        """
+        plain = self._patterns.match(frame)
+        if plain is None:
+            return None
+        pattern, correlation_id, index, records = plain
+        call = self._allowed.get(pattern) or self._ask(pattern, correlation_id)
+        if call is None:
+            return None
+        try:
+            partition = led_partition(self.services, pattern.topic, index)
+            if partition.config.log_append_time:  # which the reply tells, and a pattern does not
+                return None
+            batch = begin_batch(self.services, partition, records, version=pattern.version, units=AT_ONCE_UNITS)
+            if not batch.is_checked or not append_batch(batch, time.time_ns() // 1_000_000):
+                return None
+        except KafkaError:
+            return None
+        group, round = self._group, batch.round
+        if round is None:  # it repeats one that is durable already
+            return None
+        if group is None or group.round is not round or group.call.version != pattern.version:
+            group = self._group = ProduceGroup(call, round)
+        group.replies.append(pattern.reply(correlation_id, index, batch.base_offset, partition.log_start_offset))
+        return group
+
+    def _ask(self, pattern: PlainProduce, correlation_id: int) -> Call | None:
+        """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""
+        call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
+        if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, pattern.topic):
+            return None
+        self._allowed[pattern] = call
+        return call

@@ -1,0 +1,162 @@
+"""A shortcut past the codec for Produce requests that repeat an earlier one, but for their records.
+
+A producer sends the same bytes again and again, with other values in four places; so does the broker in its replies:
+
+    API key, version | CORRELATION ID | same (client id, acks, timeout, topic) | PARTITION | LENGTH, RECORDS | same
+    size | CORRELATION ID | same (topic) | PARTITION, error code, BASE OFFSET, time, LOG START OFFSET | same
+
+What is not exactly like that is left to the codec, and only what the codec has decoded once becomes a pattern: so there
+is no second opinion here on what a request means.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+import attrs
+
+from kafscale.errors import DecodeError
+from kafscale.wire import codec
+from kafscale.wire.frames import SIZE_BYTES, parse_request_header, request_frame, response_frame
+from kafscale.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kafscale.wire.primitives import read_uvarint
+
+PATTERNS_MAX_COUNT: Final = 4  # of a connection
+LEARNED_EVERY_COUNT: Final = 8  # learning costs as much as a request: who has very many topics must not always learn
+
+_FLEXIBLE_SINCE: Final = {ProduceRequest.API_KEY: ProduceRequest.FLEXIBLE_SINCE}
+_START_BYTES: Final = 8  # API key, version, correlation id
+_LOG_START_OFFSET_SINCE: Final = 5
+
+
+@attrs.frozen(eq=False)
+class PlainProduce:
+    """One pattern: requests of one batch each for one topic, each of which has a reply.
+
+    `request` is what all of them say, with a partition of none of them and without records.
+    """
+
+    request: ProduceRequest
+    topic: str
+    version: int
+    client_id: str
+    _head: bytes  # API key and version
+    _same: bytes  # between correlation id and partition
+    _start: struct.Struct  # all up to the length of the records, or the first byte of it
+    _tail: bytes
+    _reply_head: bytes  # between correlation id and partition
+    _reply: struct.Struct
+    _reply_tail: bytes
+
+    @classmethod
+    def of(cls, frame: memoryview) -> PlainProduce | None:
+        """The pattern of a Produce that can be decoded; None if there is more to it than a pattern has."""
+        header = parse_request_header(frame, _FLEXIBLE_SINCE)
+        version, flexible = header.api_version, header.api_version >= ProduceRequest.FLEXIBLE_SINCE
+        request = codec.decoder(ProduceRequest, version)(frame, header.body_offset)[0]
+        if (
+            request.acks not in (-1, 1)
+            or len(request.topic_data) != 1
+            or len(request.topic_data[0].partition_data) != 1
+        ):
+            return None
+        topic, data = request.topic_data[0].name, request.topic_data[0].partition_data[0]
+        parts = request_frame(header, codec.encode(request, version), flexible_header=flexible)
+        if not data.records or b"".join(parts)[SIZE_BYTES:] != frame:
+            return None
+        records_at = next(number for number, part in enumerate(parts) if part is data.records)
+        # In front of the records are the partition and their length, each a part of its own.
+        start = b"".join(parts[: records_at - 2])[SIZE_BYTES:]
+        reply_head, reply_tail = _around_answer(topic, version, flexible=flexible)
+        data.index, data.records = -1, None
+        return cls(
+            request,
+            topic,
+            version,
+            header.client_id or "",
+            head=start[:4],
+            same=start[_START_BYTES:],
+            start=struct.Struct(f">4si{len(start) - _START_BYTES}si" + ("B" if flexible else "i")),
+            tail=b"".join(parts[records_at + 1 :]),
+            reply_head=reply_head,
+            reply=struct.Struct(f">ii{len(reply_head)}s{_answer_codes(version)}{len(reply_tail)}s"),
+            reply_tail=reply_tail,
+        )
+
+    def match(self, frame: memoryview) -> tuple[int, int, memoryview] | None:
+        """Correlation id, partition and records of a request of this pattern; None for any other."""
+        position = self._start.size
+        if len(frame) < position:
+            return None
+        head, correlation_id, same, index, length = self._start.unpack_from(frame)
+        if same != self._same or head != self._head:
+            return None
+        if self.version >= ProduceRequest.FLEXIBLE_SINCE:
+            if length >= 128:
+                try:
+                    length, position = read_uvarint(frame, position - 1)
+                except (DecodeError, IndexError):
+                    return None
+            length -= 1
+        end = position + length
+        if length <= 0 or end + len(self._tail) != len(frame) or frame[end:] != self._tail:
+            return None
+        return correlation_id, index, frame[position:end]
+
+    def reply(self, correlation_id: int, index: int, base_offset: int, log_start_offset: int) -> bytes:
+        """The whole reply to a request whose batch was appended."""
+        pack, size_bytes = self._reply.pack, self._reply.size - SIZE_BYTES
+        if self.version < _LOG_START_OFFSET_SINCE:
+            return pack(size_bytes, correlation_id, self._reply_head, index, 0, base_offset, -1, self._reply_tail)
+        return pack(
+            size_bytes, correlation_id, self._reply_head, index, 0, base_offset, -1, log_start_offset, self._reply_tail
+        )
+
+
+PlainRequest: TypeAlias = tuple[PlainProduce, int, int, memoryview]
+"""A pattern, and a request's correlation id, partition and records."""
+
+
+@attrs.define(eq=False)
+class PlainProduces:
+    """The patterns of one connection, the newest first."""
+
+    _patterns: list[PlainProduce] = attrs.field(factory=list, init=False)
+    _unlike_count: int = attrs.field(default=0, init=False)
+
+    def learn(self, frame: memoryview) -> None:
+        """A Produce that is like no pattern has been decoded: now and then one of these makes a new pattern."""
+        if self._unlike_count % LEARNED_EVERY_COUNT == 0:
+            pattern = PlainProduce.of(frame)
+            if pattern is not None:
+                self._patterns = [pattern, *self._patterns[: PATTERNS_MAX_COUNT - 1]]
+        self._unlike_count += 1
+
+    def match(self, frame: memoryview) -> PlainRequest | None:
+        """A request that is like one of the patterns; None for any other."""
+        for pattern in self._patterns:
+            found = pattern.match(frame)
+            if found is not None:
+                return pattern, *found
+        return None
+
+
+def _answer_codes(version: int) -> str:
+    """Partition, error code, base offset, log append time, and in later versions log start offset."""
+    return "ihqqq" if version >= _LOG_START_OFFSET_SINCE else "ihqq"
+
+
+def _around_answer(topic: str, version: int, *, flexible: bool) -> tuple[bytes, bytes]:
+    """Return what the codec writes into a reply between the correlation id and the answer, and behind that."""
+    answer = PartitionProduceResponse(index=-1)
+    response = ProduceResponse(responses=[TopicProduceResponse(name=topic, partition_responses=[answer])])
+    codes = _answer_codes(version)
+    numbers = struct.pack(f">{codes}", -1, 0, *[-1] * (len(codes) - 2))  # not to be found in the name, which is UTF-8
+    reply_head, reply_tail = b"".join(response_frame(0, codec.encode(response, version), flexible)).split(numbers)
+    return reply_head[_START_BYTES:], reply_tail

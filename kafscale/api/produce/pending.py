@@ -1,0 +1,54 @@
+"""What a connection's queue holds of Produces, whichever way they came, and the errors that they are answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from kafscale.errors import InvalidRecord, KafkaError, StorageFailed
+from kafscale.wire import error_codes
+from kafscale.wire.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
+
+
+class Pending(Protocol):
+    """One or more Produces that are in the log, or were refused: what is left is to `wait`, and then to reply."""
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether `wait` would return at once."""
+
+    async def wait(self) -> None:
+        """Wait until the replies are true, and may be sent."""
+
+    @property
+    def responses(self) -> Sequence[ProduceResponse]:
+        """Return the responses that may hold errors, which are counted."""
+
+    @property
+    def unencoded(self) -> ProduceResponse | None:
+        """The response that is still to be encoded and sent, if there is one."""
+
+    @property
+    def replies(self) -> Sequence[bytes]:
+        """Whole replies that are to be sent as they are."""
+
+
+def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
+    """Answer a batch with an error."""
+    response.error_code = exc.code
+    response.error_message = exc.message
+    response.base_offset = -1
+    if isinstance(exc, InvalidRecord):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+            for index, reason in exc.record_errors
+        ]
+
+
+def not_durable(exc: StorageFailed | trio.TooSlowError) -> KafkaError:
+    """The answer to a batch that was appended. After the second a producer without idempotence may repeat it."""
+    if isinstance(exc, StorageFailed):
+        return KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc))
+    return KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc))

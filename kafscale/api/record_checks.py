@@ -1,0 +1,56 @@
+"""The check of what is inside of batches, within bounds of time and memory that no batch can stretch.
+
+What a batch costs is only known when it has been looked at: 64 KiB may unpack to gigabytes, and a megabyte may hold
+150,000 records. So a check begins on the event loop, with a bound on what it unpacks and looks at, some milliseconds.
+What has not ended by then goes on like this, while the later requests of its connection wait, and nobody else's:
+
+    unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
+    walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+import trio
+
+from kafscale.log.partition.log_config import LogConfig
+from kafscale.log.read.unpacking import Unpacking, unpack_at_most
+from kafscale.wire.record_check import STEP_UNITS, RecordCheck
+from kafscale.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader, check_of
+
+AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
+AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8
+AT_ONCE_UNITS: Final = 2 * STEP_UNITS  # of all batches of a request together
+BYTES_PER_UNIT: Final = 128  # unpacking so many takes as long as looking at a record
+
+Begun: TypeAlias = tuple[RecordCheck | None, int]
+"""A check, None if its batch is still compressed, and the units left: above 0 if the check has ended."""
+
+
+@attrs.define(eq=False)
+class RecordChecks:
+    """Checks the records of produced batches; one per broker."""
+
+    unpacking: Unpacking
+    _step: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    def begin(self, config: LogConfig, header: BatchHeader, batch: memoryview, units: int) -> Begun:
+        """Check at most so much of a batch. Raises KafkaError if it is to be refused."""
+        if not header.attributes & CODEC_MASK:
+            check = check_of(batch[HEADER_BYTES:], header, needs_keys=config.compact)
+            return check, check.advance(units)
+        most_bytes = min(AT_ONCE_MAX_BYTES, AT_ONCE_MAX_RATIO * len(batch), BYTES_PER_UNIT * units)
+        records = unpack_at_most(header, batch, min(most_bytes, self.unpacking.max_batch_bytes))
+        if records is None:
+            return None, 0
+        check = check_of(records, header, needs_keys=config.compact)
+        return check, check.advance(max(units - len(records) // BYTES_PER_UNIT, 1))
+
+    async def walk(self, check: RecordCheck) -> None:
+        """Finish a check, a step at a time. Raises KafkaError."""
+        while True:
+            async with self._step:
+                if check.advance() > 0:
+                    return

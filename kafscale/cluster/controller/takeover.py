@@ -1,0 +1,243 @@
+"""The first thing that a start does: it becomes the one that leads, and has the metadata that its durability promises.
+
+    claim an epoch             from here on an older broker is stopped, or is waited for
+    checkpoint                 loaded if it is newer than what the data directory has, as with an empty one
+    log in the bucket          a fence behind each earlier epoch; its metadata is applied
+    a checkpoint of our own    so that everything from before this start is in the bucket, whatever the mode was
+
+Record batches in that log are replayed later, when the partitions are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.controller.claim import (
+    TAKEOVER_WAIT_SECONDS,
+    Claim,
+    ClaimCheck,
+    Claimed,
+    claim,
+    settle,
+    watch_claim,
+)
+from kafscale.cluster.controller.recovery import POSITION_KEY, apply_log, load_checkpoint
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.base import LocalMetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.group_commit import GroupCommit
+from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.node import epoch_key, random_uuid, uuid_text
+from kafscale.cluster.producer_ids import note_uncertain
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.config import Durability, Settings
+from kafscale.errors import StoreError
+from kafscale.formats.metadata_checkpoint import Checkpoint
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.partition.durable import became_durable
+from kafscale.log.wal.journal import Handle
+from kafscale.log.wal.s3_replay import EarlierLog, list_log, take_over
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import DeletionGuard
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.versions import Versions, VersionWriter, undisturbed
+
+FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
+DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Lead:
+    """What a broker that leads works with; `run` it before `metadata` is changed.
+
+    `views` are those of the store, guarded: nothing is deleted that a successor may want. `journal` is the log in the
+    bucket, None in `wal` mode. `earlier` is what it held at the start. `store` is the view of what nothing may hold up:
+    who looks too late whether it still leads goes on acknowledging for too long. `check` looks on demand.
+    """
+
+    views: StoreViews
+    store: ObjectStore
+    namespace: str
+    claim: Claim
+    metadata: GroupCommit
+    journal: S3Wal | None
+    earlier: EarlierLog
+    checkpointer: Checkpointer
+    check: ClaimCheck
+
+    @property
+    def epoch(self) -> int:
+        return self.claim.epoch
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the metadata, and the log in the bucket if this broker writes one, to whoever scrapes."""
+        self.metadata.register(metrics)
+        if self.journal is not None:
+            self.journal.register(metrics)
+
+    async def replay_earlier(self, handle: Handle) -> None:
+        """Hand the record batches that the bucket's log held at the start to `handle`, where no `Log` replays them.
+
+        Raises DamagedObject, StoreError.
+        """
+        await (self.earlier if self.journal is None else self.journal).replay(handle)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                if self.journal is not None:
+                    await nursery.start(self.journal.run)
+                await nursery.start(self.metadata.run)
+                nursery.start_soon(self.checkpointer.run)
+                nursery.start_soon(watch_claim, self.check)
+                task_status.started()
+
+
+async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataStore) -> Lead:
+    """Claim an epoch and recover what the bucket has. Raises DamagedObject, Fenced, StoreError, StorageFailed."""
+    store = views.acknowledge
+    claimed = await _Start(settings=settings, store=store, local=local).claim()
+    own = claimed.claim
+    check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
+    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
+    start = _Start(settings=settings, store=looking.acknowledge, local=local)
+    versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
+    earlier = await start.recover(claimed, versions)
+    journal: S3Wal | None = None
+    metadata = GroupCommit(local)
+    position = partial(WalPosition, own.epoch, 0)
+    if settings.durability is not Durability.WAL:
+        journal = S3Wal(
+            store=looking.acknowledge,
+            namespace=settings.namespace,
+            epoch=own.epoch,
+            interval_seconds=settings.s3_wal_interval_seconds,
+            object_bytes=settings.s3_wal_bytes,
+            max_bytes=settings.wal_max_bytes,
+            on_durable=became_durable,
+            earlier=earlier,
+        )
+        metadata = journaled = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
+        position = partial(_position, journaled, journal)
+    checkpointer = Checkpointer(
+        versions=versions,
+        local=local,
+        position=position,
+        on_kept=_ignore if journal is None else journal.trim,
+    )
+    is_written = await _write_first(checkpointer, is_needed=journal is not None)
+    if claimed.must_wait and is_written:
+        await settle(store, settings.namespace, own)  # now that the bucket knows what had to be known of the wait
+    guard = DeletionGuard(
+        confirm_lead=check.confirm,
+        decided=lambda: 0 if journal is not None else local.revision,
+        publish=checkpointer.publish,
+    )
+    return Lead(
+        views=views.guarded(guard),
+        store=store,
+        namespace=settings.namespace,
+        claim=own,
+        metadata=metadata,
+        journal=journal,
+        earlier=earlier,
+        checkpointer=checkpointer,
+        check=check,
+    )
+
+
+async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:
+    """Write the first checkpoint, and return whether it is written. In `wal` mode it can wait, as when the bucket is a
+    directory whose disk is full; otherwise this raises StoreError.
+    """
+    with trio.move_on_after(math.inf if is_needed else FIRST_CHECKPOINT_SECONDS) as scope:
+        try:
+            await checkpointer.write()
+            return True
+        except StoreError as exc:
+            if is_needed:
+                raise
+            logger.warning("the metadata has no checkpoint of this start yet: %s", exc)
+    if scope.cancelled_caught:
+        logger.warning("the metadata has no checkpoint of this start yet: it is not written in time")
+    return False
+
+
+def _ignore(position: WalPosition) -> None:
+    pass
+
+
+def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
+    """Up to where in the log all metadata is in the local store."""
+    if journal.metadata_position > metadata.applied_position:
+        return metadata.applied_position
+    return max(metadata.applied_position, journal.durable_position)
+
+
+@attrs.frozen(kw_only=True)
+class _Start:
+    """One start, in its steps."""
+
+    settings: Settings
+    store: ObjectStore
+    local: LocalMetadataStore
+
+    async def claim(self) -> Claimed:
+        """Raises StoreError, DamagedObject."""
+        settings = self.settings
+        entry = await self.local.get(epoch_key(settings.broker_id))
+        wanted = Claim(
+            epoch=0 if entry is None else decode(int, entry.value) + 1,
+            broker_id=settings.broker_id,
+            directory_id=await self._directory_id(),
+            acknowledges_locally=settings.durability is Durability.WAL,
+        )
+        claimed = await claim(self.store, settings.namespace, wanted, least_epoch=self._least_epoch)
+        if claimed.must_wait:
+            logger.warning(
+                "another data directory may be in use with --durability wal: waiting %g s for its broker to notice",
+                TAKEOVER_WAIT_SECONDS,
+            )
+            await trio.sleep(TAKEOVER_WAIT_SECONDS)
+        return claimed
+
+    async def _directory_id(self) -> str:
+        entry = await self.local.get(DIRECTORY_ID_KEY)
+        if entry is not None:
+            return decode(str, entry.value)
+        directory_id = uuid_text(random_uuid())
+        await self.local.commit(Transaction(puts={DIRECTORY_ID_KEY: encode(directory_id)}, essential=True))
+        return directory_id
+
+    async def _least_epoch(self) -> int:
+        """One larger than any that the bucket's log and checkpoints know of."""
+        namespace = self.settings.namespace
+        epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
+        return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
+
+    async def recover(self, claimed: Claimed, versions: VersionWriter) -> EarlierLog:
+        """Bring the local metadata to where the bucket's is. Raises DamagedObject, Fenced, StoreError."""
+        epoch = claimed.claim.epoch
+        found, earlier = await undisturbed(partial(self._apply_earlier, epoch))
+        versions.inherit(found.keys)
+        if claimed.must_wait:  # whoever it was may have metadata that is nowhere else
+            await note_uncertain(self.local, earlier.kept_until.epoch, epoch)
+        await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
+        return earlier
+
+    async def _apply_earlier(self, epoch: int) -> tuple[Versions[Checkpoint], EarlierLog]:
+        found = await find_checkpoints(self.store, self.settings.namespace)
+        position = await load_checkpoint(self.local, found)
+        earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position)
+        await apply_log(self.local, earlier, position)
+        return found, earlier

@@ -1,0 +1,57 @@
+"""What the state of consumer groups takes in memory, against one bound for all of them: `--group-state-bytes`.
+
+Sizes are estimates: the bytes that clients have sent, and for each thing what its objects take beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import attrs
+
+from kafscale.cluster.groups.events import GroupProtocol, Join
+from kafscale.cluster.groups.records import OffsetAndMetadata
+from kafscale.metrics import Metrics
+
+GROUP_BYTES = 2048  # beside its id, members and offsets
+MEMBER_BYTES = 1024
+PENDING_MEMBER_BYTES = 512
+PROTOCOL_BYTES = 128
+OFFSET_BYTES = 256
+
+
+@attrs.define(eq=False)
+class GroupStateBytes:
+    """What is used of it. Nothing is refused here: what was stored before a restart is loaded whatever it takes."""
+
+    max_bytes: float = math.inf
+    used_bytes: int = attrs.field(default=0, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what is used to whoever scrapes."""
+        help = "Of --group-state-bytes, what consumer groups take."
+        metrics.gauge("kafscale_group_state_bytes", help, lambda: self.used_bytes)
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Tell whether the state may grow by so much. It may always shrink."""
+        return more_bytes <= 0 or self.used_bytes + more_bytes <= self.max_bytes
+
+    def change(self, by_bytes: int) -> None:
+        """The state has grown, or shrunk."""
+        self.used_bytes += by_bytes
+
+
+def protocols_bytes(protocols: Iterable[GroupProtocol]) -> int:
+    """Return how many bytes what a member says about itself takes."""
+    return sum(PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
+def join_bytes(join: Join) -> int:
+    """Return how many bytes a member that joins like this will take, before it has an assignment."""
+    return MEMBER_BYTES + len(join.client_id) + len(join.group_instance_id or "") + protocols_bytes(join.protocols)
+
+
+def offset_bytes(offset: OffsetAndMetadata | None) -> int:
+    """Return how many bytes a committed offset takes; none takes nothing."""
+    return 0 if offset is None else OFFSET_BYTES + len(offset.metadata)

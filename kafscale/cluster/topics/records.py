@@ -1,0 +1,135 @@
+"""Topics as entries of the metadata store.
+
+    topics/<name>                                  a topic: its id, number of partitions and configs
+    log-start-offsets/<topic id>/<partition>       what DeleteRecords and retention removed is below it
+    deleted-topics/<topic id>                      a DeletedTopic
+
+The last is written with a deletion, and stays for as long as the topic may have objects in the bucket: without one, the
+objects of a topic that is not known may be those of a topic whose metadata was lost, and are never deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.topics.index import Topic, TopicDraft
+from kafscale.errors import KafkaError, StartupError
+
+TOPICS = "topics/"
+LOG_START_OFFSETS = "log-start-offsets/"
+DELETED_TOPICS = "deleted-topics/"
+
+
+@attrs.frozen(kw_only=True)
+class DeletedTopic:
+    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch.
+
+    Its objects stay for its `file.delete.delay.ms`.
+    """
+
+    name: str
+    deleted_ms: int
+    file_delete_delay_ms: int = 0
+
+    @property
+    def objects_until_ms(self) -> int:
+        """The time from which on its objects may go."""
+        return self.deleted_ms + self.file_delete_delay_ms
+
+
+@attrs.frozen(kw_only=True)
+class _Stored:
+    """A topic as the metadata store has it."""
+
+    topic_id: bytes
+    partition_count: int
+    replication_factor: int = 1
+    overrides: dict[str, str] = attrs.field(factory=dict)
+
+
+def read_topic(name: str, value: bytes, defaults: BrokerDefaults) -> Topic:
+    """A topic from its entry. Raises StartupError if it has a config that is not accepted."""
+    stored = decode(_Stored, value)
+    try:
+        config = log_config(stored.overrides, defaults)
+    except KafkaError as exc:
+        raise StartupError(
+            f"topic {name} has a config that this version of KafScale refuses: {exc}; "
+            "start the version that accepted it and change the config"
+        ) from exc
+    return Topic(
+        name=name,
+        topic_id=stored.topic_id,
+        partition_count=stored.partition_count,
+        replication_factor=stored.replication_factor,
+        overrides=stored.overrides,
+        config=config,
+    )
+
+
+def deleted_key(topic_id: bytes) -> str:
+    return f"{DELETED_TOPICS}{topic_id.hex()}"
+
+
+def log_start_offset_key(topic_id: bytes, partition: int) -> str:
+    return f"{_offsets_prefix(topic_id)}{partition}"
+
+
+def parse_log_start_offset_key(key: str) -> tuple[bytes, int]:
+    """The topic's id, and the partition."""
+    _, topic_id, partition = key.split("/")
+    return bytes.fromhex(topic_id), int(partition)
+
+
+def draft_transaction(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic]) -> Transaction:
+    """Make the transaction by which a draft becomes true, given the deleted topics.
+
+    One of these exists again if its data was adopted.
+    """
+    puts: dict[str, bytes] = {}
+    deletes: list[str] = []
+    prefixes: list[str] = []
+    for name, topic in draft.changes.items():
+        old = draft.index.by_name.get(name)
+        if topic is not None:
+            puts[f"{TOPICS}{name}"] = encode(_stored(topic))
+            deletes += [deleted_key(topic.topic_id)] if topic.topic_id in deleted_ids else []
+        elif old is not None:
+            puts[deleted_key(old.topic_id)] = encode(_buried(old))
+            deletes.append(f"{TOPICS}{name}")
+            prefixes.append(_offsets_prefix(old.topic_id))
+    for topic_id, offsets in draft.log_start_offsets.items():
+        puts |= {log_start_offset_key(topic_id, partition): encode(offset) for partition, offset in offsets.items()}
+    return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes, essential=bool(prefixes))
+
+
+def forget_transaction(topic_ids: Iterable[bytes]) -> Transaction:
+    """Make the transaction that forgets deleted topics."""
+    return Transaction(deletes=[deleted_key(topic_id) for topic_id in topic_ids], essential=True)
+
+
+def _stored(topic: Topic) -> _Stored:
+    return _Stored(
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        overrides=dict(topic.overrides),
+    )
+
+
+def _buried(topic: Topic) -> DeletedTopic:
+    return DeletedTopic(
+        name=topic.name,
+        deleted_ms=time.time_ns() // 1_000_000,
+        file_delete_delay_ms=topic.config.file_delete_delay_ms,
+    )
+
+
+def _offsets_prefix(topic_id: bytes) -> str:
+    return f"{LOG_START_OFFSETS}{topic_id.hex()}/"

@@ -1,0 +1,80 @@
+"""What the metadata store says about topics, in memory: it follows the store's changes, and nothing else alters it."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.cluster.configs.topic_configs import BrokerDefaults
+from kafscale.cluster.converter import decode
+from kafscale.cluster.metadata.base import Change
+from kafscale.cluster.topics.index import Topic, TopicIndex
+from kafscale.cluster.topics.records import (
+    DELETED_TOPICS,
+    LOG_START_OFFSETS,
+    TOPICS,
+    DeletedTopic,
+    parse_log_start_offset_key,
+    read_topic,
+)
+
+
+@attrs.frozen
+class TopicEvent:
+    """What has become of a topic. Without `before` it was created, without `after` deleted."""
+
+    before: Topic | None
+    after: Topic | None
+
+
+@attrs.define(eq=False)
+class TopicState:
+    """Topics, the log start offsets of their partitions, and the deleted topics, by their ids."""
+
+    _defaults: BrokerDefaults
+    index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
+    log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
+
+    def apply(self, change: Change) -> list[TopicEvent]:
+        """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
+        events: list[TopicEvent] = []
+        for key in change.deletes:
+            if key.startswith(TOPICS):
+                events += self._remove(key.removeprefix(TOPICS))
+            elif key.startswith(DELETED_TOPICS):
+                self.deleted.pop(_deleted_id(key), None)
+            elif key.startswith(LOG_START_OFFSETS):
+                topic_id, partition = parse_log_start_offset_key(key)
+                self.log_start_offsets.get(topic_id, {}).pop(partition, None)
+        offsets: dict[str, bytes] = {}
+        for key, value in change.puts.items():
+            if key.startswith(TOPICS):
+                events += self._put(read_topic(key.removeprefix(TOPICS), value, self._defaults))
+            elif key.startswith(DELETED_TOPICS):
+                self.deleted[_deleted_id(key)] = decode(DeletedTopic, value)
+            elif key.startswith(LOG_START_OFFSETS):
+                offsets[key] = value
+        for key, value in offsets.items():  # when all topics are there
+            topic_id, partition = parse_log_start_offset_key(key)
+            if topic_id in self.index.by_id:
+                self.log_start_offsets.setdefault(topic_id, {})[partition] = decode(int, value)
+        return events
+
+    def _put(self, topic: Topic) -> list[TopicEvent]:
+        """One of another id in the place of a topic is a new one, after that was deleted."""
+        before = self.index.by_name.get(topic.name)
+        replaced = self._remove(topic.name) if before is not None and before.topic_id != topic.topic_id else []
+        self.index.put(topic)
+        return [*replaced, TopicEvent(None if replaced else before, topic)]
+
+    def _remove(self, name: str) -> list[TopicEvent]:
+        topic = self.index.by_name.get(name)
+        if topic is None:
+            return []
+        self.index.remove(name)
+        self.log_start_offsets.pop(topic.topic_id, None)
+        return [TopicEvent(topic, None)]
+
+
+def _deleted_id(key: str) -> bytes:
+    return bytes.fromhex(key.removeprefix(DELETED_TOPICS))

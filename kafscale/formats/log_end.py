@@ -1,0 +1,72 @@
+"""What a partition's last footers tell and a start needs: where the log ends, its producers and its leader epochs.
+
+encoded = i64 last offset | u32 length of the producers | producers | leader epochs         (as in a footer)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from kafscale.buffers import Buffer
+from kafscale.formats.producers import Producer
+from kafscale.formats.segment import (
+    EpochStart,
+    Footer,
+    decode_epochs,
+    decode_producers,
+    encode_epochs,
+    encode_producers,
+)
+
+PRODUCERS_MAX_COUNT = 100  # of a partition; its last footers, which have them all, are read at a start then
+
+_HEAD = struct.Struct(">qI")
+
+
+@attrs.frozen
+class LogEnd:
+    """The state after the record at `last_offset`.
+
+    `kept_in` has, by producer id, the base offset of the segment whose footer holds the latest state of that producer,
+    where that is not the last segment.
+    """
+
+    last_offset: int
+    producers: Sequence[Producer]
+    epochs: Sequence[EpochStart]
+    kept_in: Mapping[int, int] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, last: Footer, earlier: Iterable[Footer] = ()) -> LogEnd:
+        """Make the log's end of the last segment's footer and, in order of offset, the `earlier` ones that have its
+        other producers.
+        """
+        latest: dict[int, Producer] = {}
+        kept_in: dict[int, int] = {}
+        for footer in earlier:
+            for producer in footer.producers:
+                latest[producer.producer_id] = producer
+                kept_in[producer.producer_id] = footer.identity.base_offset
+        for producer in last.producers:
+            latest[producer.producer_id] = producer
+            kept_in.pop(producer.producer_id, None)
+        return cls(last.last_offset, list(latest.values()), last.epochs, kept_in)
+
+    def encode(self) -> bytes:
+        """Empty for more than PRODUCERS_MAX_COUNT producers, and if the last footer has not all of them."""
+        if len(self.producers) > PRODUCERS_MAX_COUNT or self.kept_in:
+            return b""
+        producers = encode_producers(self.producers)
+        return _HEAD.pack(self.last_offset, len(producers)) + producers + encode_epochs(self.epochs)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> LogEnd | None:
+        """None for what is empty. Raises struct.error, ValueError for what `encode` did not make."""
+        if not data:
+            return None
+        last_offset, size = _HEAD.unpack_from(data)
+        rest = memoryview(data)[_HEAD.size :]
+        return cls(last_offset, decode_producers(rest[:size]), decode_epochs(rest[size:]))

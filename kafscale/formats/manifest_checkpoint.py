@@ -1,0 +1,218 @@
+"""Checkpoints of all manifests in the bucket, so that a start need not read every partition's last footer.
+
+    checkpoint = magic 8 | version u16 | zeros 2 | partition count u32 | length u64 | crc32c u32
+                 | partitions (`length` bytes)
+    partition  = topic id 16 | partition i32 | length of the log's end u32 | segment count u32
+                 | the log's end, as `kafscale.formats.log_end` encodes it | segments
+    segment    = base offset i64 | epoch i32 | generation u32 | version u8 | last offset i64 | size i64
+                 | max timestamp ms i64 | first dirty offset i64 | fingerprint u64
+
+Version 1 has no epochs: its segments have none in their keys.
+
+A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
+for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
+it. Everything else is read, as without a checkpoint. So an old one, a damaged one or none costs time and nothing else.
+One thing only the checkpoint can tell: that a segment which it knows is gone. A quarantined segment is in it without a
+fingerprint, for the sake of its last offset, and so is one that has gone from the end of the log.
+
+Written by `kafscale.log.bucket.manifest_keeper`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.buffers import Buffer, size_of
+from kafscale.errors import DamagedObject
+from kafscale.formats.log_end import LogEnd
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
+from kafscale.formats.segment import HEADER
+from kafscale.formats.segment_v1 import VERSION as VERSION_1
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
+
+VERSION = 2
+VERSION_WITHOUT_EPOCHS = 1
+MAGIC = b"KAFSMANI"
+MAX_BYTES = 64 << 20  # 1.2 million segments; partitions that have no room are left out
+
+_HEADER = struct.Struct(">8sHxxIQ")
+HEADER_BYTES = _HEADER.size + 4
+_PARTITION = struct.Struct(">16siII")
+_SEGMENT = struct.Struct(">qiIBqqqqQ")
+_SEGMENT_WITHOUT_EPOCH = struct.Struct(">qIBqqqqQ")
+
+
+@attrs.frozen
+class MissingSegment:
+    """A segment that was there when the checkpoint was taken; both offsets are inclusive."""
+
+    base_offset: int
+    last_offset: int
+    generation: int
+    epoch: int = EPOCH_UNKNOWN
+    version: Literal[1, 2] = 2
+
+    def may_be_in(self, segment: Segment) -> bool:
+        """Tell whether that one, of a newer generation, may have been made of it."""
+        return (
+            segment.generation > self.generation
+            and segment.base_offset <= self.last_offset
+            and segment.last_offset >= self.base_offset
+        )
+
+
+@attrs.frozen
+class Recognised:
+    """A listing compared with a checkpoint. `segments` are those listed that the checkpoint vouches for, `missing`
+    those that it knows and the listing lacks. `changed` has the last offset that the checkpoint knows of segments whose
+    objects are others now, or damaged.
+    """
+
+    segments: Sequence[Segment]
+    missing: Sequence[MissingSegment]
+    changed: Mapping[SegmentKey, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False)
+class KnownPartition:
+    """What a checkpoint holds of a partition, encoded until it is asked for."""
+
+    _end: memoryview
+    _rows: memoryview
+    _row: struct.Struct = _SEGMENT
+
+    def end(self) -> LogEnd | None:
+        """The state after the last segment; None if it was too large."""
+        return LogEnd.decode(self._end)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._rows) // self._row.size
+
+    def last_base_offset(self) -> int:
+        """The largest; -1 if there is no segment."""
+        return max((row[0] for row in self._row.iter_unpack(self._rows)), default=-1)
+
+    def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, int, int, int, int]]:
+        """Return what the checkpoint tells of each segment, by base offset, epoch, generation and version."""
+        rows = self._row.iter_unpack(self._rows)
+        if self._row is _SEGMENT_WITHOUT_EPOCH:
+            return {(row[0], EPOCH_UNKNOWN, *row[1:3]): row[3:] for row in rows}
+        return {row[:4]: row[4:] for row in rows}
+
+    def recognise(self, listed: Iterable[ListedSegment]) -> Recognised:
+        """Compare with what is in the bucket."""
+        rows = self._by_key()
+        vouched: list[Segment] = []
+        changed: dict[SegmentKey, int] = {}
+        for each in listed:
+            key = each.key
+            row = rows.pop((key.base_offset, key.epoch, key.generation, key.version), None)
+            if row is None:
+                continue
+            last_offset, size_bytes, max_timestamp_ms, first_dirty_offset, fingerprint = row
+            segment = Segment(
+                key=key,
+                last_offset=last_offset,
+                size_bytes=size_bytes,
+                max_timestamp_ms=max_timestamp_ms,
+                first_dirty_offset=first_dirty_offset,
+                fingerprint=fingerprint,
+            )
+            if fingerprint == each.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(segment, each):
+                vouched.append(segment)
+            else:
+                changed[key] = last_offset
+        missing = [
+            MissingSegment(base_offset, row[0], generation, epoch, version)
+            for (base_offset, epoch, generation, version), row in rows.items()
+        ]
+        return Recognised(vouched, missing, changed)
+
+
+def _index_may_be_its_own(segment: Segment, listed: ListedSegment) -> bool:
+    """It was when the checkpoint was taken; it may have been cut off or deleted since."""
+    footer_is_read = segment.size_bytes != listed.object_size_bytes
+    if footer_is_read and segment.key.version != VERSION_1:
+        return listed.index_size_bytes == listed.object_size_bytes - segment.size_bytes - HEADER.size
+    return listed.has_index
+
+
+ManifestCheckpoint = Mapping[PartitionId, KnownPartition]
+
+
+def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
+    """Raises DamagedObject, naming the key."""
+    view = memoryview(data)
+    header, checksum, body = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES], view[HEADER_BYTES:]
+    if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):
+        raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
+    magic, version, partition_count, length = _HEADER.unpack(header)
+    if magic != MAGIC or length != len(body):
+        raise DamagedObject(f"{key}: is no checkpoint of manifests")
+    if version not in (VERSION, VERSION_WITHOUT_EPOCHS):
+        raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only up to {VERSION}")
+    row = _SEGMENT if version == VERSION else _SEGMENT_WITHOUT_EPOCH
+    known: dict[PartitionId, KnownPartition] = {}
+    position = 0
+    for _ in range(partition_count):
+        topic_id, partition, end_bytes, segment_count = _PARTITION.unpack_from(body, position)
+        position += _PARTITION.size
+        rows_at = position + end_bytes
+        end = rows_at + segment_count * row.size
+        known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], row)
+        position = end
+    return known
+
+
+@attrs.frozen(eq=False)
+class ManifestSnapshot:
+    """A partition's segments at one moment. `end` is the log's end, encoded; empty if it is not told."""
+
+    topic_id: bytes
+    partition: int
+    end: bytes
+    segments: Sequence[Segment]
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes that the partition takes in a checkpoint."""
+        return _PARTITION.size + len(self.end) + len(self.segments) * _SEGMENT.size
+
+    def head(self) -> bytes:
+        """Return the bytes that go before the partition's segments."""
+        return _PARTITION.pack(self.topic_id, self.partition, len(self.end), len(self.segments)) + self.end
+
+
+def encode_segments(segments: Iterable[Segment]) -> bytes:
+    """Encode some segments of a snapshot."""
+    return b"".join(map(_encode_segment, segments))
+
+
+def _encode_segment(segment: Segment) -> bytes:
+    key = segment.key
+    return _SEGMENT.pack(
+        key.base_offset,
+        key.epoch,
+        key.generation,
+        key.version,
+        segment.last_offset,
+        segment.size_bytes,
+        segment.max_timestamp_ms,
+        segment.first_dirty_offset,
+        segment.fingerprint,
+    )
+
+
+def encode_header(partition_count: int, body: Sequence[Buffer]) -> list[bytes]:
+    """Make what goes before the partitions that `body` has: header and checksum."""
+    header = _HEADER.pack(MAGIC, VERSION, partition_count, size_of(body))
+    checksum = crc32c(header)
+    for part in body:
+        checksum = crc32c(part, checksum)
+    return [header, checksum.to_bytes(4, "big")]

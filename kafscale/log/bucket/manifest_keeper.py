@@ -1,0 +1,125 @@
+"""Keeps a checkpoint of all manifests in the bucket (`kafscale.formats.manifest_checkpoint`).
+
+The newest intact one wins, and two are kept. It is written some seconds after a start, then every few minutes, and at a
+clean stop, if anything has changed. Encoded in slices between which others run: in a thread it would hold the
+interpreter's lock for longer at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import attrs
+import trio
+
+from kafscale.buffers import size_of
+from kafscale.errors import StoreError
+from kafscale.formats.manifest import Segment
+from kafscale.formats.manifest_checkpoint import (
+    MAX_BYTES,
+    ManifestCheckpoint,
+    ManifestSnapshot,
+    decode_manifests,
+    encode_header,
+    encode_segments,
+)
+from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.store.versions import VersionWriter, find_versions
+
+FIRST_AFTER_SECONDS = 10.0  # so that a broker that is killed again and again does not start slowly each time
+INTERVAL_SECONDS = 300.0  # at 240 objects a minute, 600 partitions have changed: half a second to read
+SLICE_COUNT = 1000  # segments that are encoded between two checkpoints of trio's, about 1 ms
+
+logger = logging.getLogger(__name__)
+
+
+async def find_manifests(store: ObjectStore, namespace: str, writer: VersionWriter) -> ManifestCheckpoint:
+    """The newest intact one; empty if there is none. The `writer` inherits all of them. Raises StoreError."""
+    found = await find_versions(store, namespace, "manifests", decode_manifests)
+    for damage in found.damage:
+        logger.warning("a checkpoint of the manifests is of no use: %s", damage)
+    writer.inherit(found.keys)
+    return {} if found.newest is None else found.newest
+
+
+async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
+    """The object as buffers. Lets others run in between; each partition is as it was at one moment."""
+    body: list[bytes] = []
+    size_bytes = partition_count = since_checkpoint = 0
+    for partition in partitions:
+        taken = _snapshot(partition)
+        if size_bytes + taken.size_bytes > MAX_BYTES:
+            continue
+        partition_count += 1
+        size_bytes += taken.size_bytes
+        body.append(taken.head())
+        for start in range(0, len(taken.segments), SLICE_COUNT):
+            rows = taken.segments[start : start + SLICE_COUNT]
+            body.append(encode_segments(rows))
+            since_checkpoint += 1 + len(rows)
+            if since_checkpoint >= SLICE_COUNT:
+                since_checkpoint = 0
+                await trio.lowlevel.checkpoint()
+    return [*encode_header(partition_count, body), *body]
+
+
+def _snapshot(partition: Partition) -> ManifestSnapshot:
+    segments = [*partition.manifest.segments, *map(_placeholder, _without_object(partition))]
+    return ManifestSnapshot(partition.topic_id, partition.index, partition.encoded_end, segments)
+
+
+def _without_object(partition: Partition) -> Iterator[tuple[SegmentKey, int]]:
+    """Segments that are not read, and the last offsets of those whose offsets nothing else keeps from being reused."""
+    yield from partition.quarantined.items()
+    end = max((segment.last_offset for segment in partition.manifest.segments), default=-1)
+    for key, last_offset in partition.missing.items():
+        if last_offset > end:
+            yield key, last_offset
+
+
+def _placeholder(without_object: tuple[SegmentKey, int]) -> Segment:
+    """Tells where such a segment ended, and vouches for nothing."""
+    key, last_offset = without_object
+    return Segment(key=key, last_offset=last_offset, size_bytes=0, max_timestamp_ms=-1)
+
+
+@attrs.define(eq=False, kw_only=True)
+class ManifestCheckpointer:
+    """Writes checkpoints of all partitions that have a segment. `writer` uses the background view of the store."""
+
+    writer: VersionWriter
+    partitions: Callable[[], Collection[Partition]]
+    written_bytes: int = attrs.field(default=0, init=False)  # of the last one
+    _written: tuple[int, int] = attrs.field(default=(0, 0), init=False)  # its checksum and length
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the size of the last one to whoever scrapes."""
+        help = "Size of the last checkpoint of the manifests that was written."
+        metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
+
+    async def run(self) -> None:
+        """Write one whenever something has changed, until cancelled."""
+        await trio.sleep(FIRST_AFTER_SECONDS)
+        while True:
+            try:
+                await self.write_if_changed()
+            except StoreError as exc:
+                logger.warning("the manifests have no newer checkpoint yet: %s", exc)
+            await trio.sleep(INTERVAL_SECONDS)
+
+    async def write_if_changed(self) -> None:
+        """Write one, and delete all but the last two. Raises StoreError."""
+        held = [each for each in self.partitions() if each.manifest.segments or each.quarantined]
+        if not held and not self.written_bytes:
+            return
+        parts = await encode_manifests(held)
+        size_bytes = size_of(parts)
+        content = int.from_bytes(parts[1], "big"), size_bytes
+        if content != self._written:
+            await self.writer.write(parts)
+            self._written, self.written_bytes = content, size_bytes
+            await self.writer.trim()

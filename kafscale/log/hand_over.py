@@ -1,0 +1,97 @@
+"""One partition leaves this broker, or comes to it, while the others of its topic stay as they are.
+
+    release    no segment is rewritten any more  │  flush what there is                 served as ever
+               gate: nobody finds the partition  │  the rest becomes durable, last flush
+               closed, and forgotten everywhere
+
+    acquire    list its objects, read the footers that matter, as a start does
+               open, with the leader epoch that it is led with from then on
+
+So the bucket is complete when a partition has been released, and the write-ahead log has nothing of it that another
+leader would need. Until it is acquired, here or elsewhere, nobody leads it. Who may lead when is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kafscale.errors import KafkaError
+from kafscale.formats.manifest import ListedSegment
+from kafscale.log.bucket.listing import list_directories
+from kafscale.log.bucket.restore import Restorer
+from kafscale.log.log import Log, TopicSpec, take_restored
+from kafscale.log.partition.partition import Partition
+from kafscale.store.paths import topic_name_prefix, version_1_topic_id
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
+
+logger = logging.getLogger(__name__)
+
+
+async def release_partition(log: Log, partition: Partition) -> None:
+    """Give up a partition that is open: when this returns, it is closed, and all of it is in the bucket.
+
+    What was appended is acknowledged as ever; whoever comes too late is told NOT_LEADER_OR_FOLLOWER. It takes as long
+    as the store does: a caller that sets a limit, and cancels it, has the partition open and served as before.
+    """
+    assert log.partitions.get(partition.partition_id) is partition
+    assert not partition.is_leaving, f"{partition} is being released already"
+    partition.is_leaving = True
+    try:
+        await log.merger.rewriter.settle(partition)
+        await log.flusher.flush(partition)  # so that little is left for the time in which nobody leads it
+        if not partition.closed:
+            log.withdraw_partition(partition)
+            await log.flusher.settle(partition)
+    except BaseException:
+        if not partition.closed:
+            log.open_partition(partition)
+            log.merger.note(partition)
+        raise
+    if partition.closed:
+        return  # its topic was deleted meanwhile
+    log.deleter.forget(partition.partition_id)
+    log.reader.forget(partition)
+    log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
+    logger.info("%s is handed over at offset %d", partition, partition.next_offset)
+
+
+async def acquire_partition(log: Log, spec: TopicSpec, index: int) -> Partition:
+    """Lead a partition of an open topic from now on, with the leader epoch that `spec` has for it.
+
+    Nobody else may lead it any more. Raises StoreError, StartupError if a newer KafScale has written what must be read,
+    KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
+    """
+    partition = log.new_partition(spec, index)
+    assert partition.partition_id not in log.partitions, f"{partition} is led here already"
+    assert partition.partition_id not in log.moving, f"{partition} is being released or acquired"
+    log.moving[partition.partition_id] = partition
+    try:
+        store = log.views.fetch
+        restorer = Restorer(
+            store=store,
+            examiner=log.reader.examiner,
+            checkpoint={},
+            log_start_offset=lambda partition_id: partition.log_start_offset,
+        )
+        contents = await restorer.restore_partition(partition.partition_id, await _list(log, partition))
+    except BaseException:
+        if not partition.closed:
+            del log.moving[partition.partition_id]
+        raise
+    if partition.closed:
+        raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted meanwhile")
+    take_restored(partition, contents)
+    partition.skip_missing()
+    log.open_partition(partition)
+    log.merger.note(partition)
+    logger.info("%s is led with epoch %d from offset %d on", partition, partition.leader_epoch, partition.next_offset)
+    return partition
+
+
+async def _list(log: Log, partition: Partition) -> Sequence[ListedSegment]:
+    """List what the bucket has of a partition, with objects of version 1 if its topic was adopted with such."""
+    prefixes = [partition.objects_prefix]
+    if partition.topic_id == version_1_topic_id(partition.topic, namespace=log.namespace):
+        prefixes.append(f"{topic_name_prefix(partition.topic, namespace=log.namespace)}{partition.index}/")
+    return await list_directories(log.views.fetch, prefixes)

@@ -1,0 +1,139 @@
+"""How many idempotent producers all partitions together remember, and in how much memory (KIP-936).
+
+Kafka remembers every producer that wrote within a day, however many there are, and runs out of memory by them;
+KIP-936, which would slow down whoever comes with new ones, was never adopted. Here the number is bounded, in each
+partition and in the broker. Where there is no room, those go first that have been idle for longest: what they wrote
+last has been acknowledged long ago. Nobody is refused for being new. A producer that was forgotten goes on as one that
+is new to the partition does; only a batch that it repeats after that would be stored twice. That can happen to those
+alone that were evicted while they may still wait for an answer, so these are counted, and told in the log.
+
+Ids that no broker has ever given out are refused, so a client that makes them up takes no room from others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from kafscale.config.limits import Limits
+from kafscale.metrics import Counter, Metrics
+
+PRODUCER_BYTES = 500  # in memory, measured, with its places in two dictionaries and without batches
+BATCH_BYTES = 160  # in memory, measured; five of them are remembered
+LEFT_ENTRIES_MAX_COUNT = 1000  # in the heap, of partitions that remember nothing any more
+ACTIVE_MS = 120_000  # as Java's delivery.timeout.ms: nobody waits for an answer, and repeats a batch, for longer
+WARNING_INTERVAL_MS = 60_000
+
+logger = logging.getLogger(__name__)
+
+
+class Evictable(Protocol):
+    """The producers of one partition."""
+
+    def oldest_ms(self) -> int | None:
+        """Return when the producer that has been idle for longest was last heard of; None if there is none."""
+
+    def evict_oldest(self, now_ms: int) -> None:
+        """Forget the producer that has been idle for longest."""
+
+
+def is_any(_producer_id: int) -> bool:
+    """Say that any id was given out, where nobody knows."""
+    return True
+
+
+@attrs.define(eq=False, kw_only=True)
+class ProducerBudget:
+    """Shared by all partitions, which count in and out what they remember.
+
+    `was_allocated` says whether an id has ever been given out.
+    """
+
+    partition_max_count: int = sys.maxsize
+    max_count: int = sys.maxsize
+    max_bytes: int = sys.maxsize
+    was_allocated: Callable[[int], bool] = is_any
+    evicted_idle_count: Counter = attrs.field(factory=Counter, init=False)
+    evicted_active_count: Counter = attrs.field(factory=Counter, init=False)
+    count: int = attrs.field(default=0, init=False)
+    used_bytes: int = attrs.field(default=0, init=False)
+    _holders: dict[Evictable, int] = attrs.field(
+        factory=dict, init=False
+    )  # that remember any, and which entry is theirs
+    _by_age: list[tuple[int, int, Evictable]] = attrs.field(factory=list, init=False)  # a heap; see `make_room`
+    _entered_count: int = attrs.field(default=0, init=False)
+    _warned_ms: int | None = attrs.field(default=None, init=False)
+
+    @classmethod
+    def of(cls, limits: Limits, was_allocated: Callable[[int], bool]) -> ProducerBudget:
+        return cls(
+            partition_max_count=limits.max_producer_ids_per_partition_count,
+            max_count=limits.max_producer_ids_count,
+            max_bytes=limits.max_producer_state_bytes,
+            was_allocated=was_allocated,
+        )
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.max_count or self.used_bytes >= self.max_bytes
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what is remembered, and what was forgotten, to whoever scrapes."""
+        metrics.counts(
+            "kafscale_producer_ids_evicted_total",
+            "Idempotent producers that were forgotten for want of room, by how long they had been idle.",
+            "state",
+            lambda: {"idle": self.evicted_idle_count.value, "active": self.evicted_active_count.value},
+        )
+        help = "Idempotent producers that partitions remember, each once a partition."
+        metrics.gauge("kafscale_producer_ids", help, lambda: self.count)
+        help = "Memory that they take, by an estimate."
+        metrics.gauge("kafscale_producer_state_bytes", help, lambda: self.used_bytes)
+
+    def enter(self, holder: Evictable, oldest_ms: int) -> None:
+        """A partition remembers a producer, and had none before."""
+        self._entered_count += 1
+        self._holders[holder] = self._entered_count
+        heapq.heappush(self._by_age, (oldest_ms, self._entered_count, holder))
+        if len(self._by_age) > 2 * len(self._holders) + LEFT_ENTRIES_MAX_COUNT:
+            self._by_age = [entry for entry in self._by_age if self._holders.get(entry[2]) == entry[1]]
+            heapq.heapify(self._by_age)
+
+    def leave(self, holder: Evictable) -> None:
+        """Take note that a partition remembers no producer any more."""
+        self._holders.pop(holder, None)
+
+    def make_room(self, now_ms: int) -> None:
+        """Let those go that have been idle for longest, in whatever partition, until there is room for one more.
+
+        What a partition remembers only gets younger, so an entry of the heap tells too old a time or the right one.
+        """
+        while self.is_full and self._by_age:
+            told_ms, number, holder = self._by_age[0]
+            oldest_ms = holder.oldest_ms() if self._holders.get(holder) == number else None
+            if oldest_ms is None:
+                heapq.heappop(self._by_age)
+            elif oldest_ms > told_ms:
+                heapq.heapreplace(self._by_age, (oldest_ms, number, holder))
+            else:
+                holder.evict_oldest(now_ms)
+
+    def evicted(self, last_timestamp_ms: int, now_ms: int) -> None:
+        """A producer was forgotten for want of room."""
+        if now_ms - last_timestamp_ms >= ACTIVE_MS:
+            self.evicted_idle_count.value += 1
+            return
+        self.evicted_active_count.value += 1
+        if self._warned_ms is None or now_ms - self._warned_ms >= WARNING_INTERVAL_MS:
+            self._warned_ms = now_ms
+            logger.warning(
+                "idempotent producers were forgotten %d ms after their last batch, as there are too many of them: what "
+                "they repeat is stored twice; raise --max-producer-ids-per-partition, --max-producer-ids or "
+                "--max-producer-state-bytes, or let clients keep their producers instead of making new ones",
+                now_ms - last_timestamp_ms,
+            )

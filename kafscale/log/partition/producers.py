@@ -1,0 +1,263 @@
+"""Idempotent producers of one partition: what has been ordered, and what may come next (KIP-98, KIP-360).
+
+A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
+before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
+is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a segment
+that ends there can tell of it.
+
+Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
+
+How many producers are remembered is bounded: `kafscale.log.partition.producer_budget`. A segment's footer does not hold
+all of them, so a flush costs what has changed: `ProducerStates.for_footer`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import attrs
+
+from kafscale.errors import KafkaError
+from kafscale.formats.producers import ProducedBatch, Producer
+from kafscale.log.partition.producer_budget import BATCH_BYTES, PRODUCER_BYTES, ProducerBudget
+from kafscale.wire.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
+from kafscale.wire.records import BatchHeader
+
+REMEMBERED_BATCH_COUNT = 5  # as Kafka: the most requests that an idempotent producer may have in flight
+SEQUENCE_COUNT = 1 << 31
+NOWHERE: Mapping[int, int] = MappingProxyType({})
+UNCHANGED_MAX_COUNT = 256  # of a footer, at 43 to 139 bytes each; with 10,000 producers, 40 footers have all of them
+
+
+@attrs.frozen(eq=False)
+class FooterProducers:
+    """The part of the producers that a segment's footer holds: see `ProducerStates.for_footer`."""
+
+    producers: Sequence[Producer]
+    producers_from: int
+
+
+@attrs.define(eq=False)
+class ProducerStates:
+    """All producers that wrote to one partition and were not forgotten, the one that has been idle for longest first.
+
+    The footer of each segment holds those that wrote in it, and UNCHANGED_MAX_COUNT of the others, those first whose
+    latest state is in the oldest footer. So a flush costs what has changed, and the footers of few segments, from
+    `kept_from` on, have all of them.
+    """
+
+    budget: ProducerBudget = attrs.field(factory=ProducerBudget)
+    producers: OrderedDict[int, Producer] = attrs.field(factory=OrderedDict, init=False)
+    kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
+
+    def check(self, header: BatchHeader) -> ProducedBatch | None:
+        """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap) or
+        INVALID_PRODUCER_ID_MAPPING (its id was never given out). A producer that is not known, or no longer, may begin
+        anywhere, but not behind a batch of it that was refused; a new epoch of a known one begins at 0.
+        """
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            if not self.budget.was_allocated(header.producer_id):
+                raise KafkaError(
+                    INVALID_PRODUCER_ID_MAPPING,
+                    f"producer id {header.producer_id} was never given out here: the client needs a new producer",
+                )
+            return None
+        sequence = header.base_sequence
+        if header.producer_epoch != producer.epoch:
+            if header.producer_epoch < producer.epoch:
+                raise KafkaError(
+                    INVALID_PRODUCER_EPOCH,
+                    f"producer {header.producer_id} has epoch {producer.epoch}, this batch has {header.producer_epoch}",
+                )
+            if sequence != 0:
+                raise _out_of_order(header, expected=0)
+            return None
+        if not producer.batches:
+            if producer.due_sequence not in (None, sequence):
+                raise _out_of_order(header, expected=producer.due_sequence or 0)
+            return None
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
+        if sequence == expected:
+            return None
+        last_sequence = header.last_sequence
+        for batch in producer.batches:
+            if batch.base_sequence == sequence and batch.last_sequence == last_sequence:
+                return batch
+        raise _out_of_order(header, expected)
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, durable_before: int) -> None:
+        """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            if producer is None:
+                self._make_room(now_ms)
+            producer = Producer(header.producer_id, header.producer_epoch, [], now_ms)
+            self._add(producer)
+        else:
+            self.producers.move_to_end(header.producer_id)
+        batches = producer.batches
+        last_offset = base_offset + header.last_offset_delta
+        batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset))
+        producer.last_timestamp_ms = now_ms
+        if len(batches) <= REMEMBERED_BATCH_COUNT:
+            self.budget.used_bytes += BATCH_BYTES
+        while len(batches) > REMEMBERED_BATCH_COUNT and batches[1].last_offset < durable_before:
+            del batches[0]
+
+    def refuse(self, header: BatchHeader, now_ms: int) -> None:
+        """A batch is refused before it is checked, and its producer will send it again: what comes behind it waits."""
+        producer_id = header.producer_id
+        if header.has_producer_id and producer_id not in self.producers and self.budget.was_allocated(producer_id):
+            self._make_room(now_ms)
+            self._add(Producer(producer_id, header.producer_epoch, [], now_ms, due_sequence=header.base_sequence))
+
+    # ---- forgetting ---------------------------------------------------------------------------------------------
+
+    def _add(self, producer: Producer) -> None:
+        """Add a producer as the one heard of last, in place of another one with its id if there is one."""
+        producer_id = producer.producer_id
+        if producer_id in self.producers:
+            self._release(self.producers[producer_id])
+        elif not self.producers:
+            self.budget.enter(self, producer.last_timestamp_ms)
+        self.producers[producer_id] = producer
+        self.producers.move_to_end(producer_id)
+        self.budget.count += 1
+        self.budget.used_bytes += _memory_bytes(producer)
+
+    def _release(self, producer: Producer) -> None:
+        self.budget.count -= 1
+        self.budget.used_bytes -= _memory_bytes(producer)
+
+    def _forget_oldest(self) -> Producer:
+        producer_id, producer = self.producers.popitem(last=False)
+        self.kept_in.pop(producer_id, None)
+        self._release(producer)
+        if not self.producers:
+            self.budget.leave(self)
+        return producer
+
+    def _make_room(self, now_ms: int) -> None:
+        """Make room for one more producer."""
+        while len(self.producers) >= self.budget.partition_max_count:
+            self.evict_oldest(now_ms)
+        if self.budget.is_full:
+            self.budget.make_room(now_ms)
+
+    def oldest_ms(self) -> int | None:
+        """Return when the producer that has been idle for longest was last heard of; None if there is none."""
+        return next((producer.last_timestamp_ms for producer in self.producers.values()), None)
+
+    def evict_oldest(self, now_ms: int) -> None:
+        """Forget the one that has been idle for longest, for want of room."""
+        self.budget.evicted(self._forget_oldest().last_timestamp_ms, now_ms)
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
+        while (oldest_ms := self.oldest_ms()) is not None and oldest_ms < before_ms:
+            self._forget_oldest()
+
+    def clear(self) -> None:
+        """Forget all of them, in new dictionaries: a caller may hold those of before."""
+        for producer in self.producers.values():
+            self._release(producer)
+        self.budget.leave(self)
+        self.producers, self.kept_in = OrderedDict(), OrderedDict()
+
+    # ---- footers ------------------------------------------------------------------------------------------------
+
+    def snapshot(self, before_offset: int) -> Sequence[Producer]:
+        """The state as it was before `before_offset` (exclusive)."""
+        copies = (_copy(producer, before_offset) for producer in self.producers.values())
+        return [copy for copy in copies if copy.batches]
+
+    def for_footer(self, first_offset: int, end_offset: int, *, heard_since_ms: int = 0) -> FooterProducers:
+        """Return what the footer of a segment with the offsets from `first_offset` to `end_offset` (exclusive) is to
+        hold.
+
+        The producers that wrote in it, and some others, of which the oldest footers need not be read any more then.
+        The state of all of them is in the footers of the segments that hold `producers_from` or come after it.
+        """
+        self.expire(heard_since_ms)
+        written = self._written_since(first_offset, end_offset)
+        others: list[Producer] = []
+        producers_from = first_offset
+        for producer_id, base_offset in self.kept_in.items():
+            if producer_id not in written:
+                copy = _copy(self.producers[producer_id], end_offset)
+                if len(others) == UNCHANGED_MAX_COUNT or not copy.batches:
+                    producers_from = base_offset
+                    break
+                others.append(copy)
+        return FooterProducers([*others, *reversed(written.values())], producers_from)
+
+    def _written_since(self, first_offset: int, end_offset: int) -> dict[int, Producer]:
+        """Return the producers with a batch in this range, the latest first, as they were at its end."""
+        written = {}
+        for producer in reversed(self.producers.values()):
+            if producer.batches:
+                if producer.batches[-1].last_offset < first_offset:
+                    break
+                copy = _copy(producer, end_offset)
+                if copy.batches and copy.batches[-1].last_offset >= first_offset:
+                    written[producer.producer_id] = copy
+        return written
+
+    def kept(self, producer_ids: Iterable[int], base_offset: int) -> None:
+        """The footer of the segment that begins here holds the latest state of these."""
+        for producer_id in producer_ids:
+            if producer_id in self.producers:
+                self.kept_in[producer_id] = base_offset
+                self.kept_in.move_to_end(producer_id)
+
+    @property
+    def kept_from(self) -> int | None:
+        """The segments that hold this offset or come after it have footers that are needed; None if none is."""
+        return next(iter(self.kept_in.values()), None)
+
+    def still_needed(self, producers: Iterable[Producer], first_offset: int, last_offset: int) -> Sequence[Producer]:
+        """Return those of the producers whose latest state is in a footer of this range of segments (both ends
+        inclusive).
+        """
+        return [each for each in producers if first_offset <= self.kept_in.get(each.producer_id, -1) <= last_offset]
+
+    def restore(self, producers: Collection[Producer], kept_in: Mapping[int, int] = NOWHERE) -> None:
+        """Begin with the state of a snapshot, which stays as it is. `kept_in` has, by id, whose footer holds it.
+
+        What that does not have is in no footer.
+        """
+        self.clear()
+        in_order = sorted(producers, key=lambda each: each.last_timestamp_ms)
+        for producer in in_order:
+            self._make_room(in_order[-1].last_timestamp_ms)
+            self._add(attrs.evolve(producer, batches=producer.batches[:]))
+        for producer_id, base_offset in sorted(kept_in.items(), key=lambda each: each[1]):
+            self.kept([producer_id], base_offset)
+
+
+def _memory_bytes(producer: Producer) -> int:
+    return PRODUCER_BYTES + BATCH_BYTES * min(len(producer.batches), REMEMBERED_BATCH_COUNT)
+
+
+def _copy(producer: Producer, before_offset: int) -> Producer:
+    """Return a copy of a producer as it was before this offset."""
+    batches = producer.batches[-REMEMBERED_BATCH_COUNT:]
+    if batches and batches[-1].last_offset >= before_offset:
+        batches = [batch for batch in producer.batches if batch.last_offset < before_offset][-REMEMBERED_BATCH_COUNT:]
+    return Producer(producer.producer_id, producer.epoch, batches, producer.last_timestamp_ms)
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:
+    return KafkaError(
+        OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was due",
+    )

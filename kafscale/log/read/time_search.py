@@ -1,0 +1,81 @@
+"""The first record of some batches that is late enough, for ListOffsets, at no cost to others.
+
+A stored batch may unpack to much more than it has, and a row of the index may hold 150,000 records.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.errors import CorruptBatch, DecodeError, KafkaError
+from kafscale.log.read.unpacking import Unpacking, unpack_at_most
+from kafscale.metrics import Counter
+from kafscale.wire import compression
+from kafscale.wire.records import HEADER_BYTES, BatchHeader, batches, compute_crc, parse_header, record_heads
+
+STEP_COUNT: Final = 1_000  # records, a microsecond each
+AT_ONCE_MAX_BYTES = 64 << 10  # unpacking that takes less than a thread's way there and back
+
+
+@attrs.frozen
+class FoundOffset:
+    """The answer to a look-up by time: the first record that is late enough."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@attrs.frozen
+class TimeSearch:
+    """Looks for the first record from `min_offset` on whose timestamp is not before `timestamp_ms`."""
+
+    min_offset: int
+    timestamp_ms: int
+    unpacking: Unpacking
+    unreadable_count: Counter = attrs.field(factory=Counter)  # of batches that were found as a whole
+
+    async def find(self, data: Buffer) -> FoundOffset | None:
+        """Search batches that follow one another. Raises CorruptBatch."""
+        for batch in batches(memoryview(data)):
+            header = parse_header(batch)
+            if header.max_timestamp_ms >= self.timestamp_ms and header.last_offset >= self.min_offset:
+                found = await self._find_in_batch(batch, header)
+                if found is not None:
+                    return found
+        return None
+
+    async def _find_in_batch(self, batch: memoryview, header: BatchHeader) -> FoundOffset | None:
+        """A batch whose records can't be read, as older versions took them, is found itself: its reader sees it."""
+        try:
+            if header.codec == compression.NONE or not header.record_count:
+                return await self._walk(batch[HEADER_BYTES:], header)
+            at_once = unpack_at_most(header, batch, min(AT_ONCE_MAX_BYTES, self.unpacking.max_batch_bytes))
+            if at_once is not None:
+                return await self._walk(at_once, header)
+            async with self.unpacking.unpacked(header, batch, self.unpacking.max_batch_bytes) as records:
+                return await self._walk(records, header)
+        except (KafkaError, DecodeError, IndexError) as exc:
+            if compute_crc(batch) != header.crc:
+                raise CorruptBatch(f"the batch at offset {header.base_offset} is damaged: {exc}") from exc
+            self.unreadable_count.value += 1
+            offset = max(header.base_offset, self.min_offset)
+            return FoundOffset(offset, header.max_timestamp_ms, header.leader_epoch)
+
+    async def _walk(self, records: Buffer, header: BatchHeader) -> FoundOffset | None:
+        heads = record_heads(records, header.record_count)
+        for number, (timestamp_delta, offset_delta, _, _) in enumerate(heads, start=1):
+            if not 0 <= offset_delta <= header.last_offset_delta:
+                raise DecodeError(f"a record with the offset delta {offset_delta}")
+            timestamp_ms = header.base_timestamp_ms + timestamp_delta
+            if header.is_log_append_time:
+                timestamp_ms = header.max_timestamp_ms
+            if timestamp_ms >= self.timestamp_ms and header.base_offset + offset_delta >= self.min_offset:
+                return FoundOffset(header.base_offset + offset_delta, timestamp_ms, header.leader_epoch)
+            if not number % STEP_COUNT:
+                await trio.lowlevel.checkpoint()
+        return None

@@ -1,0 +1,78 @@
+"""Unpacking compressed batches off the event loop, within bounds of memory that no batch can stretch.
+
+Up to USUAL_MAX_BYTES a few are unpacked at once, above that one of all. So memory is bounded by the number of threads,
+and nobody waits behind a large one but another large one. The work is done without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.errors import KafkaError
+from kafscale.wire import compression, error_codes
+from kafscale.wire.records import HEADER_BYTES, BatchHeader
+
+USUAL_MAX_BYTES: Final = 16 << 20  # no batch of a client's default settings unpacks to more
+USUAL_MAX_COUNT: Final = 4
+
+
+@attrs.define(eq=False)
+class Unpacking:
+    """One per broker. A batch may unpack to `max_batch_bytes`."""
+
+    max_batch_bytes: int
+    _usual: trio.CapacityLimiter = attrs.field(init=False)
+    _large: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _threads: trio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        usual_count = min(max(os.cpu_count() or 2, 2), USUAL_MAX_COUNT)
+        self._usual = trio.CapacityLimiter(usual_count)
+        self._threads = trio.CapacityLimiter(usual_count + 1)
+
+    @asynccontextmanager
+    async def unpacked(self, header: BatchHeader, batch: memoryview, max_bytes: int) -> AsyncIterator[Buffer]:
+        """Unpack a compressed batch; what was inside must be let go by the end of the block.
+
+        Raises KafkaError: MESSAGE_TOO_LARGE if that is more than `max_bytes`, or than a batch may unpack to.
+        """
+        max_bytes = min(max_bytes, self.max_batch_bytes)
+        async with self._usual:
+            records = await self._unpack(header, batch, min(max_bytes, USUAL_MAX_BYTES))
+            if records is not None:
+                yield records
+                return
+        if max_bytes > USUAL_MAX_BYTES:
+            async with self._large:
+                records = await self._unpack(header, batch, max_bytes)
+                if records is not None:
+                    yield records
+                    return
+        raise KafkaError(error_codes.MESSAGE_TOO_LARGE, f"a batch decompresses to more than {max_bytes} bytes")
+
+    async def _unpack(self, header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:
+        return await trio.to_thread.run_sync(unpack_at_most, header, batch, max_bytes, limiter=self._threads)
+
+
+def unpack_at_most(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:
+    """Return what is inside of a compressed batch; None if that is more.
+
+    Raises KafkaError if it is not compressed so.
+    """
+    body = batch[HEADER_BYTES:]
+    stated = compression.stated_bytes(header.codec, body)
+    if stated is not None and stated > max_bytes:
+        return None
+    try:
+        return compression.decompress(header.codec, body, max_bytes)
+    except KafkaError as exc:
+        if exc.code == error_codes.MESSAGE_TOO_LARGE:
+            return None
+        raise

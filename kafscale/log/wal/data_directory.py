@@ -1,0 +1,87 @@
+"""The data directory belongs to one process at a time, and to nobody but its user.
+
+Others have no rights to what is made in it: `keep_files_private` sees to that for whatever the process makes. What an
+earlier version made there is made private at the start, but for the bucket, which others may have been meant to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kafscale.errors import StartupError
+from kafscale.log.wal.disk import NO_SPACE_ERRORS
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME = "lock"
+HOLDER_BYTES = 20  # always as many, so that a full disk has room for them once it had
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def keep_files_private() -> None:
+    """Make files 0600 and directories 0700 from now on, in the whole process, unless a default ACL says otherwise."""
+    os.umask(os.umask(OTHERS) | OTHERS)
+
+
+def make_private(directory: Path) -> None:
+    """Take away what rights others have to metadata and write-ahead log, which earlier versions made with some."""
+    changed_count = 0
+    for path in (*directory.glob("metadata.db*"), directory / "wal", *directory.glob("wal/*")):
+        with contextlib.suppress(OSError):  # not there, or not ours: it was usable before and stays so
+            mode = path.stat().st_mode
+            if mode & OTHERS:
+                path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+                changed_count += 1
+    if changed_count:
+        logger.info("%d files in %s could be read by other users, and can't any more", changed_count, directory)
+
+
+@contextlib.contextmanager
+def lock_data_directory(path: Path) -> Iterator[None]:
+    """Make the directory if need be, and hold it for this process.
+
+    The lock is the kernel's (flock), so it ends with the process however that ends; the file's content only names the
+    holder. Raises StartupError with one line when another process has it or it can't be written to.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as exc:
+        raise StartupError(f"cannot use the data directory {path}: {exc.strerror}; {_advice(path, exc)}") from exc
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _advice(path: Path, exc: OSError) -> str:
+    if exc.errno in NO_SPACE_ERRORS:
+        return "free some space, nothing is lost"
+    with suppress(OSError):
+        if any(path.iterdir()):
+            return "make it writable: what it holds is in no other place"
+    return "make it writable or choose another (--data-dir)"
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # on a full disk it says nothing, or who was before: it is for people
+            os.pwrite(descriptor, b"%-*d\n" % (HOLDER_BYTES - 1, os.getpid()), 0)
+    except BlockingIOError as exc:
+        holder = os.pread(descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
+        raise StartupError(
+            f"the data directory {path} is in use by process {holder}; stop that broker or choose another (--data-dir)"
+        ) from exc
+    except OSError as exc:
+        raise StartupError(
+            f"cannot lock the data directory {path}: {exc.strerror}; is it on a file system that has locks?"
+        ) from exc

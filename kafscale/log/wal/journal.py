@@ -1,0 +1,180 @@
+"""What makes a batch durable, and keeps it until a segment has it: one protocol, and three that follow it.
+
+    `--durability wal`      `local_wal.Wal`                    a log on the local disk: durable by a sync
+    `--durability s3-wal`   `s3_wal.S3Wal`                     a log in the bucket: durable by a PUT
+    `--durability segment`  `flush_on_append.FlushOnAppend`    no log: durable by the flush that takes the batch
+
+Its life, as the log and the broker see it:
+
+    start    `replay` hands over what no segment has; `keep_superseded`; then `tasks` run
+    serving  `append` gives the `Round` to wait for; `read` gives back what has left memory; `release` says that a
+             segment has an entry, so that what no entry needs any more can be deleted
+    flushes  go faster while it `is_crowded`, produces wait while it `is_full`
+    stop     `settle`, then the last flush
+
+Whoever makes a journal gives it the callable that is told of what has become durable, before any round is done. Here
+nothing is known of partitions: the `owner` of an entry is no more than a name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import StorageFailed
+from kafscale.formats.wal_entries import WalEntry, WalFile
+
+CROWDED_FRACTION = 0.75  # of the bytes that a log may have
+CROWDED_ENTRIES_COUNT = 250_000  # at 360 bytes of memory for each that waits for its flush
+
+
+@attrs.define(eq=False)
+class Round:
+    """What becomes durable together. `done` says that it is; `failed` is set instead when it never will be."""
+
+    done: bool = attrs.field(default=False, init=False)
+    failed: StorageFailed | None = attrs.field(default=None, init=False)
+    _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def succeed(self) -> None:
+        """It is durable: wake who waits."""
+        self.done = True
+        self._finished.set()
+
+    def fail(self, failure: StorageFailed) -> None:
+        """It will never be durable: tell who waits."""
+        self.failed = failure
+        self._finished.set()
+
+    def put_off(self) -> None:
+        """It will be durable, but nobody knows when: tell who waits."""
+        self._finished.set()
+
+    async def wait(self) -> None:
+        """Wait until the round is durable.
+
+        Raises StorageFailed if it can't become so, TooSlowError if it may yet, after waiting for space on the disk.
+        """
+        await self._finished.wait()
+        if self.failed is not None:
+            raise StorageFailed(str(self.failed)) from self.failed
+        if not self.done:
+            raise trio.TooSlowError("the write-ahead log has no room")
+
+
+@attrs.frozen
+class ReplayProgress:
+    """How far a replay has come: of `files_count` files, or objects, `file_count` are done."""
+
+    file_count: int
+    files_count: int
+    entry_count: int
+    read_bytes: int
+
+
+Handle = Callable[[WalEntry], bool]  # whether a replayed entry is still needed; its data is valid during the call only
+
+
+class Journal(Protocol):
+    """The journal of all partitions."""
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Tell whether entries are durable before a flush takes them; if not, they are to be flushed at once."""
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether what it keeps is read back at little cost, from the local disk, and need not stay in memory."""
+
+    # What partitions and those who read them use.
+
+    def append(self, entry: WalEntry) -> Round:
+        """Take an entry behind all earlier ones; it is durable when the round is done.
+
+        Raises StorageFailed if nothing is taken any more.
+        """
+
+    def retain(self, file: WalFile) -> None:
+        """Keep a file that has entries pending, for a reader of one of them who will `release` it."""
+
+    def release(self, file: WalFile, count: int = 1) -> None:
+        """Say that `count` entries of the file are in segments, or are no longer wanted."""
+
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
+        """The data of entries that are not released yet, one behind the other.
+
+        `places` are position and length of each, in ascending order. Raises DamagedObject, StorageFailed, StoreError.
+        """
+
+    def flush_began(self, owner: object, next_offset: int) -> None:
+        """A flush takes what has come of this owner, all of it below `next_offset`, or the first part of it."""
+
+    def flush_committed(self, owner: object, end_offset: int) -> None:
+        """Segments have the owner's entries below `end_offset`."""
+
+    def forget(self, owner: object, failure: StorageFailed) -> None:
+        """The owner is closed: nothing of it is flushed any more. Who waits for a flush gets the failure."""
+
+    # What holds back producers, or hurries flushes.
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether what is appended now has to wait for room on the disk, so that nothing should be."""
+
+    async def wait_for_room(self) -> None:
+        """Wait while it is full."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Tell whether more should be flushed than is."""
+
+    @property
+    def on_crowded(self) -> list[Callable[[], None]]:
+        """Whoever is in this list is called when it has got more to keep while it is crowded."""
+
+    @property
+    def pending_count(self) -> int:
+        """Count the entries that it keeps and that are not released yet."""
+
+    # What the broker uses.
+
+    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
+        """Hand every entry that it kept over a restart to `handle`, in order; to be called once, before `tasks` run.
+
+        What `handle` needs is pending until it is released. Raises DamagedObject, StorageFailed, StoreError.
+        """
+
+    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
+        """Keep for the user what was replayed and not taken, as another broker has written its offsets since.
+
+        `superseded` counts such entries by file. Those files stay in it that the user is told about now, for the first
+        time. Raises StorageFailed.
+        """
+
+    @property
+    def tasks(self) -> Sequence[Callable[..., Awaitable[None]]]:
+        """The tasks that the storage nursery is to `start`. The log in the bucket has none: metadata runs it."""
+
+    async def settle(self) -> None:
+        """Wait until what was appended can be flushed, where it would be lost otherwise. Raises StorageFailed."""
+
+
+class LogJournal:
+    """What both logs do alike: a flush changes nothing for them but that entries are released."""
+
+    __slots__ = ()
+
+    keeps_entries: ClassVar[bool] = True
+
+    def flush_began(self, owner: object, next_offset: int) -> None:
+        """Do nothing, as nobody waits for it."""
+
+    def flush_committed(self, owner: object, end_offset: int) -> None:
+        """Do nothing, as nobody waits for it."""
+
+    def forget(self, owner: object, failure: StorageFailed) -> None:
+        """Do nothing: what was appended becomes durable all the same."""

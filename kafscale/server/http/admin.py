@@ -1,0 +1,139 @@
+"""The admin endpoint: `/healthz` (the process runs), `/readyz` (it serves), `/metrics` (Prometheus' text format).
+
+    POST /flush?topic=NAME    takes what is not in the bucket yet there, of these topics (`topic` may repeat) or of all;
+                              answers with a line of JSON each second, `FlushProgress`, the last one when it is done
+
+`kafscale.server.http.loop` serves it; `kafscale.server.http.access` says who may POST.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from http import HTTPStatus
+
+import attrs
+import trio
+
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.log.flush.flusher import FlushReport
+from kafscale.log.log import Log
+from kafscale.metrics import Metrics
+from kafscale.outside import bounded, escaped
+from kafscale.server.http.access import refusal
+from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
+
+NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
+FLUSHES_MAX_COUNT = 8  # requests for one; each is told how far it has come, and no more than these are worth that
+JSON_LINES = "application/x-ndjson"
+FLUSH_PROGRESS_SECONDS = 1.0
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@attrs.frozen(kw_only=True)
+class FlushProgress:
+    """A line of the answer to `POST /flush`. `wanted_bytes` is what there was to flush when it began."""
+
+    done: bool
+    segments: int
+    bytes: int
+    wanted_bytes: int
+    seconds: float
+
+
+@attrs.define(eq=False)
+class AdminServer:
+    """`not_ready` says why the broker does not serve, or None if it does; `log` is asked only then.
+
+    `own_names` are the names by which the broker is reached, as far as its settings tell.
+    """
+
+    metrics: Metrics
+    not_ready: Callable[[], str | None]
+    log: Callable[[], Log]
+    own_names: Collection[str] = ()
+    _flushes_count: int = attrs.field(default=0, init=False)
+    _server: HttpServer = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        routes = [
+            page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok")),
+            page_route("/readyz", self._readiness),
+            page_route("/metrics", lambda: Page(HTTPStatus.OK, EXPOSITION, self.metrics.expose())),
+            Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
+        ]
+        self._server = HttpServer("the admin server", routes)
+
+    async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Serve whoever connects, until cancelled."""
+        await self._server.accept(listeners)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """One connection. Raises StorageFailed."""
+        await self._server.serve(stream)
+
+    def _readiness(self) -> Page:
+        reason = self.not_ready()
+        return text_page(HTTPStatus.OK, "ready") if reason is None else _unavailable(reason)
+
+    async def _answer_flush(self, exchange: Exchange) -> None:
+        self._flushes_count += 1
+        try:
+            topics = exchange.arguments("topic")
+            refused = self._refused_flush(exchange, topics)
+            if refused is not None:
+                await exchange.send_page(refused)
+            else:
+                await _flush_and_tell(self.log(), frozenset(topics) or None, exchange)
+        finally:
+            self._flushes_count -= 1
+
+    def _refused_flush(self, exchange: Exchange, topics: Collection[str]) -> Page | None:
+        refused = refusal(exchange.request, self.own_names)
+        if refused is not None:
+            return text_page(HTTPStatus.FORBIDDEN, refused)
+        reason = self.not_ready()
+        if reason is not None:
+            return _unavailable(reason)
+        if self._flushes_count > FLUSHES_MAX_COUNT:
+            return _unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already")
+        for topic in topics:
+            if topic not in self.log().by_name:
+                shown = escaped(bounded(topic, NAME_MAX_COUNT))
+                return text_page(HTTPStatus.NOT_FOUND, f"there is no topic '{shown}'")
+        return None
+
+
+async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: Exchange) -> None:
+    """Flush, and send a line now and then and at the end. What is under way goes on if the client goes away."""
+    report = FlushReport(topics=topics)
+    began = trio.current_time()
+    done = trio.Event()
+
+    async def flush() -> None:
+        await log.flusher.flush_all(report)
+        done.set()
+
+    async def tell() -> None:
+        line = FlushProgress(
+            done=done.is_set(),
+            segments=report.segments_count,
+            bytes=report.flushed_bytes,
+            wanted_bytes=report.wanted_bytes,
+            seconds=round(trio.current_time() - began, 3),
+        )
+        await exchange.send(json.dumps(attrs.asdict(line)).encode() + b"\n")
+
+    await exchange.begin(JSON_LINES)
+    with ungrouped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush)
+            while not done.is_set():
+                with trio.move_on_after(FLUSH_PROGRESS_SECONDS):
+                    await done.wait()
+                await tell()
+    await exchange.end()
+
+
+def _unavailable(reason: str) -> Page:
+    return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)

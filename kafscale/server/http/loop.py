@@ -1,0 +1,209 @@
+"""An HTTP/1.1 server on h11 over trio: keep-alive, one table of routes, and a bound on all that a peer sends.
+
+A route answers an `Exchange`: with a page, or with a stream that goes on for as long as it has something to tell.
+Bodies of requests are received and thrown away. HEAD is answered where GET is, without the body.
+
+Connections have a maximum. Past it, the one whose last request is the oldest gives way to the new one, so that requests
+are answered however many connections are open and say nothing, or do not take their answers. Those of routes that
+`keep_place` stay: such a route bounds how many of its requests are under way.
+
+Knows nothing of the pages themselves; may not import anything of the log or the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+import attrs
+import h11
+import trio
+
+from kafscale.errors import StorageFailed
+from kafscale.server.accepting import accept_all
+from kafscale.server.quiet_log import QuietLog
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 16 << 10
+HEAD_MAX_BYTES = 16 << 10  # a request's line and headers; nginx takes 32 KiB, Tomcat 8
+REQUEST_TIMEOUT_SECONDS = 5.0  # for a whole request to come, from the connection or from its first byte on
+IDLE_TIMEOUT_SECONDS = 60.0  # between two requests of a connection: Prometheus scrapes each minute by default
+SEND_TIMEOUT_SECONDS = 30.0
+CONNECTIONS_MAX_COUNT = 64  # scrapers, probes and browsers; more than that is a mistake or an attack
+TEXT = "text/plain; charset=utf-8"
+READ_METHODS = ("GET", "HEAD")
+
+
+@attrs.frozen
+class Page:
+    """An answer that is made at once."""
+
+    status: HTTPStatus
+    content_type: str
+    body: str
+
+
+def text_page(status: HTTPStatus, text: str) -> Page:
+    """A line for whoever reads it."""
+    return Page(status, TEXT, f"{text}\n")
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Exchange:
+    """One request, and the means to answer it: `send_page`, or `begin`, any number of `send`, and `end`.
+
+    Each of these raises TooSlowError if the peer does not take what is sent, and BrokenResourceError if it is gone.
+    """
+
+    request: h11.Request
+    path: str
+    query: str
+    _connection: h11.Connection
+    _stream: trio.abc.Stream
+
+    def arguments(self, name: str) -> Sequence[str]:
+        """Return what the query says of this name, in order."""
+        return parse_qs(self.query).get(name, [])
+
+    async def send_page(self, page: Page) -> None:
+        """Answer with a page."""
+        body = page.body.encode()
+        headers = [("content-type", page.content_type), ("content-length", str(len(body)))]
+        events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
+        if self.request.method != b"HEAD":
+            events.append(h11.Data(data=body))
+        await self._send(*events, h11.EndOfMessage())
+
+    async def begin(self, content_type: str) -> None:
+        """Begin an answer whose length nobody knows."""
+        headers = [("content-type", content_type), ("transfer-encoding", "chunked")]
+        await self._send(h11.Response(status_code=HTTPStatus.OK, headers=headers))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of it."""
+        await self._send(h11.Data(data=data))
+
+    async def end(self) -> None:
+        """End the answer."""
+        await self._send(h11.EndOfMessage())
+
+    async def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self._connection.send(event) or b"" for event in events)
+        with trio.fail_after(SEND_TIMEOUT_SECONDS):
+            await self._stream.send_all(data)
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """What answers the requests for one path, and to which methods."""
+
+    path: str
+    answer: Callable[[Exchange], Awaitable[None]]
+    methods: Sequence[str] = attrs.field(default=READ_METHODS, kw_only=True)
+    keeps_place: bool = attrs.field(default=False, kw_only=True)
+
+
+def page_route(path: str, make: Callable[[], Page]) -> Route:
+    """A page that can be read, the same one for everybody."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.send_page(make())
+
+    return Route(path, answer)
+
+
+@attrs.define(eq=False)
+class HttpServer:
+    """Answers by the routes. `name` is what the log calls it."""
+
+    name: str
+    routes: Sequence[Route]
+    _open: dict[trio.CancelScope, None] = attrs.field(factory=dict, init=False)  # by their last request, oldest first
+    _keeping_place: set[trio.CancelScope] = attrs.field(factory=set, init=False)  # of these
+    _quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger), init=False)
+
+    async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Serve whoever connects, until cancelled. Raises StorageFailed."""
+        async with trio.open_nursery() as nursery:
+            await accept_all(listeners, self.serve, name=self.name, nursery=nursery, quiet=self._quiet)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """One connection, until it closes, errs, idles, or has to give way. Raises StorageFailed."""
+        if len(self._open) >= CONNECTIONS_MAX_COUNT:
+            self._make_room()
+        scope = trio.CancelScope()
+        self._open[scope] = None
+        try:
+            with scope:
+                await self._serve_requests(stream, scope)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.RemoteProtocolError):
+            pass
+        except StorageFailed:
+            raise  # the disk is lost: the broker must stop
+        except Exception:
+            self._quiet.tell("bugs", f"closing a connection of {self.name} after a bug in the broker", exc_info=True)
+        finally:
+            self._open.pop(scope, None)
+            await trio.aclose_forcefully(stream)
+
+    def _make_room(self) -> None:
+        """End the connection whose last request is the oldest, but for those that keep their place."""
+        for scope in self._open:
+            if scope not in self._keeping_place:
+                del self._open[scope]
+                scope.cancel()
+                return
+
+    async def _serve_requests(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
+        idle_seconds = REQUEST_TIMEOUT_SECONDS
+        while (request := await _wait_for_request(connection, stream, idle_seconds)) is not None:
+            self._open[scope] = self._open.pop(scope, None)  # now it is the newest
+            idle_seconds = IDLE_TIMEOUT_SECONDS
+            path, _, query = request.target.decode("latin-1").partition("?")
+            exchange = Exchange(request=request, path=path, query=query, connection=connection, stream=stream)
+            await self._answer(exchange, scope)
+            if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                return
+            connection.start_next_cycle()
+
+    async def _answer(self, exchange: Exchange, scope: trio.CancelScope) -> None:
+        route = next((route for route in self.routes if route.path == exchange.path), None)
+        methods = READ_METHODS if route is None else route.methods
+        if exchange.request.method.decode() not in methods:
+            page = text_page(HTTPStatus.METHOD_NOT_ALLOWED, f"{' and '.join(methods)} only")
+            await exchange.send_page(page)
+        elif route is None:
+            *paths, last = (route.path for route in self.routes)
+            await exchange.send_page(text_page(HTTPStatus.NOT_FOUND, f"there are {', '.join(paths)} and {last}"))
+        elif route.keeps_place:
+            self._keeping_place.add(scope)
+            try:
+                await route.answer(exchange)
+            finally:
+                self._keeping_place.discard(scope)
+        else:
+            await route.answer(exchange)
+
+
+async def _wait_for_request(
+    connection: h11.Connection, stream: trio.abc.Stream, idle_seconds: float
+) -> h11.Request | None:
+    """The next request, its body thrown away; None at the end of the connection, or if it does not come in time."""
+    request = None
+    with trio.CancelScope(deadline=trio.current_time() + idle_seconds) as scope:
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(bytes(await stream.receive_some(RECEIVE_BYTES)))
+                scope.deadline = min(scope.deadline, trio.current_time() + REQUEST_TIMEOUT_SECONDS)
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.EndOfMessage):
+                return request
+            elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+                return None
+    return None

@@ -1,0 +1,214 @@
+"""Requests that have come in part, or wait for their turn: what they may hold, and for how long.
+
+What a peer announces is worth nothing: memory follows the bytes that have come, and time too. An `Arrival` is the part
+of one connection, `Arrivals` are those of all, with what they share.
+
+- Each connection has FREE_BYTES for itself, so that small requests never wait for large ones of others. What it holds
+  beyond that counts against `buffer_bytes`. Once these are used up, connections that count stop reading; but one of
+  them may always go on until its frame is whole, so that not all of them wait for each other.
+- Frames that are coming may have a part of the chunk pool, `pool`: the rest is for those that are here.
+- A frame has a deadline from its first byte, which moves with what has come: `timeout_seconds`, and a second for each
+  SLOWEST_BYTES. While others wait for room, who has some and gets on by less than PROGRESS_BYTES in STALL_SECONDS gives
+  it up, and its connection.
+
+No frame has a timer: one task looks at all of them, while there are any. Time for which a connection is not read from
+does not count, nor does time for which the whole process stood still.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from kafscale.concurrency.byte_budget import ByteBudget
+from kafscale.concurrency.signals import Signal
+from kafscale.metrics import Counter, Metrics
+
+FREE_BYTES = 64 << 10
+STEP_BYTES = 256 << 10  # what one read may bring
+SLOWEST_BYTES = 8 << 10  # a second, on the slowest of links
+PROGRESS_BYTES = 256 << 10
+STALL_SECONDS = 1.0
+SWEEP_SECONDS = 1.0
+STOOD_STILL_SECONDS = 3.0  # between two sweeps
+
+
+@attrs.define(eq=False)
+class Arrival:
+    """What one connection holds. `give_up` ends the connection, for the reason that it is given."""
+
+    arrivals: Arrivals
+    give_up: Callable[[str], None]
+    frame_bytes: int = attrs.field(default=0, init=False)  # of the frame that is coming, as far as it is here
+    queued_bytes: int = attrs.field(default=0, init=False)  # of whole requests whose turn has not come
+    pool_bytes: int = attrs.field(default=0, init=False)  # of the chunk pool, for the frame that is coming
+    counted_bytes: int = attrs.field(default=0, init=False)
+    _begun_at: float = attrs.field(default=math.inf, init=False)
+    _got_on_at: float = attrs.field(default=math.inf, init=False)
+    _got_on_bytes: int = attrs.field(default=0, init=False)
+
+    def note(self, frame_bytes: int) -> None:
+        """Note that so much of the frame is here; 0 says that it is whole."""
+        now = trio.current_time()
+        if not frame_bytes:
+            self._begun_at = math.inf
+            self._got_on_at = now
+            self.arrivals.drop_favourite(self)
+        elif not self.frame_bytes or frame_bytes - self._got_on_bytes >= PROGRESS_BYTES:
+            self._begun_at = min(self._begun_at, now)
+            self._got_on_at, self._got_on_bytes = now, frame_bytes
+        self.frame_bytes = frame_bytes
+        self.recount()
+
+    def recount(self) -> None:
+        """Count anew what this connection holds, as it has changed."""
+        held_bytes = self.queued_bytes + (0 if self.pool_bytes else self.frame_bytes)
+        if held_bytes > FREE_BYTES or self.counted_bytes:
+            self.arrivals.count(self, max(0, held_bytes - FREE_BYTES))
+        if self.frame_bytes or self.counted_bytes:
+            self.arrivals.add(self)
+        else:
+            self.arrivals.remove(self)
+
+    def end(self) -> None:
+        """End the arrival: nothing more is read, and what was read is let go."""
+        self.queued_bytes = 0
+        self.note(0)
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """Stop the clock for a block that waits for something which is not the peer's to give."""
+        since = trio.current_time()
+        begun_at, got_on_at = self._begun_at, self._got_on_at
+        self._begun_at = self._got_on_at = math.inf
+        try:
+            yield
+        finally:
+            waited_seconds = trio.current_time() - since
+            self._begun_at, self._got_on_at = begun_at + waited_seconds, got_on_at + waited_seconds
+
+    def excuse(self, seconds: float) -> None:
+        """Leave out so many seconds from what counts against the peer."""
+        self._begun_at += seconds
+        self._got_on_at += seconds
+
+    def is_late(self, now: float) -> bool:
+        return now > self._begun_at + self.arrivals.timeout_seconds + self.frame_bytes / SLOWEST_BYTES
+
+    def has_stalled(self, now: float) -> bool:
+        return now > self._got_on_at + STALL_SECONDS
+
+
+@attrs.define(eq=False, kw_only=True)
+class Arrivals:
+    """Holds what the arrivals of all connections share.
+
+    `pool_is_short` says whether somebody waits for room in the chunk pool.
+    """
+
+    buffer_bytes: int
+    pool: ByteBudget
+    timeout_seconds: float
+    pool_is_short: Callable[[], bool]
+    used_bytes: int = attrs.field(default=0, init=False)
+    waiting_count: int = attrs.field(default=0, init=False)
+    given_up_count: Counter = attrs.field(factory=Counter, init=False)
+    _under_way: dict[Arrival, None] = attrs.field(factory=dict, init=False)
+    _favourite: Arrival | None = attrs.field(default=None, init=False)  # may go on although all is used
+    _changed: Signal = attrs.field(factory=Signal, init=False)
+    _begun: Signal = attrs.field(factory=Signal, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes."""
+        help = "Of --queued-max-request-bytes, in use."
+        metrics.gauge("kafscale_arriving_bytes", help, lambda: self.used_bytes)
+        metrics.gauge("kafscale_arriving_waiting", "Connections that wait for it.", lambda: self.waiting_count)
+        help = "Requests that did not come on."
+        metrics.adopt_counter("kafscale_requests_given_up_total", help, self.given_up_count)
+
+    async def run(self) -> None:
+        """Look after the deadlines of all arrivals until cancelled."""
+        while True:
+            if not self._under_way:
+                self._begun.clear()
+                await self._begun.wait()
+            since = trio.current_time()
+            await trio.sleep(SWEEP_SECONDS)
+            self._sweep(trio.current_time() - since)
+
+    def has_much_room(self, size_bytes: int) -> bool:
+        """Tell whether frames that are coming would have half of `pool` at most with so much more."""
+        return 2 * (self.pool.used_bytes + size_bytes) <= self.pool.size_bytes
+
+    def add(self, arrival: Arrival) -> None:
+        """It has something that somebody has to look after."""
+        if not self._under_way:
+            self._begun.set()
+        self._under_way[arrival] = None
+
+    def remove(self, arrival: Arrival) -> None:
+        self._under_way.pop(arrival, None)
+
+    def count(self, arrival: Arrival, size_bytes: int) -> None:
+        """It holds so much that counts."""
+        change = size_bytes - arrival.counted_bytes
+        self.used_bytes += change
+        arrival.counted_bytes = size_bytes
+        if change < 0:
+            self._wake()
+
+    def drop_favourite(self, arrival: Arrival) -> None:
+        """Its frame is whole: another one's turn."""
+        if self._favourite is arrival:
+            self._favourite = None
+            self._wake()
+
+    def must_wait(self, arrival: Arrival) -> bool:
+        """Tell whether it has to `wait_for_room` before it reads on."""
+        return arrival.counted_bytes > 0 and self.used_bytes > self.buffer_bytes
+
+    async def wait_for_room(self, arrival: Arrival) -> None:
+        """Wait until it may read on."""
+        self.waiting_count += 1
+        try:
+            with arrival.excused():
+                while not self._may_go_on(arrival):
+                    await self._changed.wait()
+        finally:
+            self.waiting_count -= 1
+
+    def _may_go_on(self, arrival: Arrival) -> bool:
+        fits = self.used_bytes + STEP_BYTES <= self.buffer_bytes
+        if self._favourite is None and not fits:
+            self._favourite = arrival
+        if not fits and self._favourite is not arrival:
+            return False
+        self.count(arrival, arrival.counted_bytes + STEP_BYTES)  # until it is known what it has read
+        return True
+
+    def _wake(self) -> None:
+        if self.waiting_count:
+            self._changed.wake()
+
+    def _sweep(self, since_seconds: float) -> None:
+        now = trio.current_time()
+        for arrival in list(self._under_way):
+            if since_seconds > STOOD_STILL_SECONDS:
+                arrival.excuse(since_seconds)
+            elif arrival.is_late(now):
+                self._give_up(arrival, f"a request came too slowly, {arrival.frame_bytes} bytes of it in time")
+            elif arrival.has_stalled(now) and self._is_in_the_way(arrival):
+                self._give_up(arrival, "others wait for the room of a request that does not come on")
+
+    def _is_in_the_way(self, arrival: Arrival) -> bool:
+        if arrival.pool_bytes and (self.pool.waiting_count or self.pool_is_short()):
+            return True
+        return arrival.counted_bytes > 0 and self.waiting_count > 0
+
+    def _give_up(self, arrival: Arrival, reason: str) -> None:
+        self.given_up_count.value += 1
+        arrival.give_up(reason)

@@ -1,0 +1,234 @@
+"""From a frame to its handler, and from a handler's response to the buffers of the reply. No I/O here.
+
+The table of `kafscale.api.table` decides: what is not in it ends the connection, as in Kafka. The exception is a
+version of ApiVersions that is not known: it is answered in version 0, with the versions that are (KIP-511).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import attrs
+
+from kafscale.api import api_versions, fetch, join_group, produce, sync_group
+from kafscale.api.calls import Api, Call, Peer
+from kafscale.api.fetch import FetchReply
+from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
+from kafscale.api.services import Services
+from kafscale.concurrency.byte_budget import ByteBudget, Share
+from kafscale.errors import ProtocolError
+from kafscale.log.partition.chunks import Lease
+from kafscale.log.partition.tail import Releasable
+from kafscale.metrics import Counter, Histogram
+from kafscale.server.kafka.error_counts import ErrorCounter
+from kafscale.server.kafka.pieces import (
+    LONG_REQUEST_BYTES,
+    LONG_REQUESTS_MAX_BYTES,
+    AnswerEncoder,
+    decode_in_pieces,
+    encode_with_records,
+)
+from kafscale.store.file.open_files import Sendable
+from kafscale.wire.codec import decoder
+from kafscale.wire.frames import parse_request_header, response_frame
+
+NOTHING = memoryview(b"")
+WAIT_FOR_OTHERS = (fetch.API, join_group.API, sync_group.API)  # so that they hold nothing that others need meanwhile
+
+
+@attrs.define(eq=False)
+class Request:
+    """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
+
+    `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
+    """
+
+    api: Api
+    call: Call
+    body: memoryview
+    received_at: float
+    size_bytes: int
+    count: int = 1
+    pending: Pending | None = None
+
+
+@attrs.define(eq=False)
+class Reply:
+    """The buffers to send, none for `acks=0`, and the memory of some of them: `release` once they are sent.
+
+    `throttle_ms` is for how long its connection is not to be read from, by a quota.
+    """
+
+    buffers: list[Sendable]
+    held: Releasable | None = None
+    throttle_ms: int = 0
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+
+
+@attrs.frozen(eq=False)
+class _Row:
+    """One API, and what is looked up for each of its requests."""
+
+    api: Api
+    flexible_since: int
+    may_wait: bool
+    reply: Callable[[_Row, Call, Any, int], Awaitable[Reply]]
+    request_count: Counter
+    latency_seconds: Histogram
+    errors: ErrorCounter
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """Shared by all connections of a broker."""
+
+    services: Services
+    apis: Sequence[Api]
+    _rows: dict[int, _Row] = attrs.field(init=False)
+    _flexible_since: dict[int, int] = attrs.field(init=False)
+    _long_requests: ByteBudget = attrs.field(factory=lambda: ByteBudget(LONG_REQUESTS_MAX_BYTES), init=False)
+    _encoder: AnswerEncoder = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
+        metrics = self.services.metrics
+        requests = metrics.counter("kafscale_requests_total", "Requests answered.", "api")
+        latency = metrics.histogram("kafscale_request_seconds", "From a request's arrival to its reply.", "api")
+        errors = metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error")
+        self._rows = {
+            api.key: _Row(
+                api,
+                flexible_since=_flexible_since(api.request),
+                may_wait=inspect.iscoroutinefunction(api.handle),
+                reply=self._fetch_reply if api is fetch.API else self._reply,
+                request_count=requests.of(api.name),
+                latency_seconds=latency.of(api.name),
+                errors=ErrorCounter.of(api.name, api.response, errors),
+            )
+            for api in self.apis
+        }
+        self._flexible_since = {key: row.flexible_since for key, row in self._rows.items()}
+
+    def accept(self, frame: memoryview, peer: Peer, received_at: float) -> Request:
+        """Read a frame's header. Raises ProtocolError for what ends the connection."""
+        header = parse_request_header(frame, self._flexible_since)
+        row = self._rows.get(header.api_key)
+        if row is None:
+            raise ProtocolError(f"API key {header.api_key} is not supported")
+        api, version = row.api, header.api_version
+        if not api.serves(version) and api is not api_versions.API:
+            raise ProtocolError(
+                f"{api.name} version {version} is not supported, only {api.min_version} to {api.max_version}"
+            )
+        call = Call(api.key, version, header.correlation_id, header.client_id or "", peer)
+        return Request(api, call, frame[header.body_offset :], received_at, len(frame))
+
+    def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
+        """Begin a Produce. `frame_lease` is that of its frame, if it was received into the chunk pool.
+
+        Raises ProtocolError for what ends the connection.
+        """
+        message, request.body = self._decode(request), NOTHING
+        return produce.begin(
+            self.services, request.call, message, size_bytes=request.size_bytes, frame_lease=frame_lease
+        )
+
+    def short_way(self, peer: Peer) -> ShortWay:
+        """The short way of one connection for its Produces."""
+        return ShortWay(self.services, peer)
+
+    def request_of(self, group: ProduceGroup, received_at: float) -> Request:
+        """Make what stands in the queue for a group, as long as it is empty."""
+        return Request(produce.API, group.call, NOTHING, received_at, size_bytes=0, count=0, pending=group)
+
+    def may_wait(self, request: Request) -> bool:
+        """Tell whether the reply may take a while, so that those before it had better be sent first."""
+        pending = request.pending
+        return self._rows[request.api.key].may_wait if pending is None else not pending.ready
+
+    async def answer(self, request: Request) -> Reply:
+        """Run the handler, or wait for what Produce has begun. Raises ProtocolError."""
+        row = self._rows[request.api.key]
+        if request.pending is not None:
+            return await self._answer_produce(row, request.call, request.pending)
+        if len(request.body) <= LONG_REQUEST_BYTES:
+            return await self._answer(row, request, None)
+        share = await self._long_requests.share(len(request.body))
+        assert share is not None
+        try:
+            return await self._answer(row, request, share)
+        finally:
+            share.release()
+
+    async def _answer_produce(self, row: _Row, call: Call, pending: Pending) -> Reply:
+        await pending.wait()
+        for response in pending.responses:
+            row.errors.count(response)
+        if pending.unencoded is not None:
+            return await self._encoded(row, call, pending.unencoded, call.version)
+        return Reply([b"".join(pending.replies)] if pending.replies else [])
+
+    async def _answer(self, row: _Row, request: Request, share: Share | None) -> Reply:
+        """`share` is what a long request holds of the room for such."""
+        if not row.api.serves(request.call.version):
+            return await self._reply(row, request.call, api_versions.unsupported_version_response(self.services), 0)
+        decoded = await self._decode_at_its_turn(row, request, share)
+        request.body = NOTHING  # what it is kept for may take long
+        response = row.api.handle(self.services, request.call, decoded)
+        if row.may_wait:
+            response = await response
+        return await row.reply(row, request.call, response, request.call.version)
+
+    async def _reply(self, row: _Row, call: Call, response: object, version: int) -> Reply:
+        row.errors.count(response)
+        return await self._encoded(row, call, response, version)
+
+    async def _encoded(self, row: _Row, call: Call, response: object, version: int) -> Reply:
+        encoded = await self._encoder.encode(response, version)
+        return Reply(self._frame(row, call, encoded.buffers, version), encoded.share)
+
+    async def _fetch_reply(self, row: _Row, call: Call, fetched: FetchReply, version: int) -> Reply:
+        row.errors.count(fetched.response)
+        try:
+            parts = await encode_with_records(fetched.response, version)
+        except BaseException:
+            fetched.release()
+            raise
+        buffers = self._frame(row, call, parts, version)
+        return Reply(buffers, fetched, throttle_ms=fetched.response.throttle_time_ms)
+
+    def _decode(self, request: Request) -> Any:
+        decode: Any = decoder(request.api.request, request.call.version)
+        return decode(request.body, 0)[0]
+
+    async def _decode_at_its_turn(self, row: _Row, request: Request, share: Share | None) -> Any:
+        if share is None:
+            return self._decode(request)
+        decoded = await decode_in_pieces(row.api.request, request.call.version, request.body)
+        if row.api in WAIT_FOR_OTHERS:
+            share.shrink(0)
+        return decoded
+
+    def _frame(self, row: _Row, call: Call, parts: list[Sendable], version: int) -> list[Sendable]:
+        flexible = version >= row.flexible_since and row.api is not api_versions.API
+        return response_frame(call.correlation_id, parts, flexible)
+
+    @property
+    def replies_wait_for_memory(self) -> bool:
+        """Tell whether somebody waits for memory that replies which are being sent hold."""
+        return bool(self._encoder.waiting_count or self.services.log.reader.ranges.budget.waiting_count)
+
+    def sent(self, request: Request, now: float) -> None:
+        """The reply is on its way, or those of the group."""
+        row = self._rows[request.api.key]
+        row.request_count.value += request.count
+        row.latency_seconds.observe(now - request.received_at, request.count)
+
+
+def _flexible_since(message: Any) -> int:
+    return int(message.FLEXIBLE_SINCE)

@@ -1,0 +1,114 @@
+"""Long requests and long answers: made in pieces, between which others are served, and within bounds on their memory.
+
+A long request waits until all those under way together leave room for it, since its objects take up to 40 times its
+bytes. An answer has a greatest size (`--max-response-bytes`); long ones wait until those that are being made and sent
+leave room for one of that size, and then keep what they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import groupby
+from typing import Any
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.concurrency.byte_budget import ByteBudget, Share
+from kafscale.errors import ProtocolError
+from kafscale.store.file.open_files import Sendable
+from kafscale.wire.codec import decoder_in_pieces, encoder_in_pieces
+
+LONG_REQUEST_BYTES = 16 << 10  # decoding less takes 5 ms at the very worst, and 0.3 ms if it is of real names
+LONG_REQUESTS_MAX_BYTES = 4 << 20  # of all under way; one of up to 16 MiB may be, alone
+LONG_ANSWER_BYTES = 1 << 20
+LONG_ANSWERS_UNDER_WAY = 4  # of the greatest size; of smaller ones, as many more
+
+
+async def decode_in_pieces(message: type, version: int, body: memoryview) -> Any:
+    """Decode a request. Raises DecodeError."""
+    pieces: Generator[None, None, tuple[Any, int]] = decoder_in_pieces(message, version)(body, 0)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return end.value[0]
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.frozen(eq=False)
+class EncodedAnswer:
+    """The buffers of a response without its header, and what is to be released once they have been sent."""
+
+    buffers: list[Sendable]
+    share: Share | None
+
+
+@attrs.define(eq=False)
+class AnswerEncoder:
+    """Encodes the answers of all connections, each of at most so many bytes."""
+
+    max_bytes: int
+    _budget: ByteBudget = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._budget = ByteBudget(LONG_ANSWERS_UNDER_WAY * self.max_bytes)
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of long answers that wait for others to be sent."""
+        return self._budget.waiting_count
+
+    async def encode(self, response: object, version: int) -> EncodedAnswer:
+        """Encode a response, without giving way to anybody if it is short. Raises ProtocolError if it is too long."""
+        parts: list[Buffer] = []
+        joined = bytearray()
+        share: Share | None = None
+        try:
+            for _ in encoder_in_pieces(type(response), version)(response, parts.append):
+                joined += b"".join(parts)
+                parts.clear()
+                if len(joined) > LONG_ANSWER_BYTES and share is None:
+                    share = await self._budget.share(self.max_bytes)
+                self._check(joined)
+                await trio.lowlevel.checkpoint()
+            if not joined:
+                return EncodedAnswer(list(parts), None)
+            joined += b"".join(parts)
+            self._check(joined)
+        except BaseException:
+            if share is not None:
+                share.release()
+            raise
+        if share is not None:
+            share.shrink(len(joined))
+        return EncodedAnswer([joined], share)
+
+    def _check(self, joined: bytearray) -> None:
+        if len(joined) > self.max_bytes:
+            raise ProtocolError(
+                f"the answer would be larger than --max-response-bytes, {self.max_bytes}; ask for less at a time"
+            )
+
+
+async def encode_with_records(response: object, version: int) -> list[Sendable]:
+    """Encode a Fetch's response, whose records are sent from where they are; its size is bounded where it is read."""
+    parts: list[Sendable] = []
+    done: list[Sendable] = []
+    for _ in encoder_in_pieces(type(response), version)(response, parts.append):
+        done += _joined(parts)
+        parts.clear()
+        await trio.lowlevel.checkpoint()
+    return done + _joined(parts) if done else parts
+
+
+def _joined(parts: list[Sendable]) -> list[Sendable]:
+    """The same bytes, with the short pieces between records put together."""
+    joined: list[Sendable] = []
+    for is_encoded, run in groupby(parts, key=lambda part: part.__class__ is bytes):
+        if is_encoded:
+            joined.append(b"".join(run))  # type: ignore[arg-type] # they are bytes
+        else:
+            joined += run
+    return joined

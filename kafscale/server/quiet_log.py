@@ -1,0 +1,53 @@
+"""Log lines that strangers can cause as often as they like: a few of each kind in a while, then only their number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+import trio
+
+LINES_MAX_COUNT = 10
+PERIOD_SECONDS = 10.0
+
+
+@attrs.define(eq=False)
+class _Period:
+    """The current period of one kind of line: when it began, and how many lines were written and left out since."""
+
+    began: float
+    written_count: int = 0
+    left_out_count: int = 0
+
+
+@attrs.define(eq=False)
+class QuietLog:
+    """Writes at most LINES_MAX_COUNT lines of a kind in PERIOD_SECONDS.
+
+    Kinds are words of the broker's own, as each is remembered. `sum_up` is to be called now and then, so that what was
+    left out is told also when nothing of the kind follows.
+    """
+
+    logger: logging.Logger
+    now: Callable[[], float] = trio.current_time
+    _periods: dict[str, _Period] = attrs.field(factory=dict, init=False)
+
+    def tell(self, kind: str, message: str, *arguments: object, exc_info: bool = False) -> None:
+        """Write a line, unless there were enough of the kind. exc_info: with the traceback, and as an error."""
+        self.sum_up()
+        period = self._periods.setdefault(kind, _Period(self.now()))
+        if period.written_count >= LINES_MAX_COUNT:
+            period.left_out_count += 1
+            return
+        period.written_count += 1
+        self.logger.log(logging.ERROR if exc_info else logging.WARNING, message, *arguments, exc_info=exc_info or None)
+
+    def sum_up(self) -> None:
+        """End the periods that are over, with a line for each that left something out."""
+        before = self.now() - PERIOD_SECONDS
+        for kind, period in list(self._periods.items()):
+            if period.began <= before:
+                del self._periods[kind]
+                if period.left_out_count:
+                    self.logger.warning("%s: %d more, not shown", kind, period.left_out_count)

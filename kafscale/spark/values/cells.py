@@ -1,0 +1,58 @@
+"""How much columns become of a value: a few bytes of an array's item may be a thousand columns wide.
+
+Only records that are large, of types that have wide items, are counted: all others can't be too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from kafscale.errors import DecodeError
+
+CELLS_MAX = 10_000_000  # of one value: some 100 MB of Arrow's
+
+Get = Callable[[Any, str], Any]
+Count = Callable[[Any], int]
+
+
+def width_of(type_: pa.DataType) -> int:
+    """Return how many columns it is; those within items count once."""
+    return 1 + sum(width_of(each) for each in _children(type_))
+
+
+@lru_cache
+def widest_item(type_: pa.DataType) -> int:
+    """The width of the widest item of an array or a map; 0 where there is none."""
+    own = width_of(type_) - 1 if pa.types.is_list(type_) or pa.types.is_map(type_) else 0
+    return max([own, *map(widest_item, _children(type_))])
+
+
+def _children(type_: pa.DataType) -> Iterable[pa.DataType]:
+    return [type_.field(index).type for index in range(type_.num_fields)]
+
+
+def uncounted_bytes(type_: pa.DataType) -> int:
+    """Return how long a payload may be whose row of this type need not be counted: each item takes a byte at least."""
+    return CELLS_MAX // max(1, widest_item(type_))
+
+
+def check_cells(row: Any, type_: pa.DataType, get: Get) -> None:
+    """get: a member of a struct's row by name. Raises DecodeError."""
+    if (count := _count(row, type_, get)) > CELLS_MAX:
+        raise DecodeError(f"the value would become {count} cells of columns; at most {CELLS_MAX} are made of one")
+
+
+def _count(row: Any, type_: pa.DataType, get: Get) -> int:
+    """Cells of the items in a row."""
+    if row is None or not widest_item(type_):
+        return 0
+    if pa.types.is_struct(type_):
+        return sum(_count(get(row, field.name), field.type, get) for field in type_)
+    item = type_.item_type if pa.types.is_map(type_) else type_.value_type
+    items = row.values() if pa.types.is_map(type_) else row
+    inner = sum(_count(each, item, get) for each in items) if widest_item(item) else 0
+    return len(row) * (width_of(type_) - 1) + inner

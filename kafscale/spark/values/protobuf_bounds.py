@@ -1,0 +1,201 @@
+"""Protobuf values that must not be parsed: two bytes of an empty message take a place for each field of its type.
+
+A value of 200 KB became 800 MB that way before anything of it was a column. So a value that is large enough for its
+type to be too much is walked over first, and what it takes is summed up: messages by their fields, elements of repeated
+fields, and texts that stand for a number in columns, which are the names of enums and, in JSON, of fields.
+
+The walk goes as the parser goes. Where it finds what is no Protobuf it ends, since there the parser ends, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from kafscale.errors import DecodeError
+from kafscale.spark.varints import VARINT_MAX_BYTES
+
+VALUE_MAX_BYTES = 256 << 20  # of memory, for one value's messages and elements; its texts come on top
+MESSAGE_BYTES = 64  # of a message beside its fields; upb's own, and what Python has around it
+TEXT_BYTES = 16  # of a field that is text or bytes, without these
+NUMBER_BYTES = 8  # of any other field
+
+_VARINT, _FIXED64, _SIZED, _GROUP, _GROUP_END, _FIXED32 = range(6)
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+_CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint behind which it goes on
+
+
+@attrs.define(eq=False)
+class _Field:
+    """What one occurrence takes; of packed elements `element_bytes` each."""
+
+    occurrence_bytes: int
+    element_bytes: int = 0
+    packed: int | None = None  # how an element is written in a packed field; None if there are no packed ones
+    message: _Message | None = None
+
+
+@attrs.define(eq=False)
+class _Message:
+    """How one type of message is walked over: its fields by number."""
+
+    own_bytes: int = 0
+    fields: dict[int, _Field] = attrs.field(factory=dict)
+
+
+_UNKNOWN = _Message()
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """The bounds of values of one type of message.
+
+    `unchecked_bytes`: how long a value may be that can't be too much.
+    """
+
+    unchecked_bytes: int
+    _root: _Message
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> Bounds:
+        made: dict[str, _Message] = {}
+        root = _compile(descriptor, made)
+        most_per_byte = 1.0
+        for message in made.values():
+            for field in message.fields.values():
+                of_message = field.message.own_bytes if field.message is not None else 0
+                most_per_byte = max(most_per_byte, (field.occurrence_bytes + of_message) / 2, field.element_bytes)
+        return cls(unchecked_bytes=int(VALUE_MAX_BYTES / most_per_byte), root=root)
+
+    def check(self, payload: bytes, start: int) -> None:
+        """Check a message from `start` on. Raises DecodeError."""
+        if len(payload) - start > self.unchecked_bytes:
+            left = VALUE_MAX_BYTES
+            for taken in _walk(self._root, payload, start):
+                left -= taken
+                if left < 0:
+                    raise DecodeError(
+                        f"its {len(payload) - start} bytes would take more than {VALUE_MAX_BYTES >> 20} MiB of memory"
+                    )
+
+
+def _compile(root: Descriptor, made: dict[str, _Message]) -> _Message:
+    """The walk of a type, and of all that it contains, in `made` by full name."""
+    pending = [root]
+    entries: list[tuple[_Message, _Message]] = []  # of maps, with their values: an entry without one gets an empty one
+    while pending:
+        descriptor = pending.pop()
+        message = made.setdefault(descriptor.full_name, _Message())
+        if message.own_bytes:
+            continue
+        message.own_bytes = MESSAGE_BYTES
+        for field in [*descriptor.fields, *descriptor.file.pool.FindAllExtensions(descriptor)]:
+            message.own_bytes += _field_bytes(field)
+            message.fields[field.number] = compiled = _field(field)
+            if field.message_type is not None:
+                compiled.message = made.setdefault(field.message_type.full_name, _Message())
+                pending.append(field.message_type)
+                if descriptor.GetOptions().map_entry:
+                    entries.append((message, compiled.message))
+    for entry, value in entries:
+        entry.own_bytes += value.own_bytes
+    return made[root.full_name]
+
+
+def _field(field: FieldDescriptor) -> _Field:
+    if not field.is_repeated or field.message_type is not None:
+        return _Field(occurrence_bytes=len(field.name))
+    element_bytes = _field_bytes(field)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return _Field(occurrence_bytes=len(field.name) + element_bytes)
+    packed = _PACKED.get(field.type, _VARINT)
+    return _Field(occurrence_bytes=len(field.name) + element_bytes, element_bytes=element_bytes, packed=packed)
+
+
+def _field_bytes(field: FieldDescriptor) -> int:
+    """Estimate what a field takes in its message, or an element of a repeated one."""
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return TEXT_BYTES
+    if field.enum_type is not None:
+        return NUMBER_BYTES + max((len(name) for name in field.enum_type.values_by_name), default=0)
+    return NUMBER_BYTES
+
+
+_PACKED = {
+    FieldDescriptor.TYPE_FIXED32: _FIXED32,
+    FieldDescriptor.TYPE_SFIXED32: _FIXED32,
+    FieldDescriptor.TYPE_FLOAT: _FIXED32,
+    FieldDescriptor.TYPE_FIXED64: _FIXED64,
+    FieldDescriptor.TYPE_SFIXED64: _FIXED64,
+    FieldDescriptor.TYPE_DOUBLE: _FIXED64,
+}
+
+
+def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
+    """Yield what each field takes, up to the end or to what is no Protobuf."""
+    around: list[tuple[_Message, int]] = []  # with where each ends
+    message, end = root, len(payload)
+    try:
+        while True:
+            while position == end and around:
+                message, end = around.pop()
+            if position >= end:
+                return
+            tag, position = _read_varint(payload, position)
+            field = message.fields.get(tag >> 3)
+            wire_type = tag & 7
+            if wire_type == _GROUP_END:  # that of a group, whose end is that of what it is in
+                if not around:
+                    return
+                message, end = around.pop()
+            elif wire_type == _GROUP:
+                around.append((message, end))
+                message = field.message if field is not None and field.message is not None else _UNKNOWN
+                yield message.own_bytes + (0 if field is None else field.occurrence_bytes)
+            elif wire_type == _SIZED:
+                size, start = _read_varint(payload, position)
+                position = start + size
+                if field is None:
+                    continue
+                if field.message is None:
+                    yield field.occurrence_bytes + _packed_bytes(field, payload, start, position)
+                    continue
+                if position > end:
+                    return
+                around.append((message, end))
+                message, position, end = field.message, start, position
+                yield message.own_bytes + field.occurrence_bytes
+            else:
+                if wire_type == _VARINT:
+                    _, position = _read_varint(payload, position)
+                else:
+                    position += _FIXED_BYTES[wire_type]
+                if field is not None:
+                    yield field.occurrence_bytes
+    except (IndexError, KeyError):
+        return
+
+
+def _packed_bytes(field: _Field, payload: bytes, start: int, end: int) -> int:
+    if field.packed is None:
+        return 0
+    if field.packed == _VARINT:
+        return field.element_bytes * len(payload[start:end].translate(None, _CONTINUED))
+    return field.element_bytes * ((end - start) // _FIXED_BYTES[field.packed])
+
+
+def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
+    """Raises IndexError where it does not end."""
+    byte = payload[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = shift = 0
+    for place in range(position, position + VARINT_MAX_BYTES):
+        byte = payload[place]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, place + 1
+    raise IndexError

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PATTERNS_MAX_COUNT, PlainProduce, PlainProduces
+from kafscale.errors import DecodeError
+from kafscale.wire import codec
+from kafscale.wire.frames import SIZE_BYTES, RequestHeader, parse_request_header, request_frame, response_frame
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tests.devtools.wire_messages import messages
+
+FLEXIBLE_SINCE = {0: 9}
+VERSIONS = range(3, 12)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def request(topic: str = "orders", *, index: int = 0, records: bytes | None = b"x", acks: int = -1) -> ProduceRequest:
+    data = PartitionProduceData(index=index, records=None if records is None else memoryview(records))
+    return ProduceRequest(
+        acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def frame(message: ProduceRequest, version: int, *, correlation_id: int = 0, client_id: str | None = "c") -> memoryview:
+    header = RequestHeader(0, version, correlation_id, client_id)
+    parts = request_frame(header, codec.encode(message, version), flexible_header=version >= 9)
+    return memoryview(b"".join(parts)[SIZE_BYTES:])
+
+
+def decoded(data: memoryview) -> tuple[RequestHeader, Any]:
+    header = parse_request_header(data, FLEXIBLE_SINCE)
+    return header, codec.decoder(ProduceRequest, header.api_version)(data, header.body_offset)[0]
+
+
+@given(st.data(), st.sampled_from(VERSIONS), st.none() | st.text(max_size=8), st.sampled_from([-1, 1]))
+def test_a_request_of_a_pattern_is_what_the_decoder_finds(
+    data: st.DataObject, version: int, client_id: str | None, acks: int
+) -> None:
+    message = request(data.draw(st.text(max_size=8)), acks=acks)
+    message.transactional_id = data.draw(st.none() | st.text(max_size=8))
+    pattern = PlainProduce.of(frame(message, version, client_id=client_id))
+    assert pattern is not None
+    records = data.draw(st.binary(min_size=1, max_size=8)) * data.draw(st.sampled_from([1, 20, 3000]))
+    message.topic_data[0].partition_data = [
+        PartitionProduceData(index=data.draw(INT32), records=memoryview(records)),
+    ]
+    later = frame(message, version, correlation_id=data.draw(INT32), client_id=client_id)
+    header, same = decoded(later)
+    assert pattern.match(later) == (header.correlation_id, same.topic_data[0].partition_data[0].index, records)
+    assert pattern.topic == same.topic_data[0].name
+
+
+@given(st.data(), st.sampled_from(VERSIONS))
+def test_whatever_a_pattern_takes_the_decoder_takes_for_the_same(data: st.DataObject, version: int) -> None:
+    learned = frame(request(records=b"r" * data.draw(st.sampled_from([1, 126, 127, 300]))), version)
+    pattern = PlainProduce.of(learned)
+    assert pattern is not None
+    changed = bytearray(learned)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(changed)))
+        changed[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    found = pattern.match(memoryview(changed))
+    if found is not None:
+        header, message = decoded(memoryview(changed))
+        expected = decoded(learned)[1]
+        expected.topic_data[0].partition_data = [PartitionProduceData(index=found[1], records=found[2])]
+        assert message == expected
+        assert (header.api_key, header.api_version, header.correlation_id) == (0, version, found[0])
+
+
+@given(st.data(), st.sampled_from(VERSIONS))
+def test_any_request_is_a_pattern_of_itself_or_none(data: st.DataObject, version: int) -> None:
+    message = data.draw(messages(ProduceRequest, version))
+    whole = frame(message, version)
+    pattern = PlainProduce.of(whole)
+    batches = [each for topic in message.topic_data for each in topic.partition_data]
+    is_plain = message.acks in (-1, 1) and len(message.topic_data) == len(batches) == 1 and bool(batches[0].records)
+    assert (pattern is not None) == is_plain
+    if pattern is not None:
+        assert pattern.match(whole) == (0, batches[0].index, batches[0].records)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [0, 2])
+def test_without_a_reply_or_with_acks_that_are_refused_there_is_no_pattern(version: int, acks: int) -> None:
+    assert PlainProduce.of(frame(request(acks=acks), version)) is None
+
+
+def test_what_the_codec_would_write_in_another_way_is_no_pattern() -> None:
+    plain = bytes(frame(request(), 9))
+    tagged = memoryview(plain[:-1] + b"\x01\x05\x01z")  # a tagged field that nobody knows
+    assert decoded(tagged)[1] == request()
+    assert PlainProduce.of(tagged) is None
+
+
+@given(st.sampled_from(VERSIONS), st.text(max_size=40), INT32, INT32, INT64, INT64)
+def test_a_reply_is_what_the_encoder_writes(
+    version: int, topic: str, correlation_id: int, index: int, base_offset: int, log_start_offset: int
+) -> None:
+    pattern = PlainProduce.of(frame(request(topic), version))
+    assert pattern is not None
+    answer = PartitionProduceResponse(index=index, base_offset=base_offset, log_start_offset=log_start_offset)
+    response = ProduceResponse(responses=[TopicProduceResponse(name=topic, partition_responses=[answer])])
+    expected = b"".join(response_frame(correlation_id, codec.encode(response, version), version >= 9))
+    assert pattern.reply(correlation_id, index, base_offset, log_start_offset) == expected
+
+
+def test_a_few_patterns_are_kept_and_very_many_topics_seldom_learned() -> None:
+    plain = PlainProduces()
+    learned = [frame(request(f"topic-{number}"), 9) for number in range(PATTERNS_MAX_COUNT + 1)]
+    for each in learned:
+        for _ in range(LEARNED_EVERY_COUNT):
+            plain.learn(each)
+    assert [plain.match(each) is not None for each in learned] == [False] + [True] * PATTERNS_MAX_COUNT
+    other = frame(request("other"), 9)
+    plain.learn(learned[0])
+    plain.learn(other)
+    assert plain.match(other) is None
+
+
+def test_a_frame_that_ends_early_matches_nothing() -> None:
+    whole = frame(request(records=b"r" * 300), 9)
+    pattern = PlainProduce.of(whole)
+    assert pattern is not None
+    assert all(pattern.match(whole[:size]) is None for size in range(len(whole)))
+    with pytest.raises(DecodeError):
+        decoded(whole[:-1])

@@ -1,0 +1,417 @@
+"""Produce on a whole broker in memory: what is accepted, what is refused with which error, and what is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio.testing
+
+from kafscale.client.connection import Connection
+from kafscale.cluster.topics.topics import NewTopic
+from kafscale.config import Durability, Limits
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import coalesce
+from kafscale.testing.disk import MemoryDisk
+from kafscale.wire import compression, error_codes
+from kafscale.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+from kafscale.wire.codec import encode
+from kafscale.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT
+from kafscale.wire.records import (
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    ProducerStamp,
+    Record,
+    batches,
+    build_batch,
+    encode_batch,
+    iterate_records,
+    parse_header,
+    set_max_timestamp,
+    validate,
+)
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+
+TOPIC = "orders"
+NOW_MS = time.time_ns() // 1_000_000
+CODECS = (compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD)
+
+
+def records(*values: bytes, key: bytes | None = b"k", timestamp_ms: int = NOW_MS) -> list[Record]:
+    return [Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[]) for value in values]
+
+
+def produce(
+    batch: bytes | bytearray | None, *, acks: int = -1, topic: str = TOPIC, partition: int = 0
+) -> ProduceRequest:
+    view = None if batch is None else memoryview(batch)
+    data = PartitionProduceData(index=partition, records=view)
+    return ProduceRequest(acks=acks, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+@attrs.define(eq=False)
+class Fixture:
+    running: MemoryBroker
+    client: Connection
+
+    @property
+    def partition(self) -> Partition:
+        found = self.running.broker.services.log.partition_named(TOPIC, 0)
+        assert found is not None
+        return found
+
+    async def send(self, request: ProduceRequest, version: int = 9) -> PartitionProduceResponse:
+        call = self.client.call(ProduceRequest, ProduceResponse, version=version)
+        reply = await self.client.send_encoded(call, encode(request, version))
+        (topic,) = (await reply.wait()).responses
+        (answer,) = topic.partition_responses
+        return answer
+
+    async def refused(self, batch: bytes | bytearray | None, version: int = 9) -> int:
+        """The error code; nothing must have been stored."""
+        answer = await self.send(produce(batch), version)
+        assert answer.base_offset == -1
+        assert self.partition.next_offset == 0
+        assert self.partition.tail.size_bytes == 0
+        assert self.running.broker.services.log.pool.used_bytes <= self.partition.held_bytes
+        return answer.error_code
+
+    def stored(self) -> list[memoryview]:
+        slices = coalesce(self.partition.tail.batches)
+        try:
+            return [memoryview(bytes(batch)) for buffer in slices.buffers for batch in batches(memoryview(buffer))]
+        finally:
+            slices.release()
+
+
+@asynccontextmanager
+async def broker(limits: Limits | None = None, **configs: str) -> AsyncIterator[Fixture]:
+    settings = memory_settings(limits=limits or Limits())
+    async with memory_broker(memory_parts(), settings) as running:
+        topic = NewTopic(
+            name=TOPIC, partition_count=2, overrides={key.replace("_", "."): v for key, v in configs.items()}
+        )
+        await running.broker.services.topics.create([topic])
+        running.broker.services.log.producer_budget.was_allocated = lambda _: True
+        yield Fixture(running, await running.connect())
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_every_version_is_answered(autojump_clock: trio.testing.MockClock, version: int) -> None:
+    async with broker() as it:
+        answer = await it.send(produce(build_batch(records(b"a", b"b"))), version)
+        assert (answer.error_code, answer.base_offset) == (error_codes.NONE, 0)
+        assert (await it.send(produce(build_batch(records(b"c"))), version)).base_offset == 2
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_every_codec_is_stored_as_it_was_sent_but_for_offset_and_epoch(codec: int, size: int) -> None:
+    """Real time: a large compressed batch is checked in a thread."""
+    async with broker() as it:
+        batch = build_batch(records(*[b"%d" % number * (size // 10) for number in range(10)]), codec=codec)
+        assert (await it.send(produce(batch))).error_code == error_codes.NONE
+        assert (await it.send(produce(batch))).base_offset == 10
+        for offset, stored in zip((0, 10), it.stored(), strict=True):
+            assert stored[16:] == memoryview(batch)[16:]
+            header = validate(stored)
+            assert (header.base_offset, header.leader_epoch) == (offset, it.partition.leader_epoch)
+
+
+async def test_several_partitions_have_errors_of_their_own(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker() as it:
+        batch = build_batch(records(b"x"))
+        broken = bytearray(batch)
+        broken[-1] ^= 1
+        request = produce(batch)
+        for index, data in ((1, broken), (7, batch)):
+            request.topic_data[0].partition_data.append(PartitionProduceData(index=index, records=memoryview(data)))
+        request.topic_data += produce(batch, topic="unknown").topic_data
+        response = await it.client.request(request, ProduceResponse)
+        codes = [answer.error_code for topic in response.responses for answer in topic.partition_responses]
+        unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [error_codes.NONE, error_codes.CORRUPT_MESSAGE, unknown, unknown]
+
+
+def _with_attributes(attributes: int, **more: ProducerStamp) -> bytearray:
+    return build_batch(records(b"x"), attributes=attributes, **more)  # type: ignore[arg-type]
+
+
+UNKNOWN = error_codes.INVALID_PRODUCER_ID_MAPPING
+STAMP = ProducerStamp(producer_id=1, producer_epoch=0, base_sequence=0)
+REFUSED = {
+    "no batch": (None, error_codes.INVALID_RECORD),
+    "empty": (b"", error_codes.INVALID_RECORD),
+    "two batches": (build_batch(records(b"a")) + build_batch(records(b"b")), error_codes.INVALID_RECORD),
+    "cut off": (build_batch(records(b"abc"))[:-1], error_codes.CORRUPT_MESSAGE),
+    "garbage": (bytes(range(100)), error_codes.CORRUPT_MESSAGE),
+    "control batch": (_with_attributes(CONTROL), error_codes.INVALID_RECORD),
+    "transactional": (_with_attributes(TRANSACTIONAL, producer=STAMP), error_codes.INVALID_TXN_STATE),
+    "its own LogAppendTime": (_with_attributes(LOG_APPEND_TIME), error_codes.INVALID_TIMESTAMP),
+    "its own delete horizon": (_with_attributes(DELETE_HORIZON), error_codes.INVALID_RECORD),
+    "a flag that means nothing": (_with_attributes(0x80), error_codes.INVALID_RECORD),
+    "two hours ahead": (build_batch(records(b"x", timestamp_ms=NOW_MS + 7_200_000)), error_codes.INVALID_TIMESTAMP),
+    "producer without sequence": (
+        build_batch(records(b"x"), producer=ProducerStamp(producer_id=1, producer_epoch=0, base_sequence=-1)),
+        error_codes.INVALID_RECORD,
+    ),
+}
+
+
+def header_says(batch: bytearray, max_timestamp_ms: int) -> bytearray:
+    with memoryview(batch) as view:
+        set_max_timestamp(view, max_timestamp_ms)
+    return batch
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+@pytest.mark.parametrize("told_ms", [-1, 5, pytest.param(NOW_MS + 1, id="a moment ahead"), 1 << 60])
+async def test_a_client_that_lies_about_its_latest_timestamp_is_not_believed(
+    autojump_clock: trio.testing.MockClock, codec: int, told_ms: int
+) -> None:
+    """It was: retention, ListOffsets and Spark's partition pruning went by what the header said."""
+    async with broker() as it:
+        for offset in range(2):  # the second may go the short way
+            batch = records(b"a", b"b", timestamp_ms=NOW_MS) + records(b"c", timestamp_ms=NOW_MS - 9)
+            answer = await it.send(produce(header_says(build_batch(batch, codec=codec), told_ms)))
+            assert (answer.error_code, answer.base_offset) == (error_codes.NONE, 3 * offset)
+        for stored in it.stored():
+            assert validate(stored).max_timestamp_ms == NOW_MS
+        assert {each.max_timestamp_ms for each in it.partition.tail.batches} == {NOW_MS}
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+@pytest.mark.parametrize(("off_ms", "config"), [(7_200_000, "after"), (-9_000_000, "before")])
+async def test_each_records_timestamp_is_checked_whatever_the_header_says(
+    autojump_clock: trio.testing.MockClock, codec: int, off_ms: int, config: str
+) -> None:
+    async with broker(message_timestamp_before_max_ms="7200000") as it:
+        mixed = records(b"a") + records(b"b", timestamp_ms=NOW_MS + off_ms) + records(b"c")
+        batch = header_says(build_batch(mixed, codec=codec), NOW_MS)
+        answer = await it.send(produce(batch))
+        assert answer.error_code == error_codes.INVALID_TIMESTAMP
+        assert f"message.timestamp.{config}.max.ms" in (answer.error_message or "")
+        none = build_batch(records(b"a", timestamp_ms=-1), codec=codec)
+        assert (await it.send(produce(none))).error_code == error_codes.NONE
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_records_with_wrong_inner_lengths_are_refused(autojump_clock: trio.testing.MockClock, codec: int) -> None:
+    """They were acknowledged: compaction of the partition stopped, and so did its consumers."""
+    async with broker() as it:
+        good = build_batch(records(b"value"))
+        body = bytes(good[HEADER_BYTES:])
+        assert body[6:8] == b"\nv"  # the value's length, doubled, and its beginning
+        header = attrs.evolve(parse_header(memoryview(good)), attributes=codec)
+        for wrong in (b"\x0cv", b"\x08v", b"\x01v", b"\x7ev"):
+            records_ = body[:6] + wrong + body[8:]
+            batch = encode_batch(header, compression.compress(codec, records_) if codec else records_)
+            assert await it.refused(batch) == error_codes.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_batch_that_takes_long_is_checked_in_pieces_and_others_are_answered_meanwhile(codec: int) -> None:
+    async with broker() as it:
+        other = await it.running.connect()
+        many = [Record(key=b"k" * (i % 3), value=b"v", timestamp_ms=NOW_MS + i % 7) for i in range(60_000)]
+        batch = build_batch(many, codec=codec)
+        reply = await it.client.send(produce(batch), ProduceResponse)
+        call = other.call(ProduceRequest, ProduceResponse, version=9)
+        answered = await (await other.send_encoded(call, encode(produce(build_batch(records(b"x"))), 9))).wait()
+        assert answered.responses[0].partition_responses[0].base_offset == 0
+        assert (await reply.wait()).responses[0].partition_responses[0].base_offset == 1
+
+
+async def test_the_batches_of_one_request_may_unpack_to_so_much_and_no_more() -> None:
+    limits = Limits(max_decompressed_bytes=20 << 20, max_decompressed_request_bytes=30 << 20)
+    async with broker(limits) as it:
+        bomb = build_batch(records(bytes(18 << 20)), codec=compression.ZSTD)
+        request = produce(bomb)
+        request.topic_data[0].partition_data *= 3
+        response = await it.client.request(request, ProduceResponse)
+        codes = [answer.error_code for answer in response.responses[0].partition_responses]
+        assert codes == [error_codes.NONE, error_codes.MESSAGE_TOO_LARGE, error_codes.MESSAGE_TOO_LARGE]
+        assert (await it.send(produce(bomb))).base_offset == 1
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_may_not_be_stored_is_not(autojump_clock: trio.testing.MockClock, name: str) -> None:
+    async with broker() as it:
+        batch, expected = REFUSED[name]
+        assert await it.refused(batch) == expected
+
+
+async def test_acks_that_do_not_exist_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker() as it:
+        answer = await it.send(produce(build_batch(records(b"x")), acks=2))
+        assert answer.error_code == error_codes.INVALID_REQUIRED_ACKS
+        assert it.partition.next_offset == 0
+
+
+async def test_a_batch_larger_than_the_topic_allows_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker(max_message_bytes="500") as it:
+        assert await it.refused(build_batch(records(bytes(500)))) == error_codes.MESSAGE_TOO_LARGE
+        assert (await it.send(produce(build_batch(records(bytes(300)))))).error_code == error_codes.NONE
+
+
+async def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
+    """Real time: it is found in a thread."""
+    async with broker(Limits(max_decompressed_bytes=1 << 20), max_message_bytes=str(1 << 20)) as it:
+        for size in (2 << 20, 1 << 28):
+            bomb = build_batch(records(bytes(size)), codec=compression.ZSTD)
+            assert await it.refused(bomb) == error_codes.MESSAGE_TOO_LARGE
+
+
+async def test_zstd_needs_version_7(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker() as it:
+        batch = build_batch(records(b"x"), codec=compression.ZSTD)
+        assert await it.refused(batch, version=6) == error_codes.UNSUPPORTED_COMPRESSION_TYPE
+        assert (await it.send(produce(batch), 7)).error_code == error_codes.NONE
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.GZIP])
+async def test_a_compacted_topic_accepts_no_record_without_a_key(
+    autojump_clock: trio.testing.MockClock, codec: int
+) -> None:
+    async with broker(cleanup_policy="compact") as it:
+        mixed = records(b"a") + records(b"b", b"c", key=None) + records(b"d")
+        answer = await it.send(produce(build_batch(mixed, codec=codec)))
+        assert answer.error_code == error_codes.INVALID_RECORD
+        assert [each.batch_index for each in answer.record_errors] == [1, 2]
+        assert "without key in topic partition" in str(answer.record_errors[0].batch_index_error_message)
+        many = await it.send(produce(build_batch(records(b"a", key=None) * 1000, codec=codec)))
+        assert len(many.record_errors) == NULL_KEYS_TOLD_MAX_COUNT
+        assert (await it.send(produce(build_batch(records(b"a", b"b"), codec=codec)))).error_code == error_codes.NONE
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.LZ4])
+async def test_log_append_time_is_the_brokers(autojump_clock: trio.testing.MockClock, codec: int) -> None:
+    async with broker(message_timestamp_type="LogAppendTime") as it:
+        answer = await it.send(produce(build_batch(records(b"a", b"b", timestamp_ms=5), codec=codec)))
+        assert answer.log_append_time_ms >= NOW_MS
+        (stored,) = it.stored()
+        assert validate(stored).is_log_append_time
+        assert [record.timestamp_ms for record in iterate_records(stored)] == [answer.log_append_time_ms] * 2
+        assert it.partition.tail.batches[0].max_timestamp_ms == answer.log_append_time_ms
+
+
+async def test_a_producers_duplicates_gaps_and_older_epochs(autojump_clock: trio.testing.MockClock) -> None:
+    def stamped(epoch: int, sequence: int) -> ProduceRequest:
+        stamp = ProducerStamp(producer_id=9, producer_epoch=epoch, base_sequence=sequence)
+        return produce(build_batch(records(b"x", b"y"), producer=stamp))
+
+    async with broker() as it:
+        assert [(await it.send(stamped(0, sequence))).base_offset for sequence in (0, 2, 4)] == [0, 2, 4]
+        assert [(await it.send(stamped(0, sequence))).base_offset for sequence in (0, 2, 4)] == [0, 2, 4]
+        assert (await it.send(stamped(0, 8))).error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await it.send(stamped(1, 2))).error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await it.send(stamped(1, 0))).base_offset == 6
+        assert (await it.send(stamped(0, 6))).error_code == error_codes.INVALID_PRODUCER_EPOCH
+        assert it.partition.next_offset == 8
+
+
+@pytest.mark.parametrize("before_count", [0, 1])
+@pytest.mark.parametrize("record_count", [1, 2])
+async def test_a_retry_of_what_is_not_durable_yet_is_acknowledged_only_when_it_is(
+    autojump_clock: trio.testing.MockClock, before_count: int, record_count: int
+) -> None:
+    def stamped(sequence: int, count: int) -> ProduceRequest:
+        stamp = ProducerStamp(producer_id=9, producer_epoch=0, base_sequence=sequence)
+        return produce(build_batch(records(*[b"v"] * count), producer=stamp))
+
+    sync_seconds = 5.0
+    parts = memory_parts()
+    assert isinstance(parts.disk, MemoryDisk)
+    async with memory_broker(parts, memory_settings()) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        running.broker.services.log.producer_budget.was_allocated = lambda _: True
+        first, second = await running.connect(), await running.connect()
+        for sequence in range(before_count):
+            await first.request(stamped(sequence, 1), ProduceResponse)
+        parts.disk.sync_seconds = sync_seconds
+        sent_at = trio.current_time()
+        await first.send(stamped(before_count, record_count), ProduceResponse)
+        await trio.sleep(1)
+        retried = await second.send(stamped(before_count, record_count), ProduceResponse)
+        answer = (await retried.wait()).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (error_codes.NONE, before_count)
+        assert trio.current_time() - sent_at >= sync_seconds
+
+
+async def test_an_id_that_was_never_given_out_is_refused_also_after_a_restart(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def stamped(producer_id: int, sequence: int = 0) -> ProduceRequest:
+        return produce(build_batch(records(b"x"), producer=ProducerStamp(producer_id, 0, sequence)))
+
+    parts = memory_parts()
+    async with memory_broker(parts) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        fixture = Fixture(running, await running.connect())
+        assert await fixture.refused(stamped(0).topic_data[0].partition_data[0].records) == UNKNOWN
+        given = await running.broker.services.producer_ids.allocate()
+        assert (await fixture.send(stamped(given))).error_code == error_codes.NONE
+        assert (await fixture.send(stamped(1 << 62))).error_code == UNKNOWN
+    async with memory_broker(parts) as running:
+        fixture = Fixture(running, await running.connect())
+        assert (await fixture.send(stamped(given, 1))).error_code == error_codes.NONE
+        assert (await fixture.send(stamped(given + (1 << 40)))).error_code == UNKNOWN
+
+
+async def test_batches_that_are_refused_or_known_keep_no_chunk_of_an_idle_partition(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker() as fixture:
+        log = fixture.running.broker.services.log
+        batch = build_batch(records(b"v"), producer=ProducerStamp(7, 0, 0))
+        assert (await fixture.send(produce(batch))).base_offset == 0
+        await log.flusher.flush_all()
+        assert log.pool.used_bytes == 0
+        assert (await fixture.send(produce(batch))).base_offset == 0
+        gap = build_batch(records(b"v"), producer=ProducerStamp(7, 0, 5))
+        assert (await fixture.send(produce(gap))).error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert log.pool.used_bytes == 0
+
+
+async def test_a_batch_behind_one_that_found_no_room_in_time_does_not_take_its_place(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker() as fixture:
+        pool = fixture.running.broker.services.log.pool
+        held = await pool.acquire(pool.size_bytes)
+        first, second = [
+            await fixture.client.send(
+                produce(build_batch(records(value), producer=ProducerStamp(7, 0, sequence))), ProduceResponse
+            )
+            for sequence, value in enumerate((b"a", b"b"))
+        ]
+        refused = (await first.wait()).responses[0].partition_responses[0]
+        held.release()
+        assert refused.error_code == error_codes.KAFKA_STORAGE_ERROR
+        behind = (await second.wait()).responses[0].partition_responses[0]
+        assert behind.error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence, value in enumerate((b"a", b"b")):
+            again = build_batch(records(value), producer=ProducerStamp(7, 0, sequence))
+            assert (await fixture.send(produce(again))).base_offset == sequence
+
+
+async def test_under_segment_durability_the_reply_comes_with_the_objects(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    parts = memory_parts()
+    async with memory_broker(parts, memory_settings(durability=Durability.SEGMENT)) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        client = await running.connect()
+        await client.request(produce(build_batch(records(b"x"))), ProduceResponse)
+        keys = [info.key async for page in parts.store.list("default/") for info in page]
+        assert [key.rpartition(".")[2] for key in keys] == ["index", "kfs"]

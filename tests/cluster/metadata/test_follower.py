@@ -1,0 +1,220 @@
+"""What is in memory follows the store: whoever commits, in order, and also what its committer has not heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.cluster.metadata import changes as changes_module
+from kafscale.cluster.metadata.base import Change, Entry, Transaction
+from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS, GroupCommit
+from kafscale.errors import PreconditionFailed, StorageFull, StoreUnavailable
+from kafscale.testing.metadata import MemoryMetadataStore
+
+
+@attrs.define(eq=False)
+class Registry:
+    """What of a store begins with `r/`, in memory, and the revisions at which it changed."""
+
+    store: MemoryMetadataStore | GroupCommit
+    held: dict[str, bytes] = attrs.field(factory=dict, init=False)
+    revisions: list[int] = attrs.field(factory=list, init=False)
+    on_applied: Callable[[Change], None] = lambda change: None
+    follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.follower = Follower(self.store, ("r/",), self.apply)
+
+    def apply(self, change: Change) -> None:
+        for key in change.deletes:
+            self.held.pop(key, None)
+        self.held.update({key: value for key, value in change.puts.items() if key.startswith("r/")})
+        self.revisions.append(change.revision)
+        self.on_applied(change)
+
+
+async def put(store: MemoryMetadataStore | GroupCommit, key: str, value: bytes = b"") -> int:
+    return await store.commit(Transaction(puts={key: value}))
+
+
+async def test_what_one_commits_all_see_in_order_of_revision() -> None:
+    store = MemoryMetadataStore()
+    one, other = Registry(store), Registry(store)
+    await one.follower.commit(Transaction(puts={"r/a": b"1"}))
+    assert one.held == other.held == {"r/a": b"1"}
+    await other.follower.commit(Transaction(puts={"r/a": b"2", "s/x": b""}))
+    await put(store, "s/y")
+    await store.commit(Transaction(puts={"r/b": b"3"}, deletes=["r/a"]))
+    assert one.held == other.held == {"r/b": b"3"}
+    assert one.revisions == other.revisions == [1, 2, 4]
+
+
+async def test_load_and_what_comes_meanwhile_are_applied_by_the_same_function_in_that_order() -> None:
+    """A key that was listed and then deleted, before the list was applied, stayed for ever."""
+
+    @attrs.define(eq=False)
+    class Slow(MemoryMetadataStore):
+        async def list(self, prefix: str) -> list[Entry]:
+            found = list(await super().list(prefix))
+            await self.commit(Transaction(puts={"r/new": b""}, deletes=["r/gone"]))
+            return found
+
+    store = Slow()
+    await store.commit(Transaction(puts={"r/gone": b"", "r/kept": b"1", "s/other": b""}))
+    registry = Registry(store)
+    loaded = await registry.follower.load()
+    assert loaded == Change(1, {"r/gone": b"", "r/kept": b"1"})
+    assert registry.held == {"r/kept": b"1", "r/new": b""}
+    assert registry.revisions == [1, 2]
+    await put(store, "r/later")
+    assert registry.held.keys() == {"r/kept", "r/new", "r/later"}
+
+
+async def test_a_load_during_which_changes_were_forgotten_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+
+    @attrs.define(eq=False)
+    class Busy(MemoryMetadataStore):
+        listed_count: int = 0
+
+        async def list(self, prefix: str) -> list[Entry]:
+            found = list(await super().list(prefix))
+            self.listed_count += 1
+            if self.listed_count == 1:
+                for number in range(5):
+                    await self.commit(Transaction(puts={f"r/{number}": bytes(900)}, deletes=["r/gone"]))
+            return found
+
+    store = Busy()
+    await put(store, "r/gone")
+    registry = Registry(store)
+    await registry.follower.load()
+    assert registry.held.keys() == {f"r/{number}" for number in range(5)}
+    assert store.listed_count == 2
+
+
+async def test_a_commit_returns_when_it_is_applied_though_the_change_comes_late() -> None:
+    """As from a store that is elsewhere, whose changes come by another way than its answers."""
+    late = ChangeLog()
+
+    @attrs.define(eq=False)
+    class Remote(MemoryMetadataStore):
+        def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
+            return late.read(after, notify)
+
+    store = Remote()
+    registry = Registry(store)
+    async with trio.open_nursery() as nursery:
+        returned = trio.Event()
+
+        async def commit() -> None:
+            await registry.follower.commit(Transaction(puts={"r/a": b"1"}))
+            assert registry.held == {"r/a": b"1"}
+            returned.set()
+
+        nursery.start_soon(commit)
+        await wait_all_tasks_blocked()
+        assert store.commits
+        assert registry.held == {}
+        assert not returned.is_set()
+        late.publish([Change(1, {"r/a": b"1"})])
+    assert returned.is_set()
+
+
+async def test_a_commit_whose_caller_was_cancelled_is_applied_when_it_comes(autojump_clock, nursery) -> None:
+    """And whoever decides on what is in memory waits for it first."""
+    local = MemoryMetadataStore(gate=trio.Event())
+    store = GroupCommit(local)
+    await nursery.start(store.run)
+    registry = Registry(store)
+    with trio.move_on_after(1) as scope:
+        await registry.follower.commit(Transaction(puts={"r/a": b"1"}))
+    assert scope.cancelled_caught
+    assert trio.current_time() == 1 + CANCELLED_COMMIT_SECONDS
+    assert registry.held == {}
+    async with trio.open_nursery() as waiting:
+        settled = trio.Event()
+
+        async def decide() -> None:
+            await registry.follower.settle()
+            assert registry.held == {"r/a": b"1"}
+            settled.set()
+
+        waiting.start_soon(decide)
+        await wait_all_tasks_blocked()
+        assert not settled.is_set()
+        assert local.gate is not None
+        local.gate.set()
+    assert settled.is_set()
+
+
+async def test_a_commit_whose_outcome_was_unknown_is_applied_when_it_comes() -> None:
+    @attrs.define(eq=False)
+    class Unreachable(MemoryMetadataStore):
+        loses_replies: bool = False
+
+        async def commit(self, transaction: Transaction) -> int:
+            revision = await super().commit(transaction)
+            if self.loses_replies:
+                raise StoreUnavailable("no reply")
+            return revision
+
+    store = Unreachable()
+    registry = Registry(store)
+    store.loses_replies = True
+    with pytest.raises(StoreUnavailable):
+        await registry.follower.commit(Transaction(puts={"r/a": b"1"}))
+    store.loses_replies = False
+    await registry.follower.settle()
+    assert registry.held == {"r/a": b"1"}
+
+
+@pytest.mark.parametrize("refusal", [StorageFull, PreconditionFailed])
+async def test_a_commit_that_was_refused_changes_nothing_and_nobody_waits_for_it(refusal: type[Exception]) -> None:
+    store = MemoryMetadataStore(full=refusal is StorageFull)
+    registry = Registry(store)
+    expect = {"r/a": 7} if refusal is PreconditionFailed else {}
+    with pytest.raises(refusal):
+        await registry.follower.commit(Transaction(puts={"r/a": b"1"}, expect=expect))
+    store.full = False
+    await registry.follower.settle()
+    assert registry.held == {}
+    assert store.commits == []
+
+
+async def test_a_change_is_applied_as_a_whole_before_one_that_comes_of_it() -> None:
+    log = ChangeLog()
+
+    @attrs.define(eq=False)
+    class Echoing(MemoryMetadataStore):
+        def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
+            return log.read(after, notify)
+
+    order: list[tuple[str, int]] = []
+
+    def apply(change: Change) -> None:
+        order.append(("begin", change.revision))
+        if change.revision == 1:
+            log.publish([Change(2, {"r/b": b""})])
+        order.append(("end", change.revision))
+
+    registry = Registry(Echoing())
+    registry.on_applied = apply
+    log.publish([Change(1, {"r/a": b""})])
+    assert order == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]
+
+
+async def test_submitted_changes_are_followed_before_their_submitters_are_called_back(nursery: trio.Nursery) -> None:
+    store = GroupCommit(MemoryMetadataStore())
+    registry = Registry(store)
+    seen: list[dict[str, bytes]] = []
+    store.submit({"r/a": b"1"}, lambda durable: seen.append(dict(registry.held)))
+    await nursery.start(store.run)
+    await wait_all_tasks_blocked()
+    assert seen == [{"r/a": b"1"}]

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kafscale.cluster.converter import encode
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds, note_uncertain
+from kafscale.errors import KafkaError
+from kafscale.store.paths import EPOCH_MAX
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
+
+
+async def begun(store: MemoryMetadataStore | None = None, epoch: int = 0, known_ids=()) -> ProducerIds:
+    producer_ids = ProducerIds(store or MemoryMetadataStore(), epoch)
+    await producer_ids.begin(known_ids)
+    return producer_ids
+
+
+async def allocated(producer_ids: ProducerIds, count: int) -> list[int]:
+    return [await producer_ids.allocate() for _ in range(count)]
+
+
+async def of_an_earlier_version(next_block: int) -> MemoryMetadataStore:
+    store = MemoryMetadataStore()
+    await store.commit(Transaction(puts={NEXT_BLOCK_KEY: encode(next_block)}))
+    return store
+
+
+async def test_ids_grow_from_zero_and_one_commit_reserves_a_thousand() -> None:
+    store = MemoryMetadataStore()
+    producer_ids = await begun(store)
+    assert await allocated(producer_ids, BLOCK_COUNT) == list(range(BLOCK_COUNT))
+    assert len(store.commits) == 1
+    assert await producer_ids.allocate() == BLOCK_COUNT
+    assert len(store.commits) == 2
+
+
+async def test_no_id_is_handed_out_twice_over_a_restart() -> None:
+    store = MemoryMetadataStore()
+    ids = {each for epoch in range(3) for each in await allocated(await begun(store, epoch), 3)}
+    assert len(ids) == 9
+
+
+async def test_no_id_is_handed_out_twice_where_the_metadata_is_lost() -> None:
+    """Blocks that were reserved after the last checkpoint were reserved again by who began with that."""
+    older, newer = await begun(MemoryMetadataStore(), 3), await begun(MemoryMetadataStore(), 4)
+    before = await allocated(older, BLOCK_COUNT + 1)
+    after = await allocated(newer, BLOCK_COUNT + 1)
+    assert not {*before, *after} & {*await allocated(older, BLOCK_COUNT)}  # which goes on: it was suspended
+    assert not {*before} & {*after}
+
+
+async def test_the_ids_of_the_last_epoch_that_there_can_be_are_not_negative() -> None:
+    producer_ids = await begun(epoch=EPOCH_MAX)
+    assert await producer_ids.allocate() + IDS_PER_EPOCH == 1 << 63
+
+
+async def test_ids_go_on_behind_those_of_an_earlier_version() -> None:
+    assert await (await begun(await of_an_earlier_version(5000))).allocate() == 5000
+    assert await (await begun(await of_an_earlier_version(5000), 1)).allocate() == IDS_PER_EPOCH
+    far = 7 * IDS_PER_EPOCH + 17  # behind an id that a client had made up
+    for epoch, expected in ((6, 6 * IDS_PER_EPOCH), (7, far), (8, 8 * IDS_PER_EPOCH)):
+        assert await (await begun(await of_an_earlier_version(far), epoch)).allocate() == expected
+
+
+async def test_many_that_ask_at_once_get_different_ids() -> None:
+    producer_ids = await begun()
+    ids: list[int] = []
+
+    async def allocate() -> None:
+        ids.append(await producer_ids.allocate())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(allocate)
+    assert sorted(ids) == list(range(50))
+
+
+async def test_an_id_is_not_handed_out_before_its_block_is_durable() -> None:
+    store = MemoryMetadataStore()
+    producer_ids = await begun(store)
+    store.gate = trio.Event()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await producer_ids.allocate()
+    assert scope.cancelled_caught
+    store.gate = None
+    assert not producer_ids.was_allocated(0)
+    assert await producer_ids.allocate() == 0
+
+
+async def test_ids_that_the_log_remembers_are_not_handed_out() -> None:
+    store = MemoryMetadataStore()
+    producer_ids = await begun(store, 0, [0, 1, 3, 999, 1000, IDS_PER_EPOCH])
+    assert store.commits == []
+    assert await allocated(producer_ids, 998)
+    assert await allocated(producer_ids, 2) == [1003, 1004]
+
+
+async def test_ids_that_a_client_made_up_do_not_use_up_all_that_there_are() -> None:
+    producer_ids = await begun(known_ids=[2**63 - 1, 5, IDS_PER_EPOCH - 1, 2**62])
+    assert await allocated(producer_ids, 6) == [0, 1, 2, 3, 4, 6]
+
+
+async def test_an_epoch_whose_ids_are_used_up_hands_out_none_of_the_next() -> None:
+    producer_ids = await begun(await of_an_earlier_version(IDS_PER_EPOCH - BLOCK_COUNT - 1))
+    assert (await allocated(producer_ids, BLOCK_COUNT + 1))[-1] == IDS_PER_EPOCH - 1
+    with pytest.raises(KafkaError) as caught:
+        await producer_ids.allocate()
+    assert caught.value.code == COORDINATOR_NOT_AVAILABLE
+
+
+async def test_ids_that_nobody_has_handed_out_are_told_from_those_that_have_been() -> None:
+    store = await of_an_earlier_version(2000)
+    ids = [*range(2000)]
+    for epoch in (1, 2, 5):
+        producer_ids = await begun(store, epoch)
+        ids += await allocated(producer_ids, 3)
+    assert all(map(producer_ids.was_allocated, ids))
+    strange = [-1, -(1 << 63), 2000, ids[-1] + 1, 3 * IDS_PER_EPOCH, 6 * IDS_PER_EPOCH, (1 << 63) - 1]
+    strange += [2 * IDS_PER_EPOCH + BLOCK_COUNT]  # of a block that is noted, any may have been used
+    assert not any(map(producer_ids.was_allocated, strange))
+
+
+async def test_of_epochs_whose_metadata_may_be_lost_any_id_may_have_been_handed_out() -> None:
+    sample = [epoch * IDS_PER_EPOCH + 123_456 for epoch in range(6)]
+    for store, earlier in ((MemoryMetadataStore(), False), (await of_an_earlier_version(2000), True)):
+        await note_uncertain(store, 2, 4)
+        producer_ids = await begun(store, 4)
+        assert [producer_ids.was_allocated(each) for each in sample] == [earlier, False, True, True, False, False]
+
+
+async def test_what_another_broker_hands_out_is_known() -> None:
+    store = MemoryMetadataStore()
+    newer = await begun(store, 4)
+    older = await begun(store, 3)
+    first = await older.allocate()
+    assert newer.was_allocated(first)
+    assert not newer.was_allocated(first + BLOCK_COUNT)
+    await note_uncertain(store, 2, 3)
+    assert newer.was_allocated(2 * IDS_PER_EPOCH + 123_456)

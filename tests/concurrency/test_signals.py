@@ -1,0 +1,86 @@
+import pytest
+import trio
+import trio.testing
+
+from kafscale.concurrency.signals import Signal
+
+
+async def started_waiter(nursery, signal, woken, name):
+    async def wait():
+        await signal.wait()
+        woken.append(name)
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_what_is_set_lets_go_who_waits_and_who_comes_until_it_is_cleared():
+    signal, woken = Signal(), []
+    assert not signal.is_set()
+    async with trio.open_nursery() as nursery:
+        await started_waiter(nursery, signal, woken, "early")
+        assert woken == []
+        signal.set()
+        assert signal.is_set()
+        await started_waiter(nursery, signal, woken, "late")
+        assert woken == ["early", "late"]
+        signal.clear()
+        assert not signal.is_set()
+        await started_waiter(nursery, signal, woken, "next round")
+        assert woken == ["early", "late"]
+        signal.set()
+    assert woken == ["early", "late", "next round"]
+
+
+async def test_a_wake_lets_go_who_waits_now_and_nobody_else():
+    signal, woken = Signal(), []
+    async with trio.open_nursery() as nursery:
+        signal.wake()
+        await started_waiter(nursery, signal, woken, "first")
+        await started_waiter(nursery, signal, woken, "second")
+        assert signal.statistics().tasks_waiting == 2
+        signal.wake()
+        await started_waiter(nursery, signal, woken, "third")
+        assert sorted(woken) == ["first", "second"]
+        assert signal.statistics().tasks_waiting == 1
+        signal.wake()
+    assert sorted(woken) == ["first", "second", "third"]
+
+
+async def test_clearing_one_that_is_not_set_forgets_nobody():
+    signal, woken = Signal(), []
+    async with trio.open_nursery() as nursery:
+        await started_waiter(nursery, signal, woken, "waiter")
+        signal.clear()
+        signal.set()
+    assert woken == ["waiter"]
+
+
+async def test_work_that_comes_between_the_look_and_the_wait_is_not_missed():
+    """The loop of a task with work of its own."""
+    signal, queue, done = Signal(), [1], []
+    with trio.fail_after(1):
+        while len(done) < 3:
+            signal.clear()
+            while queue:
+                done.append(queue.pop())
+                await trio.lowlevel.checkpoint()
+                if len(done) < 3:
+                    queue.append(len(done) + 1)
+                    signal.set()
+                    break
+            else:
+                break
+            await signal.wait()
+    assert done == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+async def test_a_wait_that_is_cancelled_raises(is_set):
+    signal = Signal()
+    if is_set:
+        signal.set()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await signal.wait()
+    assert scope.cancelled_caught

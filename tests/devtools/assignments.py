@@ -1,0 +1,86 @@
+"""The assignment of a cluster of two brokers, as far as the one under test is told: partitions may be led by the other.
+
+    assignment = TwoBrokers.of(running.broker)
+    assignment.others["orders", 1] = Leader(OTHER_ID, 7)          # clients are told so from now on
+    await hand_over(running.broker, "orders", 1)                  # and so it is: this broker leads it no more
+    await take_over(running.broker, "orders", 1, epoch=8)         # the other one has given it back
+
+The other broker does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from kafscale.broker import Broker, topic_spec
+from kafscale.cluster.assignment import Assignment, Leader
+from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.topics.topics import Topic
+from kafscale.log.hand_over import acquire_partition, release_partition
+from kafscale.log.partition.partition import Partition
+
+OTHER_ID = 9
+OTHER_ENDPOINTS = {"PLAINTEXT": Endpoint("other.example", 9094), "INSIDE": Endpoint("other.inside", 9095)}
+
+
+@attrs.define(eq=False)
+class TwoBrokers(Assignment):
+    """`others` has the partitions that are not led as one broker alone would lead them; None for led by nobody."""
+
+    others: dict[tuple[str, int], Leader | None] = attrs.field(factory=dict)
+    other_coordinates: bool = False
+    other_controls: bool = False
+    other_is_up: bool = True
+
+    @classmethod
+    def of(cls, broker: Broker) -> TwoBrokers:
+        """Have a broker believe in this assignment."""
+        assignment = cls(broker.services.node)
+        broker.services.assignment = assignment
+        return assignment
+
+    @property
+    def other(self) -> Node:
+        return Node(node_id=OTHER_ID, cluster_id=self.node.cluster_id, broker_epoch=1, advertised=OTHER_ENDPOINTS)
+
+    @property
+    def controller_id(self) -> int:
+        return OTHER_ID if self.other_controls else self.node.node_id
+
+    def brokers(self) -> Sequence[Node]:
+        return (self.node, self.other) if self.other_is_up else (self.node,)
+
+    def coordinator(self, group_id: str) -> Node | None:
+        return self.other if self.other_coordinates else self.node
+
+    def leader(self, topic: Topic, index: int) -> Leader | None:
+        own = Leader(self.node.node_id, self.node.broker_epoch)
+        return self.others.get((topic.name, index), own)
+
+    def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:
+        return tuple(self.leader(topic, index) for index in range(topic.partition_count))
+
+    def led_here(self, topic: Topic) -> Mapping[int, int]:
+        leaders = enumerate(self.leaders(topic))
+        return {index: each.epoch for index, each in leaders if each is not None and each.node_id == self.node.node_id}
+
+
+async def hand_over(broker: Broker, topic: str, index: int) -> None:
+    """Have a broker give up a partition."""
+    partition = broker.services.log.partition_named(topic, index)
+    assert partition is not None
+    await release_partition(broker.services.log, partition)
+
+
+async def take_over(broker: Broker, topic: str, index: int, *, epoch: int) -> Partition:
+    """Have a broker lead a partition with this epoch, and say so, once it does."""
+    services, assignment = broker.services, broker.services.assignment
+    assert isinstance(assignment, TwoBrokers)
+    found = services.topics.get(topic)
+    assert found is not None
+    spec = attrs.evolve(topic_spec(services, found), leader_epochs={index: epoch})
+    partition = await acquire_partition(services.log, spec, index)
+    assignment.others[topic, index] = Leader(services.node.node_id, epoch)
+    return partition

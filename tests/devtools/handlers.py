@@ -1,0 +1,42 @@
+"""Ask a handler as a client would, without a connection: request and response go through their bytes."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+from kafscale.api.calls import Api, Call, Peer
+from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.node import Node
+from kafscale.wire.codec import decode, encode
+
+
+def some_services(**components: object) -> Any:
+    """Services with only these components: a handler that reaches for another one raises AttributeError.
+
+    A `node` comes with the assignment of a cluster of that one broker.
+    """
+    if isinstance(node := components.get("node"), Node):
+        components.setdefault("assignment", Assignment(node))
+    return SimpleNamespace(**components)
+
+
+def some_peer() -> Peer:
+    return Peer(host="192.0.2.1", port=1024, listener_name="PLAINTEXT", reached_host="127.0.0.1", reached_port=9092)
+
+
+async def ask(api: Api, services: Any, request: object, *, version: int | None = None, peer: Peer | None = None) -> Any:
+    """The response to `request` as a client of `version` (default: the highest) reads it.
+
+    What the version does not carry is lost on the way, in both directions, as it is on the wire.
+    """
+    if version is None:
+        version = api.max_version
+    assert api.min_version <= version <= api.max_version
+    received: Any = decode(api.request, version, b"".join(encode(request, version)))
+    call = Call(api_key=api.key, version=version, correlation_id=1, client_id="test", peer=peer or some_peer())
+    response = api.handle(services, call, received)
+    if inspect.isawaitable(response):
+        response = await response
+    return decode(api.response, version, b"".join(encode(response, version)))

@@ -1,0 +1,527 @@
+"""What clients did and saw, and what of it a broker must not let happen; in the manner of Jepsen's Kafka workload.
+
+Clients write down every send, acknowledgement, poll and offset as it happens, across crashes of the broker;
+`History.anomalies` then looks for
+
+    lost write             acknowledged, and not there although something behind it was read
+    unseen                 acknowledged, and nobody has read so far
+    duplicate              one value at two offsets
+    reordering             a producer's values in another order than it sent them
+    two values             an offset that served, or was acknowledged for, two values
+    unknown value          a value that nobody sent
+    gap                    a poll that went on behind an offset that it had not read
+    non-monotonic poll     a poll that went back
+    offset moved back      a high watermark or log start that was further before, or is behind what was acknowledged
+    deleted unasked        a log start behind what anybody wanted deleted
+    deleted and read       a poll that got what was deleted before it began
+    lost commit            a group's offset older than what was acknowledged, or never committed
+    changed                a record with another key, value, timestamp or header than it was sent with
+    wrong time             an offset by timestamp that is not the first whose record is as late as that
+    wrong epoch            the end of a leader epoch that does not divide the records by their epochs
+    resurrected            a reader of all is left with a value of a key that was deleted by a tombstone behind it
+
+All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
+one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
+one of its key, or nobody knows what was there, and below what a client wanted deleted. There are no transactions. Not
+for several threads.
+
+`forgive` and `forget` take evidence back: what a broker acknowledged by its own disk alone when another one took over
+without that disk, and what was in a topic that is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import pairwise
+
+import attrs
+
+
+class Kind(Enum):
+    """The anomalies."""
+
+    LOST_WRITE = "lost write"
+    UNSEEN = "unseen"
+    DUPLICATE = "duplicate"
+    REORDERING = "reordering"
+    TWO_VALUES = "two values"
+    UNKNOWN_VALUE = "unknown value"
+    GAP = "gap"
+    NON_MONOTONIC_POLL = "non-monotonic poll"
+    MOVED_BACK = "offset moved back"
+    DELETED_UNASKED = "deleted unasked"
+    DELETED_AND_READ = "deleted and read"
+    LOST_COMMIT = "lost commit"
+    CHANGED = "changed"
+    WRONG_TIME = "wrong time"
+    WRONG_EPOCH = "wrong epoch"
+    RESURRECTED = "resurrected"
+
+
+_Finding = tuple[Kind, str]
+
+
+@attrs.frozen
+class Anomaly:
+    """Something that must not happen, and where."""
+
+    kind: Kind
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} in {self.where}: {self.detail}"
+
+
+@attrs.frozen
+class Content:
+    """What a record has besides its place: a digest of all of it, and what some checks look at by itself."""
+
+    timestamp_ms: int
+    digest: int
+    is_tombstone: bool = False
+
+
+@attrs.frozen
+class Read:
+    """One record as a reader got it. `content` None is not compared; a `leader_epoch` of -1 is not known."""
+
+    offset: int
+    value: str
+    content: Content | None = None
+    leader_epoch: int = -1
+
+
+@attrs.frozen
+class _Sent:
+    producer: str
+    number: int  # among what this producer sent to this partition
+    key: str | None  # that others may have too
+    content: Content | None
+    may_go: bool  # without a later value of its key, since it is a tombstone
+
+    @property
+    def is_tombstone(self) -> bool:
+        return self.content is not None and self.content.is_tombstone
+
+
+@attrs.frozen
+class _Acknowledged:
+    value: str
+    offset: int | None
+    at: int
+
+
+@attrs.frozen
+class _FoundByTime:
+    """The answer to which offset comes first with a timestamp of `wanted_ms` or later; offset -1 for none."""
+
+    wanted_ms: int
+    offset: int
+    timestamp_ms: int
+    began: int
+
+
+@attrs.frozen
+class _EpochEnd:
+    """The answer to where the records of epochs up to `epoch` end."""
+
+    epoch: int
+    end_offset: int
+    began: int
+
+
+@attrs.frozen
+class _Offset:
+    """An offset that was seen between two moments: asked for at `began`, known at `ended`."""
+
+    name: str
+    offset: int
+    began: int
+    ended: int
+
+
+@attrs.define(eq=False)
+class _Partition:
+    sent: dict[str, _Sent] = attrs.field(factory=dict)
+    sent_counts: Counter[str] = attrs.field(factory=Counter)
+    acknowledged: list[_Acknowledged] = attrs.field(factory=list)
+    runs: dict[str, list[list[Read]]] = attrs.field(factory=dict)  # by consumer, each from where it sought on
+    read_at: dict[int, int] = attrs.field(factory=dict)  # when an offset was first read
+    offsets: list[_Offset] = attrs.field(factory=list)
+    times: list[_FoundByTime] = attrs.field(factory=list)
+    epoch_ends: list[_EpochEnd] = attrs.field(factory=list)
+    readers_of_all: set[str] = attrs.field(factory=set)
+    deletable_before: float = 0  # what anybody wanted deleted
+    deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
+    deleted_wrongly: list[_Finding] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class _Group:
+    """One group's offset in one partition, committed by one client, one after the other."""
+
+    tried: set[int] = attrs.field(factory=set)
+    acknowledged: int = -1
+    fetched: list[Anomaly] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class History:
+    """A record of what happened; partitions are named as the clients like. `note` is told of each line of it."""
+
+    note: Callable[[str], None] = lambda text: None
+    tombstones_may_go: bool = False  # compaction may remove those that are sent from now on
+    _partitions: defaultdict[str, _Partition] = attrs.field(factory=lambda: defaultdict(_Partition), init=False)
+    _groups: defaultdict[tuple[str, str], _Group] = attrs.field(factory=lambda: defaultdict(_Group), init=False)
+    _time: int = attrs.field(default=0, init=False)
+
+    # ---- what clients write down ------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """A moment, later than every one before: for `began`."""
+        self._time += 1
+        return self._time
+
+    def sent(
+        self, producer: str, partition: str, value: str, *, key: str | None = None, content: Content | None = None
+    ) -> None:
+        """A producer is about to send a value; with a key, if a later value of it may have this one removed."""
+        found = self._partitions[partition]
+        assert value not in found.sent, f"{value} was sent before"
+        self.note(f"sent {partition} {value}")
+        may_go = self.tombstones_may_go and content is not None and content.is_tombstone
+        found.sent[value] = _Sent(producer, found.sent_counts[producer], key, content, may_go)
+        found.sent_counts[producer] += 1
+
+    def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
+        """The broker said that it has the value, and where, if it said that."""
+        self.note(f"acknowledged {partition} {value} at {offset}")
+        found = self._partitions[partition]
+        now = self.now()
+        found.acknowledged.append(_Acknowledged(value, offset, now))
+        if offset is not None:
+            # What is acknowledged is visible: from now on the high watermark is behind it.
+            found.offsets.append(_Offset("high watermark", offset + 1, now, now))
+
+    def polled(self, consumer: str, partition: str, records: Sequence[Read], *, began: int = 0) -> None:
+        """A consumer got these, in this order; from a broker that was asked at `began`, or from elsewhere."""
+        found = self._partitions[partition]
+        if records:
+            first = records[0].offset
+            self.note(f"polled {partition} {consumer} {first} to {records[-1].offset}")
+            for each in found.deletions:
+                if each.ended < began and first < each.offset:
+                    detail = f"{consumer} read {first}, deleted before {each.offset}"
+                    found.deleted_wrongly.append((Kind.DELETED_AND_READ, detail))
+        found.runs.setdefault(consumer, [[]])[-1].extend(records)
+        now = self.now()
+        for read in records:
+            found.read_at.setdefault(read.offset, now)
+
+    def sought(self, consumer: str, partition: str) -> None:
+        """The consumer's next poll may begin anywhere."""
+        self._partitions[partition].runs.setdefault(consumer, []).append([])
+
+    def has_read_all(self, consumer: str, partition: str) -> None:
+        """Note that what the consumer has read since it `sought` is the whole partition, from its start to its end."""
+        self._partitions[partition].readers_of_all.add(consumer)
+
+    def found_by_time(self, partition: str, wanted_ms: int, *, offset: int, timestamp_ms: int, began: int) -> None:
+        """The broker, asked at `began`, named the first offset with a timestamp of `wanted_ms` or later; -1: none."""
+        self.note(f"found {partition} {wanted_ms} at {offset} {timestamp_ms}")
+        self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began))
+
+    def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int) -> None:
+        """The broker, asked at `began`, said where the records of epochs up to this one end."""
+        self.note(f"epoch end {partition} {epoch} at {end_offset}")
+        self._partitions[partition].epoch_ends.append(_EpochEnd(epoch, end_offset, began))
+
+    def forgive(self, partition: str, from_offset: int) -> None:
+        """A broker has taken over that begins here: what was seen behind it may come again, or not, or differ."""
+        self.note(f"forgiven {partition} from {from_offset}")
+        found = self._partitions[partition]
+        found.acknowledged = [
+            each for each in found.acknowledged if each.offset is not None and each.offset < from_offset
+        ]
+        for runs in found.runs.values():
+            runs[:] = [[read for read in run if read.offset < from_offset] for run in runs] + [[]]
+        found.read_at = {offset: at for offset, at in found.read_at.items() if offset < from_offset}
+        found.offsets = [attrs.evolve(each, offset=min(each.offset, from_offset)) for each in found.offsets]
+        found.times = [each for each in found.times if each.offset < from_offset]
+        found.epoch_ends = [each for each in found.epoch_ends if each.end_offset <= from_offset]
+
+    def forgive_commits(self) -> None:
+        """Forgive, as `forgive` does, what the offsets of all groups lose."""
+        for group in self._groups.values():
+            group.acknowledged = -1
+
+    def forget(self, partition: str) -> None:
+        """Its topic is deleted: nobody will read it any more. What was sent to it is still known."""
+        self.note(f"forgotten {partition}")
+        sent = self._partitions[partition].sent
+        self._partitions[partition] = _Partition(sent=sent)
+
+    def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
+        """A reply to a request that was sent at `began` named these."""
+        self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
+        found = self._partitions[partition]
+        found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
+        found.offsets.append(_Offset("high watermark", high_watermark, began, self.now()))
+        if log_start_offset > found.deletable_before:
+            detail = f"the log starts at {log_start_offset}, {found.deletable_before} was wanted"
+            found.deleted_wrongly.append((Kind.DELETED_UNASKED, detail))
+
+    def deleting(self, partition: str, before_offset: float) -> None:
+        """Somebody is about to have deleted what is before an offset, or lets retention delete what it likes: inf."""
+        self.note(f"deleting {partition} before {before_offset}")
+        found = self._partitions[partition]
+        found.deletable_before = max(found.deletable_before, before_offset)
+
+    def deleted(self, partition: str, log_start_offset: int) -> None:
+        """The broker has acknowledged it."""
+        self.note(f"deleted {partition} before {log_start_offset}")
+        found, now = self._partitions[partition], self.now()
+        deletion = _Offset("log start", log_start_offset, now, now)
+        found.offsets.append(deletion)
+        found.deletions.append(deletion)
+
+    def committing(self, group: str, partition: str, offset: int) -> None:
+        """The group's only committer is about to commit an offset, not less than any before."""
+        self._groups[group, partition].tried.add(offset)
+
+    def committed(self, group: str, partition: str, offset: int) -> None:
+        """The broker has acknowledged the commit."""
+        self.note(f"committed {partition} {group} {offset}")
+        found = self._groups[group, partition]
+        found.acknowledged = max(found.acknowledged, offset)
+
+    def fetched_commit(self, group: str, partition: str, offset: int) -> None:
+        """The broker says that this is the group's offset, -1 for none; asked while no commit was under way."""
+        self.note(f"fetched commit {partition} {group} {offset}")
+        found = self._groups[group, partition]
+        if offset < found.acknowledged or offset not in {-1, *found.tried}:
+            detail = f"{offset} after {found.acknowledged} was acknowledged"
+            found.fetched.append(Anomaly(Kind.LOST_COMMIT, f"group {group}, {partition}", detail))
+        found.acknowledged = max(found.acknowledged, offset)
+
+    # ---- what follows from it ---------------------------------------------------------------------------------
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Return how many values were acknowledged."""
+        return sum(len(found.acknowledged) for found in self._partitions.values())
+
+    def anomalies(self) -> list[Anomaly]:
+        """All that must not be; empty for a broker that kept its promises."""
+        found = [anomaly for group in self._groups.values() for anomaly in group.fetched]
+        for name, partition in sorted(self._partitions.items()):
+            for check in _CHECKS:
+                found += [Anomaly(kind, name, detail) for kind, detail in check(partition)]
+            found += [Anomaly(kind, name, detail) for kind, detail in partition.deleted_wrongly]
+        return found
+
+
+@attrs.define(eq=False)
+class Unbelieved(History):
+    """What clients of a broker saw that is not to be believed any more; its values may be there or not."""
+
+    believed: History = attrs.field(kw_only=True)
+
+    def sent(
+        self, producer: str, partition: str, value: str, *, key: str | None = None, content: Content | None = None
+    ) -> None:
+        super().sent(producer, partition, value, key=key, content=content)
+        self.believed.sent(producer, partition, value, key=key, content=content)
+
+
+def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
+    values: defaultdict[int, set[str]] = defaultdict(set)
+    for runs in partition.runs.values():
+        for read in (each for run in runs for each in run):
+            values[read.offset].add(read.value)
+    return values
+
+
+def _written(partition: _Partition) -> Iterator[_Finding]:
+    """Everything acknowledged must have been read, as far as anybody has read."""
+    values = _values_by_offset(partition)
+    removable = _compacted_offsets(partition, values)
+    log_start_offset = max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
+    seen = set().union(*values.values())
+    last_read = max(values, default=-1)
+    last_number: Counter[str] = Counter()
+    for value in seen & partition.sent.keys():
+        sent = partition.sent[value]
+        last_number[sent.producer] = max(last_number[sent.producer], sent.number)
+    for each in partition.acknowledged:
+        if each.value in seen or each.offset in removable:
+            continue
+        if each.offset is not None and each.offset < log_start_offset:
+            continue
+        sent = partition.sent[each.value]
+        passed = last_number[sent.producer] > sent.number if each.offset is None else last_read >= each.offset
+        yield Kind.LOST_WRITE if passed else Kind.UNSEEN, f"{each.value}, acknowledged at {each.offset}"
+
+
+def _placed(partition: _Partition) -> Iterator[_Finding]:
+    """An offset has one value and a value one offset, whoever tells."""
+    values = _values_by_offset(partition)
+    for each in partition.acknowledged:
+        if each.offset is not None:
+            values.setdefault(each.offset, set()).add(each.value)
+    offsets: defaultdict[str, list[int]] = defaultdict(list)
+    for offset, found in sorted(values.items()):
+        if len(found) > 1:
+            yield Kind.TWO_VALUES, f"offset {offset} has {', '.join(sorted(found))}"
+        for value in sorted(found):
+            offsets[value].append(offset)
+            if value not in partition.sent:
+                yield Kind.UNKNOWN_VALUE, f"{value} at offset {offset}"
+    for value, where in offsets.items():
+        if len(where) > 1:
+            yield Kind.DUPLICATE, f"{value} at offsets {', '.join(map(str, where))}"
+
+
+def _ordered(partition: _Partition) -> Iterator[_Finding]:
+    last: dict[str, tuple[int, str]] = {}
+    placed: set[str] = set()
+    for _, values in sorted(_values_by_offset(partition).items()):
+        for value in sorted(values - placed):
+            if (sent := partition.sent.get(value)) is None:
+                continue
+            placed.add(value)
+            number, before = last.get(sent.producer, (-1, ""))
+            if sent.number < number:
+                yield Kind.REORDERING, f"{value} comes behind {before}"
+            else:
+                last[sent.producer] = (sent.number, value)
+
+
+def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
+    """Return the offsets where compaction may have left nothing: none, unless there are keys that several values may
+    have.
+    """
+    placed = {offset: min(found) for offset, found in values.items()}
+    placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
+    removable: set[int] = set()
+    later_keys: set[str] = set()
+    for offset, value in sorted(placed.items(), reverse=True):
+        sent = partition.sent.get(value)
+        if sent is not None and sent.key is not None:
+            if sent.key in later_keys or sent.may_go:
+                removable.add(offset)
+            later_keys.add(sent.key)
+    if later_keys:
+        removable |= set(range(max(placed))) - placed.keys()
+    return removable
+
+
+def _read(partition: _Partition) -> Iterator[_Finding]:
+    removable = _compacted_offsets(partition, _values_by_offset(partition))
+    for consumer, runs in partition.runs.items():
+        for run in runs:
+            for before, after in pairwise(run):
+                if after.offset <= before.offset:
+                    yield Kind.NON_MONOTONIC_POLL, f"{consumer} read {after.offset} after {before.offset}"
+                elif any(
+                    offset >= partition.deletable_before and offset not in removable
+                    for offset in range(before.offset + 1, after.offset)
+                ):
+                    yield Kind.GAP, f"{consumer} read {after.offset} after {before.offset}"
+
+
+def _moved(partition: _Partition) -> Iterator[_Finding]:
+    """Find positions that moved back: what was known before the question was asked can't have been further than the
+    answer.
+    """
+    for name in ("high watermark", "log start"):
+        seen = [each for each in partition.offsets if each.name == name]
+        ended = sorted(seen, key=lambda each: each.ended)
+        known, position = -1, 0
+        for each in sorted(seen, key=lambda each: each.began):
+            while position < len(ended) and ended[position].ended < each.began:
+                known = max(known, ended[position].offset)
+                position += 1
+            if each.offset < known and each.began != each.ended:
+                yield Kind.MOVED_BACK, f"{name} {each.offset} after {known}"
+
+
+def _kept(partition: _Partition) -> Iterator[_Finding]:
+    """A record comes back as it was sent."""
+    for consumer, runs in partition.runs.items():
+        for read in (each for run in runs for each in run):
+            sent = partition.sent.get(read.value)
+            if sent is not None and read.content is not None and sent.content not in (None, read.content):
+                yield Kind.CHANGED, f"{consumer} read {read.value} as {read.content}, sent was {sent.content}"
+
+
+def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
+    """Find wrong look-ups by time: nothing that was there when a broker was asked comes before its answer and is as
+    late as what was asked for.
+    """
+    if not partition.times:
+        return
+    values = _values_by_offset(partition)
+    removable = _compacted_offsets(partition, values)
+    log_start_offset = max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
+    known = []
+    for each in partition.acknowledged:
+        content = partition.sent[each.value].content
+        if each.offset is not None and content is not None:
+            known.append((each.offset, content.timestamp_ms, each.at))
+    timestamps = {offset: timestamp_ms for offset, timestamp_ms, _ in known}
+    for found in partition.times:
+        what = f"{found.wanted_ms} was found at {found.offset} with {found.timestamp_ms}"
+        if found.offset >= 0 and found.timestamp_ms < found.wanted_ms:
+            yield Kind.WRONG_TIME, what
+        if timestamps.get(found.offset, found.timestamp_ms) != found.timestamp_ms:
+            yield Kind.WRONG_TIME, f"{what}, which was sent with {timestamps[found.offset]}"
+        for offset, timestamp_ms, at in known:
+            is_first = found.offset < 0 or offset < found.offset
+            is_there = at < found.began and offset >= log_start_offset and offset not in removable
+            if is_there and is_first and timestamp_ms >= found.wanted_ms:
+                yield Kind.WRONG_TIME, f"{what}, offset {offset} has {timestamp_ms}"
+                break
+
+
+def _divided(partition: _Partition) -> Iterator[_Finding]:
+    """Epochs end where the records of later ones begin."""
+    epochs = {
+        read.offset: read.leader_epoch
+        for runs in partition.runs.values()
+        for run in runs
+        for read in run
+        if read.leader_epoch >= 0
+    }
+    for end in partition.epoch_ends:
+        what = f"epoch {end.epoch} ends at {end.end_offset}"
+        for offset, epoch in epochs.items():
+            if epoch > end.epoch and offset < end.end_offset:
+                yield Kind.WRONG_EPOCH, f"{what}, offset {offset} has epoch {epoch}"
+            elif epoch <= end.epoch and offset >= end.end_offset and partition.read_at[offset] < end.began:
+                yield Kind.WRONG_EPOCH, f"{what}, offset {offset} was read before and has epoch {epoch}"
+
+
+def _tables(partition: _Partition) -> Iterator[_Finding]:
+    """Find wrong tables: who has read all has of each key the last value, or nothing if that is a tombstone."""
+    latest: dict[str, str] = {}
+    for _, values in sorted(_values_by_offset(partition).items()):
+        for value in sorted(values):
+            sent = partition.sent.get(value)
+            if sent is not None and sent.key is not None:
+                latest[sent.key] = value
+    for consumer in sorted(partition.readers_of_all):
+        table: dict[str, str] = {}
+        for read in partition.runs.get(consumer, [[]])[-1]:
+            sent = partition.sent.get(read.value)
+            if sent is not None and sent.key is not None:
+                table[sent.key] = read.value
+        for key, value in table.items():
+            if partition.sent[latest[key]].is_tombstone and value != latest[key]:
+                yield Kind.RESURRECTED, f"{consumer} has {value} of {key}, which {latest[key]} deleted"
+
+
+_CHECKS = (_written, _placed, _ordered, _read, _moved, _kept, _found_by_time, _divided, _tables)

@@ -1,0 +1,225 @@
+"""A broker as a process of its own, as users run it: `python -m kafscale serve` on free ports, to be stopped, killed
+and started again on the same ports and data.
+
+The ports stay reserved while it is down: a free port is one of those that the kernel gives to outgoing connections
+too, so any program on the machine could have it by the time of the next start.
+
+Blocking, without trio: for tests of other clients and for load generators. A trio caller puts `start` and `stop` into
+a thread. Variables named KAFSCALE_… do not reach the process unless they are given.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+import attrs
+
+import kafscale
+from kafscale.config import Address
+
+START_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 20.0  # above the broker's own --shutdown-timeout
+EXIT_AFTER_EOF_SECONDS = 0.5  # its stdout is closed a moment before it has ended
+SHOWN_LOG_BYTES = 4000
+
+_READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+):(\d+)(.*)")
+_ANY_PORT = Address("127.0.0.1", 0)
+
+
+class ProcessFailed(Exception):
+    """The broker did not become ready, or did not stop; the message ends with what it wrote to stderr."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class BrokerProcess:
+    """One broker and its data directory; not running until `start`.
+
+    `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
+    they may be changed between starts.
+    From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones.
+    """
+
+    directory: Path
+    options: Sequence[str] = ()
+    environ: Mapping[str, str] = attrs.field(factory=dict)
+    program: Sequence[str] = ("-m", "kafscale")
+    kafka: Address = _ANY_PORT
+    admin: Address = _ANY_PORT
+    further_listeners: Sequence[str] = attrs.field(default=(), init=False)
+    _process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for a client's `bootstrap.servers`."""
+        return str(self.kafka)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def log(self) -> str:
+        """Return what all starts wrote to stderr."""
+        return self._log_file.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Raises ProcessFailed when it is not running."""
+        return self._running().pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs, and before the first start; negative for a signal."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """Run it until it says that it is ready. Raises ProcessFailed, and then nothing is left running."""
+        process = self.launch()
+        ready = _READY.match(_first_line(process, time.monotonic() + timeout_seconds))
+        if ready is None:
+            raise self._not_ready(process, timeout_seconds)
+        self.kafka = Address(ready[1], int(ready[2]))
+        self.admin = Address(ready[3], int(ready[4]))
+        self.further_listeners = ready[5].split()
+
+    def _not_ready(self, process: subprocess.Popen[str], timeout_seconds: float) -> ProcessFailed:
+        """Ends it, if it has not ended by itself."""
+        try:
+            code = process.wait(EXIT_AFTER_EOF_SECONDS)
+        except subprocess.TimeoutExpired:
+            why = f"the broker was not ready in {timeout_seconds:g} s"
+        else:
+            why = f"the broker ended with {code} before it was ready"
+        self.kill()
+        return ProcessFailed(f"{why}: {self._end_of_log()}")
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Begin to run it, and wait for nothing."""
+        if self._process is not None and self._process.poll() is None:
+            raise ProcessFailed("the broker runs already")
+        if self.kafka.port == 0:
+            self.kafka, self.admin = self._reserved(), self._reserved()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(), env=self._environ(), stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        return self._process
+
+    def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> int:
+        """End it in order (SIGTERM) and return its exit code. Raises ProcessFailed, having killed it, when it hangs."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired as exc:
+            raise ProcessFailed(f"the broker did not stop in {timeout_seconds:g} s: {self._end_of_log()}") from exc
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), if it runs, as kill -9 or the kernel's out-of-memory killer does."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def suspend(self) -> None:
+        """Let it do nothing from now on, until `resume` or `kill` (SIGSTOP); the kernel keeps its connections open."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Stop or kill it, then start it on the same ports and data."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def _reserved(self) -> Address:
+        """A free port, bound as long as this object lives; a broker that reuses addresses may listen on it."""
+        reservation = socket.socket()
+        weakref.finalize(self, reservation.close)
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((_ANY_PORT.host, _ANY_PORT.port))
+        return Address(*reservation.getsockname())
+
+    @property
+    def _log_file(self) -> Path:
+        return self.directory / "stderr.log"
+
+    def _command(self) -> list[str]:
+        serve = [sys.executable, *self.program, "serve", "--data-dir", str(self.data_dir)]
+        return [*serve, "--listen", str(self.kafka), "--admin-listen", str(self.admin), *self.options]
+
+    def _environ(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
+        package = str(Path(kafscale.__file__).parent.parent)
+        paths = os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH")]))
+        return {**inherited, "PYTHONPATH": paths, **self.environ}
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            raise ProcessFailed(f"the broker does not run: {self._end_of_log()}")
+        return self._process
+
+    def _end_of_log(self) -> str:
+        return self.log[-SHOWN_LOG_BYTES:].strip() or "(nothing on stderr)"
+
+
+@contextmanager
+def broker_process(*options: str, environ: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
+    """A broker that runs, in a temporary directory, for the block; killed at its end."""
+    with TemporaryDirectory(prefix="kafscale-") as directory:
+        with BrokerProcess(directory=Path(directory), options=options, environ=environ or {}) as broker:
+            yield broker
+
+
+def interruptible() -> None:
+    """`preexec_fn` of a process that is to be ended by SIGINT.
+
+    What a shell runs in the background ignores SIGINT, and so would every process that is started from there.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _first_line(process: subprocess.Popen[str], deadline: float) -> str:
+    """Return what it wrote to stdout up to the first line's end, its own end, or the deadline."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    written = b""
+    while not written.endswith(b"\n"):
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            break
+        read = os.read(descriptor, 4096)
+        if not read:
+            break
+        written += read
+    return written.decode(errors="replace")

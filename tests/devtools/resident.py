@@ -1,0 +1,30 @@
+"""How much memory a process has, from /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROC = Path("/proc")
+_RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs: VmHWM becomes VmRSS
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of the process now."""
+    return _status_mib(pid, "VmRSS:")
+
+
+def peak_rss_mib(pid: int) -> float:
+    """The most resident memory that the process has had since it began, or since `reset_peak_rss`."""
+    return _status_mib(pid, "VmHWM:")
+
+
+def reset_peak_rss(pid: int) -> None:
+    """Have `peak_rss_mib` tell only of what comes from now on. Raises OSError for a process of another user."""
+    (PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK)
+
+
+def _status_mib(pid: int, name: str) -> float:
+    for line in (PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    return 0.0

@@ -1,0 +1,99 @@
+"""S3 servers that are not ours, as processes for tests: moto's, and MinIO where it is installed.
+
+moto (5.2) closes each connection after its reply and accepts any signature and checksum: it shows less than it seems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from kafscale.store.s3.sigv4 import Credentials
+
+START_TIMEOUT_SECONDS = 30.0
+
+
+@attrs.frozen(kw_only=True)
+class S3Process:
+    """A server that runs, and what a client needs to use it."""
+
+    endpoint: str
+    credentials: Credentials
+
+
+@contextlib.contextmanager
+def minio_server() -> Iterator[S3Process]:
+    """MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH."""
+    credentials = Credentials(access_key_id="minio-user", secret_access_key="minio-password")
+    port = free_port()
+    environ = {"MINIO_ROOT_USER": credentials.access_key_id, "MINIO_ROOT_PASSWORD": credentials.secret_access_key}
+    with tempfile.TemporaryDirectory() as directory:
+        command = ["minio", "server", "--quiet", "--address", f"127.0.0.1:{port}", directory]
+        with _running(command, environ, f"http://127.0.0.1:{port}/"):
+            yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[S3Process]:
+    """moto's server on a free port; the `moto[server]` package must be installed."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    with _running(command, {}, f"http://127.0.0.1:{port}/"):
+        credentials = Credentials(access_key_id="any", secret_access_key="any")
+        yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
+
+
+def s3_server() -> contextlib.AbstractContextManager[S3Process]:
+    """MinIO where it is on the PATH, or moto's."""
+    return minio_server() if shutil.which("minio") else moto_server()
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody had a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], environ: Mapping[str, str], url: str) -> Iterator[None]:
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env={**os.environ, **environ}, stdout=output, stderr=output)
+        try:
+            if not _becomes_healthy(process, url):
+                output.seek(0)
+                raise RuntimeError(f"{command[0]} did not start: {output.read()[-2000:].decode(errors='replace')}")
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _becomes_healthy(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait for an answer that is not an excuse: MinIO listens some time before it serves (503)."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with opener.open(url, timeout=1):
+                return True
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            if exc.code < 500:
+                return True
+        except OSError:
+            pass
+        time.sleep(0.05)
+    return False

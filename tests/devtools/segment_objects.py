@@ -1,0 +1,122 @@
+"""Segments as objects of a bucket, whole and of both versions, for tests that damage or read them.
+
+Version 1 is written here byte by byte from its description, not by the code that reads it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey, version_1_topic_id
+from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header, set_base_offset
+
+CREATED_MS = 1_700_000_000_000
+
+
+@attrs.frozen
+class SegmentObjects:
+    """The two objects of a segment and their key."""
+
+    key: SegmentKey
+    kfs: bytes
+    index: bytes
+
+    async def put(self, store: ObjectStore) -> None:
+        """Put both into a store."""
+        await store.put(self.key.key, [self.kfs])
+        await store.put(self.key.of_kind("index").key, [self.index])
+
+    def write_to(self, directory: Path) -> None:
+        """Make both files of a directory that is a store."""
+        for key, data in ((self.key, self.kfs), (self.key.of_kind("index"), self.index)):
+            path = directory / key.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def make_batch(base_offset: int, values: Sequence[bytes], *, producer_id: int = -1, base_sequence: int = 0) -> bytes:
+    """A record batch; record number n of the log has the timestamp CREATED_MS + n."""
+    records = [
+        Record(value=value, timestamp_ms=CREATED_MS + offset) for offset, value in enumerate(values, start=base_offset)
+    ]
+    producer = ProducerStamp() if producer_id < 0 else ProducerStamp(producer_id, 0, base_sequence)
+    return bytes(build_batch(records, base_offset=base_offset, producer=producer))
+
+
+def make_batches(
+    base_offset: int, batch_count: int, *, records_per_batch: int = 3, value_bytes: int = 20
+) -> list[bytes]:
+    """Batches one behind the other; a record's value begins with its offset."""
+    starts = range(base_offset, base_offset + batch_count * records_per_batch, records_per_batch)
+    return [
+        make_batch(start, [b"%d" % offset + b"." * value_bytes for offset in range(start, start + records_per_batch)])
+        for start in starts
+    ]
+
+
+def version_1_key(topic: str, partition: int, base_offset: int, *, namespace: str = "default") -> SegmentKey:
+    """The key that KafScale's Go broker gives a segment."""
+    return SegmentKey(
+        namespace=namespace,
+        topic=topic,
+        topic_id=version_1_topic_id(topic, namespace=namespace),
+        partition=partition,
+        base_offset=base_offset,
+        version=1,
+    )
+
+
+def version_1_objects(key: SegmentKey, batches: Sequence[bytes], *, interval: int = 100) -> SegmentObjects:
+    """Make a segment's objects as KafScale's Go broker writes them: an index entry for the first batch, and after
+    `interval` records or more.
+    """
+    headers = [parse_header(memoryview(batch)) for batch in batches]
+    records = sum(header.record_count for header in headers)
+    entries, since_last, position = b"", interval, 32
+    for batch, header in zip(batches, headers, strict=True):
+        if since_last >= interval:
+            entries += header.base_offset.to_bytes(8, "big") + position.to_bytes(4, "big")
+            since_last = 0
+        since_last += header.record_count
+        position += len(batch)
+    body = b"".join(batches)
+    kfs = b"KAFS" + b"\0\1" + b"\0\0" + struct.pack(">qiq", key.base_offset, records, CREATED_MS) + b"\0\0\0\0"
+    kfs += body
+    kfs += crc32c(body).to_bytes(4, "big") + headers[-1].last_offset.to_bytes(8, "big") + b"END!"
+    index = b"IDX\0" + b"\0\1" + struct.pack(">ii", len(entries) // 12, interval) + b"\0\0" + entries
+    return SegmentObjects(key, kfs, index)
+
+
+def version_2_objects(key: SegmentKey, batches: Sequence[bytes], *, leader_epoch: int = 0) -> SegmentObjects:
+    """Make a segment's objects as a flush writes them, which gives the batches its leader epoch; without producers."""
+    batches = [_with_leader_epoch(batch, leader_epoch) for batch in batches]
+    headers = [parse_header(memoryview(batch)) for batch in batches]
+    identity = Identity(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        base_offset=key.base_offset,
+        generation=key.generation,
+        leader_epoch=leader_epoch,
+        created_ms=CREATED_MS,
+        batch_count=len(batches),
+        body_bytes=sum(map(len, batches)),
+        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
+        body_crc=body_crc(batches),
+    )
+    epochs = [EpochStart(leader_epoch, key.base_offset)]
+    footer = build_footer(identity, headers, producers=[], epochs=epochs)
+    index = encode_footer(footer)
+    return SegmentObjects(key, b"".join([encode_header(footer), *batches, index]), index)
+
+
+def _with_leader_epoch(batch: bytes, leader_epoch: int) -> bytes:
+    changed = bytearray(batch)
+    set_base_offset(memoryview(changed), parse_header(memoryview(batch)).base_offset, leader_epoch)
+    return bytes(changed)

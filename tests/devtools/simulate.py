@@ -1,0 +1,109 @@
+"""Many seeds of the simulation, in several processes:  python -m tests.devtools.simulate SEEDS
+
+    --first N        the first seed; the others follow it
+    --processes N    how many at once; as many as there are processors by default
+    --events         print the event log of each seed that fails
+
+Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import attrs
+
+from tests.devtools.determinism import run_seeded
+from tests.devtools.simulation import Simulation
+
+SEEDS_AT_ONCE = 4  # what a process is given at a time
+PROGRESS_EVERY_COUNT = 100
+BRIEF_LINES_COUNT = 12
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What became of one seed. `events` only if it failed."""
+
+    seed: int
+    durability: str
+    acknowledged_count: int
+    problems: Sequence[str]
+    events: Sequence[str]
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run a seed; an exception is one of its problems."""
+    simulation = Simulation(seed)
+    problems: Sequence[str]
+    try:
+        run_seeded(seed, simulation.run)
+        problems = simulation.problems
+    except Exception as exc:
+        problems = traceback.format_exception(exc)
+    return Outcome(
+        seed=seed,
+        durability=simulation.settings.durability.value,
+        acknowledged_count=simulation.history.acknowledged_count,
+        problems=problems,
+        events=simulation.log.lines if problems else (),
+    )
+
+
+def run_seeds(seeds: Sequence[int], processes_count: int) -> Iterator[Outcome]:
+    """Run seeds in processes of their own, in order; they end with the caller."""
+    with ProcessPoolExecutor(processes_count, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
+        yield from pool.map(run_seed, seeds, chunksize=SEEDS_AT_ONCE)
+
+
+def _be_quiet() -> None:
+    """A broker among faults logs a lot. And what has been imported need not be looked at by each seed's collection."""
+    logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.devtools.simulate", description=__doc__.split("\n\n")[0])
+    parser.add_argument("seeds", type=int)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--events", action="store_true")
+    given = parser.parse_args(arguments)
+    began = time.monotonic()
+    runs, failures, acknowledged = Counter[str](), Counter[str](), 0
+    for outcome in run_seeds(range(given.first, given.first + given.seeds), given.processes):
+        runs[outcome.durability] += 1
+        acknowledged += outcome.acknowledged_count
+        if outcome.problems:
+            failures[outcome.durability] += 1
+            _show(outcome, with_events=given.events)
+        if runs.total() % PROGRESS_EVERY_COUNT == 0:
+            print(f"{runs.total()} seeds in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    for durability in sorted(runs):
+        print(f"{durability}: {runs[durability]} seeds, {failures[durability]} failed")
+    print(f"{acknowledged} records acknowledged, {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+def _show(outcome: Outcome, *, with_events: bool) -> None:
+    print(f"seed {outcome.seed} ({outcome.durability}) failed:")
+    lines = "\n".join(outcome.problems).splitlines()
+    print(*(lines if with_events else lines[-BRIEF_LINES_COUNT:]), sep="\n")
+    if with_events:
+        print(*outcome.events, sep="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

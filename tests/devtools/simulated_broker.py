@@ -1,0 +1,213 @@
+"""A broker in memory that can die at any instant, and the bucket that it leaves behind: parts of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.broker import Broker, StorageParts
+from kafscale.buffers import Buffer
+from kafscale.client.connection import Connection
+from kafscale.config import Address, Settings
+from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
+from kafscale.store.memory import MemoryStore
+from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore
+from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.crash_points import CrashPoint, crashing_parts
+from tests.devtools.event_log import EventLog, LoggedStore
+from tests.devtools.memory_broker import MemoryBroker
+from tests.devtools.memory_network import MemoryConnection, MemoryNetwork
+
+ADDRESS = Address("192.0.2.2", 9092)
+RETRIES = RetryPolicy(deadline_seconds=10.0)
+DURING_MAX_SECONDS = 0.1  # how long after the beginning of an operation a crash "during" it comes
+
+
+@attrs.define(eq=False)
+class RemoteBucket(MemoryStore):
+    """A bucket, before it the network: a PUT can have its effect after the process that sent it has died."""
+
+    network_seconds: float = attrs.field(default=0.0, init=False)
+    _under_way: dict[int, Callable[[], Awaitable[str]]] = attrs.field(factory=dict, init=False)
+    _sent_count: int = attrs.field(default=0, init=False)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self._send(partial(MemoryStore.put, self, key, [b"".join(parts)]))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self._send(partial(MemoryStore.put_if_absent, self, key, [b"".join(parts)]))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        return await self._send(partial(MemoryStore.put_if_match, self, key, [b"".join(parts)], etag))
+
+    async def deliver_late(self, delay_seconds: float) -> None:
+        """Deliver, after a crash, what nobody waits for any more."""
+        late, self._under_way = self._under_way, {}
+        await trio.sleep(delay_seconds)
+        for arrive in late.values():
+            with suppress(PreconditionFailed):
+                await arrive()
+
+    async def _send(self, arrive: Callable[[], Awaitable[str]]) -> str:
+        self._sent_count += 1
+        number = self._sent_count
+        self._under_way[number] = arrive
+        await trio.sleep(self.network_seconds)  # a cancellation here leaves it under way
+        self._under_way.pop(number, None)
+        return await arrive()
+
+
+@attrs.frozen
+class _Ready:
+    """A trio.TaskStatus."""
+
+    then: Callable[[], None]
+
+    def started(self, value: object = None) -> None:
+        self.then()
+
+
+@attrs.define(eq=False, kw_only=True)
+class SimulatedBroker:
+    """One life: from a start on what an earlier one left to a crash, a stop, or an end of its own.
+
+    `failure` is what it ended by, None for a crash or a stop. `is_damaged` is whether its disk or the bucket is.
+    """
+
+    name: str
+    settings: Settings
+    random: Random
+    log: EventLog
+    bucket: RemoteBucket
+    disk: MemoryDisk
+    metadata: MemoryMetadataStore
+    is_damaged: bool = False
+    has_disk_of_predecessor: bool = False
+    is_superseded: bool = attrs.field(default=False, init=False)  # another one has begun to start
+    broker: Broker = attrs.field(init=False)
+    store: FaultyStore = attrs.field(init=False)  # its own way to the bucket
+    network: MemoryNetwork = attrs.field(factory=MemoryNetwork, init=False)
+    failure: BaseException | None = attrs.field(default=None, init=False)
+    is_ready: bool = attrs.field(default=False, init=False)
+    has_crashed: bool = attrs.field(default=False, init=False)
+    ready_or_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _point: CrashPoint | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.broker = Broker(self.settings)
+        self.store = FaultyStore(
+            self.bucket, Random(self.random.random()), page_max_count=self.random.choice([2, 1000])
+        )
+
+    def will_die_at(self, point: str, passes_count: int) -> None:
+        """Have the broker die at a point; to be called before `run`."""
+        self._point = CrashPoint(point, passes_count, die=self._die, die_soon=self._die_soon)
+
+    async def run(self) -> None:
+        """One life, to its end. Raises what no injected fault explains."""
+        self.log.note(f"{self.name} starts")
+        try:
+            async with trio.open_nursery() as connections:
+                self._nursery = connections
+                await self.broker.run_on(self._parts(), task_status=_Ready(self._is_started))
+                connections.cancel_scope.cancel()
+        except Exception as exc:
+            self.failure = exc
+            unexplained = [each for each in _leaves(exc) if not isinstance(each, self._explained())]
+            if unexplained:
+                raise
+        finally:
+            self.log.note(f"{self.name} has ended: {self._reason()}")
+            if self.failure is not None:
+                self.disk = self.disk.crash(rng=self.random)  # nobody knows what a disk that failed has kept
+            self.is_ready = False
+            self._cut_all()
+            self.ended.set()
+            self.ready_or_ended.set()
+
+    @property
+    def has_flushed_all(self) -> bool:
+        """Tell, after its end, whether it was a stop that left nothing to its disk."""
+        return not self.has_crashed and self.failure is None and self.broker.services.log.tail_bytes() == 0
+
+    def crash(self) -> None:
+        """Crash from one instant to the next: nothing of this life has any effect any more."""
+        if self.ended.is_set() or self._nursery.cancel_scope.cancel_called:
+            return
+        self.log.note(f"{self.name} crashes")
+        self._cut_all()
+        self.disk = self.disk.crash(rng=self.random)
+        self.is_ready = False
+        self.has_crashed = True
+        self._nursery.cancel_scope.cancel()
+
+    async def connect(self) -> tuple[MemoryConnection, Connection]:
+        """Raises BrokerUnavailable."""
+        stream = self.network.connect(MemoryBroker(self.broker, self._nursery).open_stream())
+        try:
+            return stream, await Connection.over(stream, ADDRESS)
+        except BaseException:
+            stream.cut()
+            raise
+
+    async def connect_client(self) -> Connection:
+        """Raises BrokerUnavailable, once it has ended too."""
+        if not self.is_ready:
+            raise BrokerUnavailable("it has ended")
+        return (await self.connect())[1]
+
+    def _is_started(self) -> None:
+        self.is_ready = True
+        self.log.note(f"{self.name} is ready")
+        self.ready_or_ended.set()
+
+    def _parts(self) -> StorageParts:
+        logged = LoggedStore(self.store, self.log, self.name)
+        parts = StorageParts(store=logged, metadata=self.metadata, disk=self.disk)
+        if self._point is not None:
+            parts = crashing_parts(parts, self._point)
+        metrics = StoreMetrics.register(self.broker.metrics)
+        retrying = RetryingStore(parts.store, RETRIES, Random(self.random.random()), metrics)
+        return attrs.evolve(parts, store=retrying)
+
+    async def _die(self) -> None:
+        self.crash()
+        await trio.sleep_forever()
+
+    def _die_soon(self) -> None:
+        async def die() -> None:
+            await trio.sleep(self.random.uniform(0, DURING_MAX_SECONDS))
+            self.crash()
+
+        self._nursery.start_soon(die)
+
+    def _cut_all(self) -> None:
+        for stream in tuple(self.network.streams):
+            stream.cut()
+
+    def _explained(self) -> tuple[type[BaseException], ...]:
+        fenced: list[type[BaseException]] = [Fenced] if self.is_superseded else []
+        if self.is_ready:
+            return (*fenced, StorageFailed)
+        return (*fenced, StorageFailed, StartupError, *([DamagedObject] if self.is_damaged else []))
+
+    def _reason(self) -> str:
+        return "no failure" if self.failure is None else "; ".join(map(repr, _leaves(self.failure)))
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    if not isinstance(exc, BaseExceptionGroup):
+        yield exc
+        return
+    for each in exc.exceptions:
+        yield from _leaves(each)

@@ -1,0 +1,575 @@
+"""A broker, its clients, and everything that can go wrong, in one process on an autojump clock, all of it by a seed.
+
+Disk, store, metadata and network are in memory. In each turn the broker lives for a while among faults, and then
+
+    crashes             at a random moment, or at a named point (`crash_points`): the disk keeps what was synced, and
+                        any sectors of the write under way; PUTs that were on their way arrive later, or too late
+    loses its disk      `s3-wal` and `segment`: the next one starts from the bucket alone
+    is taken over from  the next one starts, with an empty disk, while this one lives on; in `wal` only in seeds of
+                        their own, as what the older one has not flushed may be lost then
+    breaks              its disk refuses a write or a sync, and it ends by itself
+    finds damage        `wal`: a bit of its log flips while it is down; it must not start, until the bit is put right
+    stops               in order; in `wal` too the next one may then have an empty disk
+
+Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
+cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
+open. In the end all is healed, every send must be answered, small segments are merged and compacted and what is not
+needed is deleted, and everything is read back, from the broker and from the bucket. The topic is compacted, or loses
+its oldest records by DeleteRecords, or by its size, or keeps all; it may get more partitions. Another one is deleted
+and created anew.
+
+A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, has
+clients of its own that go on, and flushes what it took when it reaches the store again. What it acknowledged and had
+not in the bucket when the newer one began is forgiven; what the newer one acknowledges must be what everybody reads
+from then on, however late the older one's segments come. A broker may say that it was taken over from only if it was.
+
+`simulate` runs a seed, twice in the same way. The seed's remainder by 3 is the durability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.config import Durability, Settings
+from kafscale.errors import BrokerUnavailable
+from kafscale.formats.resolution import epoch_at
+from kafscale.store.paths import parse_segment_key
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import On
+from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.bucket import read_bucket
+from tests.devtools.crash_points import POINTS
+from tests.devtools.determinism import run_seeded
+from tests.devtools.event_log import EventLog
+from tests.devtools.history import History, Unbelieved
+from tests.devtools.memory_broker import memory_settings
+from tests.devtools.memory_network import MemoryConnection
+from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
+from tests.devtools.troubles import Damage, damage_log, trouble_disk, trouble_metadata, trouble_network, trouble_store
+from tests.devtools.workload import Committer, Connect, Deleter, Reader, Topic
+from tests.devtools.workload_producers import IdempotentProducer, PlainProducer
+from tests.devtools.workload_questions import Asker
+from tests.devtools.workload_topics import Grower, Recreator, create_topic
+
+TURN_COUNT = 5
+PRODUCER_COUNT = 3
+PARTITION_COUNT = 3
+LIFE_MAX_SECONDS = 0.6
+SETTLE_SECONDS = 300.0  # simulated: by then all producers must have their answers
+QUIET_SECONDS = 100.0  # simulated: what is not needed is deleted, but for what is looked for page by page
+QUIET_MAX_COUNT = 20  # of these, until that is too
+POINT_PASSES_MAX_COUNT = 20
+STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
+
+
+GROWTH_MAX_COUNT = 2
+CHECKPOINT_SECONDS = 12.0  # simulated: a checkpoint of the metadata is in the bucket
+TAKEOVER_PROBABILITY = 0.4  # of a seed of `wal`
+CUT_OFF_MAX_SECONDS = 12.0  # longer than a takeover waits
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "min.compaction.lag.ms": "0",
+}
+FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
+SMALL = {"retention.bytes": "20000"}
+
+
+@attrs.define(eq=False)
+class Simulation:
+    """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
+
+    seed: int
+    log: EventLog = attrs.field(factory=EventLog, init=False)
+    history: History = attrs.field(init=False)
+    faults: list[str] = attrs.field(factory=list, init=False)
+    settings: Settings = attrs.field(init=False)
+    _random: Random = attrs.field(init=False)
+    _keys_count: int | None = attrs.field(default=None, init=False)  # None: compaction may remove nothing
+    _is_taken_over: bool = attrs.field(init=False)  # a seed of `wal` with takeovers
+    _topics: list[Topic] = attrs.field(factory=list, init=False)
+    _has_served_from_disk: bool = attrs.field(default=False, init=False)  # a broker, from the one that is there now
+    _readers: list[Reader] = attrs.field(factory=list, init=False)
+    _must_have_ended: list[SimulatedBroker] = attrs.field(factory=list, init=False)  # before the next one is ready
+    _bucket: RemoteBucket = attrs.field(factory=RemoteBucket, init=False)
+    _disk: MemoryDisk = attrs.field(init=False)
+    _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
+    _world: trio.Nursery = attrs.field(init=False)
+    _lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
+    _newest: SimulatedBroker | None = attrs.field(default=None, init=False)
+    _followed: SimulatedBroker | None = attrs.field(default=None, init=False)  # the last one that was the newest
+    _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _damage: Damage | None = attrs.field(default=None, init=False)
+    _following: list[MemoryConnection] = attrs.field(factory=list, init=False)  # of clients that need the newest
+
+    def __attrs_post_init__(self) -> None:
+        rng = self._random = Random(self.seed)
+        self.history = History(self.log.note)
+        self._disk = MemoryDisk(note=self.log.note)
+        self.settings = memory_settings(
+            durability=list(Durability)[self.seed % len(Durability)],
+            default_partitions_count=PARTITION_COUNT,
+            wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
+            segment_bytes=rng.choice([4 << 10, 32 << 10]),
+            flush_interval_seconds=rng.choice([0.01, 0.1, 1.0]),
+            s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
+            segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
+            compaction_check_interval_seconds=rng.choice([0.1, 10.0]),
+            cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
+            readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
+            segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
+            retention_check_interval_seconds=rng.choice([1.0, 60.0]),
+            orphan_check_interval_seconds=rng.choice([1.0, 60.0]),
+            orphan_grace_seconds=30.0,
+            shutdown_timeout_seconds=30.0,
+        )
+        self._is_taken_over = self._is_wal and rng.random() < TAKEOVER_PROBABILITY
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what must not be; empty if all is well."""
+        return [*map(str, self.history.anomalies()), *self.faults]
+
+    @property
+    def _is_wal(self) -> bool:
+        return self.settings.durability is Durability.WAL
+
+    async def run(self) -> None:
+        """Load and trouble, turn after turn; then let all be answered, and read everything back."""
+        async with trio.open_nursery() as world:
+            self._world = world
+            await self._start(calm=True)
+            topic, configs = await self._create_topic()
+            stopping = trio.Event()
+            committer = self._committer(topic, stopping)
+            recreator = self._recreator(stopping)
+            async with trio.open_nursery() as readers:
+                readers.start_soon(self._reader("follower", topic).run)
+                readers.start_soon(self._asker(topic).run)
+                with trio.fail_after(SETTLE_SECONDS):
+                    async with trio.open_nursery() as writers:
+                        for number in range(PRODUCER_COUNT):
+                            writers.start_soon(self._producer(f"p{number}", topic, stopping).run)
+                        writers.start_soon(self._plain_producer("plain", topic, stopping).run)
+                        writers.start_soon(committer.run)
+                        if not configs and not self._is_taken_over and self._random.random() < 0.5:
+                            writers.start_soon(self._deleter(topic, stopping).run)
+                        if not self._is_taken_over:
+                            writers.start_soon(self._grower(topic, stopping).run)
+                            writers.start_soon(recreator.run)
+                        for number in range(1, TURN_COUNT + 1):
+                            await self._turn(is_last=number == TURN_COUNT)
+                        stopping.set()
+                readers.cancel_scope.cancel()
+            await self._finish(topic, committer, recreator)
+            world.cancel_scope.cancel()
+
+    async def _create_topic(self) -> tuple[Topic, Mapping[str, str]]:
+        """The topic that stays; returns its settings too."""
+        kinds = [({}, None), ({}, None), (COMPACTED, None), (COMPACTED, 20), (FORGETFUL, 20)]
+        if not self._is_taken_over:
+            kinds.append((SMALL, None))
+        configs, self._keys_count = self._random.choice(kinds)
+        self.history.tombstones_may_go = configs is FORGETFUL
+        topic = await create_topic(self._connect_newest, "orders", configs)
+        if configs is SMALL:
+            for index in range(topic.partition_count + GROWTH_MAX_COUNT):
+                self.history.deleting(topic.partition_name(index), math.inf)
+        if self._is_taken_over:
+            await trio.sleep(CHECKPOINT_SECONDS)
+        self._topics.append(topic)
+        return topic, configs
+
+    async def _finish(self, topic: Topic, committer: Committer, recreator: Recreator) -> None:
+        """Finish the run: nothing fails any more."""
+        await self._read_back("before the last restart", topic, committer, recreator)
+        await self._superseded_have_ended()
+        for _ in range(QUIET_MAX_COUNT):
+            await trio.sleep(QUIET_SECONDS)
+            if not self._left_of_deleted_topics(recreator):
+                break
+        await self._read_back("after everything was tidied up", topic, committer, recreator)
+        await self._random.choice([self._stop, self._stop_and_move])()
+        self._topics += recreator.topics[-1:]
+        await self._look_at_bucket(complete=True)
+        self.faults += self._left_of_deleted_topics(recreator)
+        self.faults += recreator.faults
+        await self._start(calm=True)
+        await self._read_back("after the last restart", topic, committer, recreator)
+
+    # ---- turns ------------------------------------------------------------------------------------------------
+
+    async def _turn(self, *, is_last: bool) -> None:
+        """Trouble for the broker that lives, its end in one of several ways, and the next one's start."""
+        life = self._newest
+        assert life is not None
+        with trio.move_on_after(self._random.uniform(0, LIFE_MAX_SECONDS)):
+            async with trio.open_nursery() as troubles:
+                troubles.start_soon(trouble_store, life.store, self._random)
+                troubles.start_soon(trouble_network, life.network, self._random)
+                troubles.start_soon(trouble_metadata, life.metadata, Random(f"{self.seed} {life.name}"))
+                trouble_disk(life.disk, self._random, self.settings.wal_segment_bytes)
+                await life.ended.wait()
+                troubles.cancel_scope.cancel()
+        if life.ended.is_set():
+            self._disk, self._metadata = life.disk, life.metadata
+        else:
+            await self._random.choice(self._endings())()
+        await self._look_at_bucket(complete=False)
+        self._world.start_soon(self._bucket.deliver_late, self._random.choice([0.0, 0.01, 0.3]))
+        await self._start(calm=is_last)
+
+    def _endings(self) -> list[Callable[[], Awaitable[None]]]:
+        endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self._stop, self._stop_and_move]
+        if self._is_wal:
+            endings += [self._crash_and_damage]
+        if self._is_taken_over:
+            endings += [self._leave_alive_in_wal] * 3
+        if not self._is_wal:
+            endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_alive]
+        return endings
+
+    async def _crash(self) -> None:
+        life = self._newest
+        assert life is not None
+        self._check_nothing_unacknowledged_is_visible(life)
+        life.crash()
+        self._newest = None
+        await life.ended.wait()
+        self._disk, self._metadata = life.disk, life.metadata
+
+    async def _crash_and_lose_disk(self) -> None:
+        await self._crash()
+        self._lose_disk()
+
+    async def _crash_and_damage(self) -> None:
+        await self._crash()
+        self._damage = damage_log(self._disk, self._random)
+
+    async def _stop(self) -> None:
+        life = self._newest
+        assert life is not None
+        self._heal(life)
+        self._newest = None
+        life.broker.stop()
+        with trio.fail_after(SETTLE_SECONDS):
+            await life.ended.wait()
+        self._disk, self._metadata = life.disk, life.metadata
+
+    async def _stop_and_move(self) -> None:
+        await self._stop()
+        if not self._is_wal or self._lives[-1].has_flushed_all:
+            self._lose_disk()
+
+    async def _leave_alive(self) -> None:
+        """It does not know that the next one takes over, and may not reach the store for a while."""
+        life = self._newest
+        assert life is not None
+        self._lose_disk()
+        if self._random.random() < 0.5:
+            self._heal(life)
+        if self._random.random() < 0.5:
+            self._world.start_soon(self._cut_off, life, self._random.uniform(0, 3))
+        await trio.lowlevel.checkpoint()
+
+    async def _leave_alive_in_wal(self) -> None:
+        """Its own clients go on. Unless it can't reach the store it must end before the next one is ready."""
+        life = self._newest
+        assert life is not None
+        self._newest = None
+        self._cut_following()
+        self._heal(life)
+        self._lose_disk()
+        self._world.start_soon(self._load_superseded, life)
+        if self._random.random() < 0.7:
+            self._world.start_soon(self._cut_off, life, self._random.uniform(0, CUT_OFF_MAX_SECONDS))
+        else:
+            self._must_have_ended.append(life)
+        await trio.lowlevel.checkpoint()
+
+    async def _load_superseded(self, life: SimulatedBroker) -> None:
+        """Go on with a broker that was superseded.
+
+        What it acknowledges from now on is not believed, but it must not be taken for somebody else's either.
+        """
+        topic = attrs.evolve(self._topics[0])
+        producer = self._producer(f"stale-{life.name}", topic, trio.Event(), connect=life.connect_client)
+        producer.history = Unbelieved(believed=self.history)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.run)
+            await life.ended.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _cut_off(self, life: SimulatedBroker, seconds: float) -> None:
+        gate = life.store.hold(On())
+        await trio.sleep(seconds)
+        life.store.heal()
+        gate.open()
+
+    def _lose_disk(self) -> None:
+        self._disk, self._metadata = MemoryDisk(note=self.log.note), MemoryMetadataStore()
+        self._has_served_from_disk = False
+
+    def _heal(self, life: SimulatedBroker) -> None:
+        life.store.heal()
+        life.network.heal()
+        life.disk.heal()
+
+    # ---- the broker's lives -----------------------------------------------------------------------------------
+
+    async def _start(self, *, calm: bool = False) -> None:
+        """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""
+        while True:
+            life = self._next_life(calm=calm)
+            self._world.start_soon(life.run)
+            if not calm and self._random.random() < 0.1:
+                with trio.move_on_after(self._random.uniform(0, 5.0 if self._is_taken_over else 0.3)):
+                    await life.ready_or_ended.wait()
+                if not life.is_ready:
+                    life.crash()
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ready_or_ended.wait()
+            if life.is_ready:
+                break
+            self._disk, self._metadata = life.disk, life.metadata
+            if self._damage is not None and life.failure is not None:
+                self._damage.undo(self._disk)
+                self._damage = None
+        self._damage = None
+        if self._is_taken_over:
+            self._forgive(life)
+        self._has_served_from_disk = True
+        self._follow(life)
+
+    def _forgive(self, life: SimulatedBroker) -> None:
+        """Forgive losses: what an older broker has acknowledged and not flushed is not in this one, unless it has that
+        one's disk.
+        """
+        for each in self._must_have_ended:
+            if not each.ended.is_set() and not each.has_crashed:
+                self.faults.append(f"{each.name}, which reaches the store, goes on beside {life.name}")
+        self._must_have_ended.clear()
+        if life.has_disk_of_predecessor:
+            return
+        self.history.forgive_commits()
+        for topic in self._topics:
+            for index in range(topic.partition_count):
+                end_offset = _common_end(self._followed, life, topic, index)
+                self.history.forgive(topic.partition_name(index), end_offset)
+                for reader in self._readers:
+                    reader.positions[index] = min(reader.positions.get(index, 0), end_offset)
+
+    def _next_life(self, *, calm: bool) -> SimulatedBroker:
+        rng = self._random
+        for each in self._lives:
+            each.is_superseded = True
+        life = SimulatedBroker(
+            name=f"broker{len(self._lives)}",
+            settings=self.settings,
+            random=Random(rng.random()),
+            log=self.log,
+            bucket=self._bucket,
+            disk=self._disk,
+            metadata=self._metadata,
+            is_damaged=self._damage is not None,
+            has_disk_of_predecessor=self._has_served_from_disk,
+        )
+        self._bucket.network_seconds = rng.choice([0.0, 0.05])
+        if not calm and rng.random() < 0.3:
+            life.will_die_at(rng.choice(POINTS), rng.randrange(POINT_PASSES_MAX_COUNT))
+        if not calm and rng.random() < 0.3:
+            life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
+        self._lives.append(life)
+        return life
+
+    def _follow(self, life: SimulatedBroker) -> None:
+        """Have clients that need the newest broker go to this one from now on."""
+        self._cut_following()
+        self._newest = self._followed = life
+        self._is_up.set()
+
+    def _cut_following(self) -> None:
+        for stream in self._following:
+            stream.cut()
+        self._following.clear()
+
+    async def _superseded_have_ended(self) -> None:
+        for life in self._lives:
+            if life is not self._newest:
+                with trio.fail_after(SETTLE_SECONDS):
+                    await life.ended.wait()
+
+    async def _connect_newest(self) -> Connection:
+        life = await self._wait_up()
+        stream, connection = await life.connect()
+        self._following.append(stream)
+        if life is not self._newest:
+            stream.cut()
+        return connection
+
+    async def _connect_any(self) -> Connection:
+        newest = await self._wait_up()
+        stale = [each for each in self._lives if each.is_ready and each is not newest]
+        life = self._random.choice(stale) if stale and self._random.random() < STALE_PROBABILITY else newest
+        return (await life.connect())[1]
+
+    async def _wait_up(self) -> SimulatedBroker:
+        await self._is_up.wait()
+        if self._newest is None or not self._newest.is_ready:
+            raise BrokerUnavailable("it is down")
+        return self._newest
+
+    # ---- clients ----------------------------------------------------------------------------------------------
+
+    def _producer(
+        self, name: str, topic: Topic, stopping: trio.Event, *, connect: Connect | None = None
+    ) -> IdempotentProducer:
+        anybody = self._connect_newest if self._is_taken_over else self._connect_any
+        return IdempotentProducer(
+            name=name,
+            topic=topic,
+            connect=connect or anybody,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            pause_max_seconds=self._random.choice([0.02, 0.1]),
+            keys_count=self._keys_count,
+            begins_anew=self._is_taken_over,
+        )
+
+    def _plain_producer(self, name: str, topic: Topic, stopping: trio.Event) -> PlainProducer:
+        return PlainProducer(
+            name=name,
+            topic=topic,
+            connect=self._connect_newest if self._is_taken_over else self._connect_any,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            pause_max_seconds=self._random.choice([0.02, 0.1]),
+            keys_count=self._keys_count,
+        )
+
+    def _reader(self, name: str, topic: Topic) -> Reader:
+        reader = Reader(name=name, topic=topic, connect=self._connect_newest, history=self.history)
+        self._readers.append(reader)
+        return reader
+
+    def _asker(self, topic: Topic) -> Asker:
+        return Asker(
+            topic=topic,
+            connect=self._connect_newest,
+            history=self.history,
+            random=Random(self._random.random()),
+            pause_max_seconds=0.1,
+        )
+
+    def _grower(self, topic: Topic, stopping: trio.Event) -> Grower:
+        return Grower(
+            topic=topic,
+            connect=self._connect_newest,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            partitions_max_count=topic.partition_count + self._random.randint(0, GROWTH_MAX_COUNT),
+            pause_max_seconds=2.0,
+        )
+
+    def _recreator(self, stopping: trio.Event) -> Recreator:
+        return Recreator(
+            name="temporary",
+            connect=self._connect_newest,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            life_max_seconds=self._random.choice([0.1, 1.0]),
+        )
+
+    def _committer(self, topic: Topic, stopping: trio.Event) -> Committer:
+        return Committer(
+            group="billing",
+            topic=topic,
+            connect=self._connect_newest,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+        )
+
+    def _deleter(self, topic: Topic, stopping: trio.Event) -> Deleter:
+        return Deleter(
+            topic=topic,
+            connect=self._connect_newest,
+            history=self.history,
+            random=Random(self._random.random()),
+            stopping=stopping,
+            pause_max_seconds=self._random.choice([0.02, 0.2]),
+        )
+
+    # ---- what must hold ---------------------------------------------------------------------------------------
+
+    async def _read_back(self, name: str, topic: Topic, committer: Committer, recreator: Recreator) -> None:
+        await self._reader(name, topic).read_to_end()
+        for index in range(topic.partition_count):
+            self.history.has_read_all(name, topic.partition_name(index))
+        await committer.check()
+        if recreator.topics:
+            await recreator.read_to_end(name)
+
+    async def _look_at_bucket(self, *, complete: bool) -> None:
+        """Compare the bucket alone with what consumers were served; `complete` when all must be in it.
+
+        A broker that was taken over from in `wal` may have flushed behind the newer one's start, which has not flushed
+        what it acknowledged there yet.
+        """
+        if any(not each.ended.is_set() for each in self._lives) or (self._is_taken_over and not complete):
+            return
+        labels = {topic.topic_id: topic.label for topic in self._topics}
+        for partition, found in (await read_bucket(self._bucket, self.settings.namespace, labels=labels)).items():
+            self.history.sought("bucket", partition)
+            self.history.polled("bucket", partition, found.reads)
+            if complete:
+                self.faults += found.faults
+
+    def _left_of_deleted_topics(self, recreator: Recreator) -> list[str]:
+        """Objects that nobody will ever need or delete."""
+        deleted = {each.topic_id: each.label for each in recreator.topics[:-1]}
+        keys = filter(None, map(parse_segment_key, self._bucket._keys))
+        return [f"{key.key} of {deleted[key.topic_id]} is left" for key in keys if key.topic_id in deleted]
+
+    def _check_nothing_unacknowledged_is_visible(self, life: SimulatedBroker) -> None:
+        """Under `wal`, no segment may begin where consumers can't read yet."""
+        if not self._is_wal or self._is_taken_over:
+            return
+        for key in filter(None, map(parse_segment_key, self._bucket._keys)):
+            partition = life.broker.services.log.partition(key.topic_id, key.partition)
+            if partition is None and key.topic_id not in {topic.topic_id for topic in self._topics}:
+                continue  # it is being deleted
+            if key.kind == "kfs" and (partition is None or key.base_offset >= partition.high_watermark):
+                self.faults.append(f"{key.key} holds what is not acknowledged")
+
+
+def _common_end(older: SimulatedBroker | None, newer: SimulatedBroker, topic: Topic, index: int) -> int:
+    """Up to where a broker that has begun without the disk of the one before has the same log.
+
+    It may have found what one before that one flushed late, in place of what that one had not flushed.
+    """
+    found = newer.broker.services.log.partition(topic.topic_id, index)
+    assert found is not None, "the checkpoint has the topic"
+    served = None if older is None else older.broker.services.log.partition(topic.topic_id, index)
+    starts = sorted({each.start_offset for each in (*found.epochs, *([] if served is None else served.epochs))})
+    for start in starts:
+        if served is not None and epoch_at(served.epochs, start) != epoch_at(found.epochs, start):
+            return min(start, found.high_watermark)
+    return found.high_watermark
+
+
+def simulate(seed: int) -> Simulation:
+    """Run a seed to its end."""
+    simulation = Simulation(seed)
+    run_seeded(seed, simulation.run)
+    return simulation

@@ -1,0 +1,54 @@
+"""What the tests of attacks rely on: the client beside an attack notices what it must."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import trio
+
+from kafscale.wire.messages.api_versions import ApiVersionsRequest
+from tests.devtools.hostile import announced_frame, bystander, next_answer, raw_connection, request_bytes
+from tests.devtools.process import broker_process
+from tests.devtools.resident import peak_rss_mib, reset_peak_rss, rss_mib
+
+STOPPED_SECONDS = 0.3
+
+
+async def test_a_broker_that_does_nothing_for_a_while_is_seen_by_the_client_beside() -> None:
+    with broker_process() as broker:
+        async with bystander(broker) as seen:
+            broker.suspend()
+            await trio.sleep(STOPPED_SECONDS)
+            broker.resume()
+        assert seen.worst_seconds >= STOPPED_SECONDS / 2
+        assert not seen.failures
+        assert seen.grown_mib < 64
+
+
+async def test_a_broker_that_dies_is_seen_by_the_client_beside() -> None:
+    with broker_process() as broker:
+        async with bystander(broker) as seen:
+            os.kill(broker.pid, signal.SIGKILL)
+            broker.kill()
+        assert seen.failures
+
+
+async def test_raw_connections_send_what_they_are_given() -> None:
+    with broker_process() as broker:
+        async with raw_connection(broker.kafka) as stream:
+            await stream.send_all(request_bytes(ApiVersionsRequest(), 0, correlation_id=7))
+            answer = await next_answer(stream)
+            assert answer is not None
+            assert answer[:4] == (7).to_bytes(4)
+        async with raw_connection(broker.kafka) as stream:
+            await stream.send_all(announced_frame(2**31 - 1))
+            assert await next_answer(stream) is None
+
+
+def test_the_peak_of_memory_begins_anew_when_it_is_reset() -> None:
+    block = bytearray(b"\1") * (64 << 20)
+    before = peak_rss_mib(os.getpid())
+    del block
+    reset_peak_rss(os.getpid())
+    assert rss_mib(os.getpid()) - 1 <= peak_rss_mib(os.getpid()) <= before - 48

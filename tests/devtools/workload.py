@@ -1,0 +1,318 @@
+"""Clients that load a broker, survive its crashes and write down what they saw: for the fault suites.
+
+Each of them connects anew whenever its connection breaks, through a `Connect` that may wait until there is a broker
+again. They use the protocol themselves rather than a client library's retries, so that what goes over the wire is
+exactly what a test wants: several batches in flight, and after a crash the same batches again, with the same sequence
+numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.client.offsets import EARLIEST, LATEST
+from kafscale.errors import BrokerUnavailable, KafkaError
+from kafscale.wire import error_codes
+from kafscale.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kafscale.wire.records import Record, batches, iterate_records, parse_header
+from tests.devtools.history import Content, History, Read
+
+MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
+BATCH_RECORDS_MAX_COUNT = 8
+PADDING_MAX_BYTES = 400
+PAUSE_MAX_SECONDS = 0.01
+FETCH_MAX_BYTES = 1 << 20
+FETCH_MAX_WAIT_MS = 50
+VALUE_HEADER = "value"
+
+Connect = Callable[[], Awaitable[Connection]]
+
+
+class OutOfSequence(Exception):
+    """The broker refused the batch that was due: it has lost, or invented, a predecessor."""
+
+
+@attrs.define(eq=False)
+class Topic:
+    """A topic that is loaded. `topic_id` is 16 bytes; `partition_count` may grow.
+
+    `label` is what the history calls it: topics that have had the same name one after the other need different ones.
+    """
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    label: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+
+    def partition_name(self, index: int) -> str:
+        """Return the partition's name as the history calls it."""
+        return f"{self.label}-{index}"
+
+
+def encode_value(value: str, padding_bytes: int) -> bytes:
+    """A record's value: what the history knows of it, and filling."""
+    return value.encode() + b" " + b"." * padding_bytes
+
+
+def value_of(record: Record) -> str:
+    """The other way round. A tombstone has no value, so it says in a header what the history knows of it."""
+    for name, header in record.headers:
+        if name == VALUE_HEADER and header is not None:
+            return header.decode()
+    return (record.value or b"").partition(b" ")[0].decode()
+
+
+def content_of(record: Record) -> Content:
+    """Return what must come back as it was sent."""
+    whole = repr((record.key, record.value, record.timestamp_ms, list(record.headers)))
+    return Content(record.timestamp_ms, zlib.crc32(whole.encode()), is_tombstone=record.value is None)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Reader:
+    """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
+
+    Where what it would read next is deleted it goes on at the log start, as a client with `auto.offset.reset=earliest`.
+    `positions` may name where to begin, and `partitions` some of all, also of those that are yet to come.
+    """
+
+    name: str
+    topic: Topic
+    connect: Connect
+    history: History
+    positions: dict[int, int] = attrs.field(factory=dict)
+    partitions: Sequence[int] | None = None
+    ends: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Read until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._poll_on, while_true=lambda: True)
+
+    async def read_to_end(self) -> None:
+        """Read up to the high watermarks; the broker must stay. Raises KafkaError, BrokerUnavailable."""
+        async with aclosing(await self.connect()) as connection:
+            await self.poll(connection)
+            while any(self.positions[index] < self.ends.get(index, math.inf) for index in self._partitions()):
+                await self.poll(connection)
+
+    def _partitions(self) -> Sequence[int]:
+        return range(self.topic.partition_count) if self.partitions is None else self.partitions
+
+    async def _poll_on(self, connection: Connection) -> None:
+        while True:
+            await self.poll(connection)
+
+    async def poll(self, connection: Connection) -> None:
+        """One fetch of every partition, whole batches."""
+        began = self.history.now()
+        response = await connection.request(self._request(), FetchResponse)
+        for answer in (each for topic in response.responses for each in topic.partitions):
+            if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                await self._go_to_log_start(connection, answer.partition_index)
+            elif was_done(answer.error_code, self.topic.partition_name(answer.partition_index)):
+                self._take(answer, began)
+
+    async def _go_to_log_start(self, connection: Connection, index: int) -> None:
+        start = await offset_at(connection, self.topic, index, EARLIEST)
+        if start is None:
+            return
+        where = self.topic.partition_name(index)
+        if start <= self.positions[index]:
+            raise KafkaError(
+                error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
+            )
+        self.history.sought(self.name, where)
+        self.positions[index] = start
+
+    def _request(self) -> FetchRequest:
+        partitions = [
+            FetchPartition(
+                partition=index, fetch_offset=self.positions.setdefault(index, 0), partition_max_bytes=FETCH_MAX_BYTES
+            )
+            for index in self._partitions()
+        ]
+        return FetchRequest(
+            max_wait_ms=FETCH_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_MAX_BYTES,
+            topics=[FetchTopic(topic=self.topic.name, topic_id=self.topic.topic_id, partitions=partitions)],
+        )
+
+    def _take(self, answer: PartitionData, began: int) -> None:
+        index = answer.partition_index
+        where = self.topic.partition_name(index)
+        self.ends[index] = answer.high_watermark
+        self.history.saw_offsets(
+            where, began=began, log_start_offset=answer.log_start_offset, high_watermark=answer.high_watermark
+        )
+        assert isinstance(answer.records, bytes | memoryview)
+        data = memoryview(answer.records)
+        reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
+        if reads:
+            self.history.polled(self.name, where, reads, began=began)
+        for batch in batches(data):  # compaction leaves some without a record, or without their last one
+            self.positions[index] = max(self.positions[index], parse_header(batch).last_offset + 1)
+
+
+def read_batches(data: memoryview) -> Iterator[Read]:
+    """The records of concatenated batches, as the history wants them."""
+    for batch in batches(data):
+        leader_epoch = parse_header(batch).leader_epoch
+        for record in iterate_records(batch):
+            yield Read(record.offset, value_of(record), content_of(record), leader_epoch)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Committer:
+    """Commits growing offsets of one group, and after each reconnection asks which one the broker has."""
+
+    group: str
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    _offset: int = attrs.field(default=0, init=False)
+
+    async def run(self) -> None:
+        """Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+
+    async def check(self) -> None:
+        """Compare what the broker has. Raises KafkaError, BrokerUnavailable."""
+        async with aclosing(await self.connect()) as connection:
+            await self._fetch(connection)
+
+    async def _use(self, connection: Connection) -> None:
+        await self._fetch(connection)
+        while not self.stopping.is_set():
+            await self._commit(connection)
+            await trio.sleep(self.random.uniform(0, 4 * PAUSE_MAX_SECONDS))
+
+    async def _commit(self, connection: Connection) -> None:
+        self._offset += 1
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=self._offset)
+            for index in range(self.topic.partition_count)
+        ]
+        for index in range(self.topic.partition_count):
+            self.history.committing(self.group, self.topic.partition_name(index), self._offset)
+        topics = [OffsetCommitRequestTopic(name=self.topic.name, partitions=partitions)]
+        request = OffsetCommitRequest(group_id=self.group, member_id="", topics=topics)
+        response = await connection.request(request, OffsetCommitResponse)
+        for answer in response.topics[0].partitions:
+            if was_done(answer.error_code, f"commit of group {self.group}"):
+                self.history.committed(self.group, self.topic.partition_name(answer.partition_index), self._offset)
+
+    async def _fetch(self, connection: Connection) -> None:
+        indexes = list(range(self.topic.partition_count))
+        wanted = OffsetFetchRequestTopic(name=self.topic.name, partition_indexes=indexes)
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=[wanted])])
+        group = (await connection.request(request, OffsetFetchResponse)).groups[0]
+        for answer in (each for topic in group.topics for each in topic.partitions):
+            if not answer.error_code and not group.error_code:
+                where = self.topic.partition_name(answer.partition_index)
+                self.history.fetched_commit(self.group, where, answer.committed_offset)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Deleter:
+    """Has what is before a random offset of a random partition deleted, again and again."""
+
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that can't be retried."""
+        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+
+    async def _use(self, connection: Connection) -> None:
+        while not self.stopping.is_set():
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            await self._delete(connection, self.random.randrange(self.topic.partition_count))
+
+    async def _delete(self, connection: Connection, index: int) -> None:
+        end = await offset_at(connection, self.topic, index, LATEST)
+        if end is None:
+            return
+        before_offset = self.random.choice([end, self.random.randint(0, end)])
+        where = self.topic.partition_name(index)
+        self.history.deleting(where, before_offset)
+        partition = DeleteRecordsPartition(partition_index=index, offset=before_offset)
+        topic = DeleteRecordsTopic(name=self.topic.name, partitions=[partition])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
+        answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
+        if was_done(answer.error_code, f"deletion before {before_offset} of {where}"):
+            self.history.deleted(where, answer.low_watermark)
+
+
+async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
+    """Return what ListOffsets says, for EARLIEST or LATEST too; None if it has to be asked again. Raises KafkaError."""
+    answer = await ask_offset(connection, topic, index, timestamp_ms)
+    return None if answer is None else answer.offset
+
+
+async def ask_offset(
+    connection: Connection, topic: Topic, index: int, timestamp_ms: int
+) -> ListOffsetsPartitionResponse | None:
+    """Ask as `offset_at` does, and return with the offset the timestamp of what is there."""
+    partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic.name, partitions=[partition])])
+    answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
+    return answer if was_done(answer.error_code, topic.partition_name(index)) else None
+
+
+def was_done(error_code: int, what: str) -> bool:
+    """False if it has to be tried again. Raises KafkaError for a refusal that can't be."""
+    if error_code and error_code not in error_codes.RETRIABLE:
+        raise KafkaError(error_code, what)
+    return not error_code
+
+
+async def reconnecting(
+    connect: Connect, use: Callable[[Connection], Awaitable[None]], *, while_true: Callable[[], bool]
+) -> None:
+    """Use one connection after another, over crashes of the broker."""
+    while while_true():
+        try:
+            async with aclosing(await connect()) as connection:
+                await use(connection)
+        except BrokerUnavailable:
+            await trio.sleep(PAUSE_MAX_SECONDS)

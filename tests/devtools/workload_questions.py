@@ -1,0 +1,69 @@
+"""A client that asks a broker about times and leader epochs, and writes the answers down."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.devtools.history import History
+from tests.devtools.workload import Connect, Topic, ask_offset, reconnecting, was_done
+from tests.devtools.workload_producers import CLOCK_SKEW_MAX_MS
+
+EPOCHS_COUNT = 12  # more than a short history of a topic has
+LOOK_BACK_MAX_MS = 2 * CLOCK_SKEW_MAX_MS
+
+
+@attrs.define(eq=False, kw_only=True)
+class Asker:
+    """Asks where records of a time begin (ListOffsets), and where those of an epoch end (OffsetForLeaderEpoch)."""
+
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Ask until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def _use(self, connection: Connection) -> None:
+        while True:
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            index = self.random.randrange(self.topic.partition_count)
+            await self.random.choice([self._ask_time, self._ask_epoch])(connection, index)
+
+    async def _ask_time(self, connection: Connection, index: int) -> None:
+        wanted_ms = time.time_ns() // 1_000_000 - self.random.randint(0, LOOK_BACK_MAX_MS)
+        began = self.history.now()
+        answer = await ask_offset(connection, self.topic, index, wanted_ms)
+        if answer is not None:
+            self.history.found_by_time(
+                self.topic.partition_name(index),
+                wanted_ms,
+                offset=answer.offset,
+                timestamp_ms=answer.timestamp,
+                began=began,
+            )
+
+    async def _ask_epoch(self, connection: Connection, index: int) -> None:
+        epoch = self.random.randint(0, EPOCHS_COUNT)
+        began = self.history.now()
+        topic = OffsetForLeaderTopic(
+            topic=self.topic.name, partitions=[OffsetForLeaderPartition(partition=index, leader_epoch=epoch)]
+        )
+        response = await connection.request(OffsetForLeaderEpochRequest(topics=[topic]), OffsetForLeaderEpochResponse)
+        answer = response.topics[0].partitions[0]
+        where = self.topic.partition_name(index)
+        if was_done(answer.error_code, where) and answer.end_offset >= 0:
+            self.history.saw_epoch_end(where, answer.leader_epoch, end_offset=answer.end_offset, began=began)

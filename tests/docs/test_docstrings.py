@@ -1,0 +1,45 @@
+"""No docstring begins in the middle of a sentence."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.docs.fragments import REPOSITORY, fragments
+
+
+def test_docstrings_are_sentences() -> None:
+    found = [str(each) for path in sorted((REPOSITORY / "kafscale").rglob("*.py")) for each in fragments(path)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_fragment"),
+    [
+        ("Of the mapping.", True),
+        ("By topic id.", True),
+        ("Whether it is full.", True),
+        ("Tell whether it is full.", False),
+        ("The checkpoint of the mapping.", False),
+    ],
+)
+def test_a_fragment_is_known_by_its_first_word(docstring: str, is_fragment: bool, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(f'def function():\n    """{docstring}"""\n')
+    assert [each.name for each in fragments(path)] == (["function"] if is_fragment else [])
+
+
+def test_the_title_of_a_class_may_be_a_clause(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        textwrap.dedent('''
+        class Kind:
+            """What a finding is about."""
+
+            class Other:
+                """Of the mapping."""
+    ''')
+    )
+    assert [each.name for each in fragments(path)] == ["Other"]

@@ -1,0 +1,208 @@
+"""Requests whose answers, or whose handling, were many times as large: each entry once, in pieces, within a bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeVar
+
+import trio
+
+from kafscale.client.client import connect
+from kafscale.client.connection import Connection
+from kafscale.wire import codec
+from kafscale.wire.error_codes import INVALID_REQUEST, LEADER_NOT_AVAILABLE, NONE, POLICY_VIOLATION
+from kafscale.wire.frames import parse_response_header
+from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kafscale.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.devtools.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
+from tests.devtools.process import BrokerProcess, broker_process
+
+T = TypeVar("T")
+
+PAUSE_MAX_SECONDS = 2.0  # of the client beside, on a busy machine; most took longer than its 30 s of patience
+GROWN_MAX_MIB = 400.0  # of the broker; most took more than 1 GiB
+ANSWER_MAX_SECONDS = 60.0
+TOPIC, PARTITIONS_COUNT = "many", 3_000
+
+
+async def attack(broker: BrokerProcess, attacks: Sequence[bytes]) -> tuple[Seen, list[bytes | None]]:
+    """Send each on a connection of its own, all at once, and take the answers, with a client beside."""
+    answers: list[bytes | None] = [None] * len(attacks)
+
+    async def one(index: int) -> None:
+        async with raw_connection(broker.kafka) as attacker:
+            await greet(attacker)
+            await attacker.send_all(attacks[index])
+            answers[index] = await next_answer(attacker)
+
+    async with bystander(broker) as seen:
+        with trio.fail_after(ANSWER_MAX_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for index in range(len(attacks)):
+                    nursery.start_soon(one, index)
+    print(
+        f"{len(attacks[0])} B: answers of {[len(each or b'') for each in answers]} B; others waited for at most "
+        f"{seen.worst_seconds:.3f} s, grown by {seen.grown_mib:.0f} MiB"
+    )
+    assert not seen.failures
+    assert seen.worst_seconds < PAUSE_MAX_SECONDS
+    assert seen.grown_mib < GROWN_MAX_MIB
+    return seen, answers
+
+
+def decoded(answer: bytes | None, response_class: type[T], version: int) -> T:
+    assert answer is not None
+    _, at = parse_response_header(memoryview(answer), flexible_header=codec.is_flexible(response_class, version))
+    return codec.decode(response_class, version, answer[at:])
+
+
+async def join(connection: Connection, group_id: str, metadata: bytes) -> JoinGroupResponse:
+    """Be the only member of a stable group."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=metadata)]
+    request = JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=45_000,
+        member_id="",
+        protocol_type="x",
+        protocols=protocols,
+    )
+    request.member_id = (await connection.request(request, JoinGroupResponse)).member_id
+    joined = await connection.request(request, JoinGroupResponse)
+    sync = SyncGroupRequest(group_id=group_id, generation_id=joined.generation_id, member_id=joined.member_id)
+    sync.protocol_type, sync.protocol_name = "x", "range"
+    assert (await connection.request(sync, SyncGroupResponse)).error_code == NONE
+    return joined
+
+
+async def commit_all(connection: Connection, group_id: str) -> None:
+    """Commit an offset of each partition, 12 MB in all."""
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="m" * 4096)
+        for index in range(PARTITIONS_COUNT)
+    ]
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
+    )
+    response = await connection.request(request, OffsetCommitResponse)
+    assert {each.error_code for each in response.topics[0].partitions} == {NONE}
+
+
+async def create_topic(connection: Connection) -> None:
+    topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS_COUNT, replication_factor=1)
+    response = await connection.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), CreateTopicsResponse)
+    assert response.topics[0].error_code == 0
+
+
+async def test_a_coordinator_that_is_asked_for_half_a_million_times(broker: BrokerProcess) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=[""] * 500_000)
+    _, (answer,) = await attack(broker, [request_bytes(request, 4)])
+    assert len(decoded(answer, FindCoordinatorResponse, 4).coordinators) == 1
+
+
+async def test_coordinators_of_many_keys(broker: BrokerProcess) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=[f"{index:x}" for index in range(200_000)])
+    _, (answer,) = await attack(broker, [request_bytes(request, 4)])
+    assert len(answer or b"") > 200_000 * 20
+
+
+async def test_metadata_of_many_names(broker: BrokerProcess) -> None:
+    topics = [MetadataRequestTopic(name=f"{index:x}") for index in range(200_000)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    _, (answer,) = await attack(broker, [request_bytes(request, 12)])
+    assert len(answer or b"") > 200_000 * 20
+
+
+async def test_one_group_and_one_partition_asked_for_many_times() -> None:
+    with broker_process("--max-response-bytes=16MiB") as broker:
+        async with connect(broker.kafka) as client:
+            coordinator = await client.coordinator("g")
+            await create_topic(coordinator)
+            for number in range(2):
+                await commit_all(coordinator, f"g{number}")
+        first, second = (OffsetFetchRequestGroup(group_id=f"g{number}", topics=None) for number in range(2))
+        topics = [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=indexes) for indexes in ([7] * 50_000, [7, 8])]
+        one_partition = OffsetFetchRequestGroup(group_id="g0", topics=topics)
+        asked = [[first] * 30, [one_partition] * 2, [first, second]]
+        _, answers = await attack(broker, [request_bytes(OffsetFetchRequest(groups=groups), 8) for groups in asked])
+        (group,) = decoded(answers[0], OffsetFetchResponse, 8).groups
+        assert len(group.topics[0].partitions) == PARTITIONS_COUNT
+        (group,) = decoded(answers[1], OffsetFetchResponse, 8).groups
+        assert [each.partition_index for each in group.topics[0].partitions] == [7, 8]
+        assert answers[2] is None
+        assert "the answer would be larger than --max-response-bytes" in broker.log
+
+
+async def test_a_large_group_that_is_asked_for_many_times(broker: BrokerProcess) -> None:
+    async with connect(broker.kafka) as client:
+        await join(await client.coordinator("large"), "large", bytes(1_000_000))
+        _, (answer,) = await attack(broker, [request_bytes(DescribeGroupsRequest(groups=["large"] * 600), 5)])
+    (group,) = decoded(answer, DescribeGroupsResponse, 5).groups
+    assert len(group.members) == 1
+
+
+async def test_offsets_of_one_partition_looked_up_many_times(broker: BrokerProcess) -> None:
+    """Each was a search through the log, for a few bytes of the request."""
+    wanted = [ListOffsetsPartition(partition_index=0, timestamp=0)] * 100_000
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="bystander", partitions=wanted)])
+    _, (answer,) = await attack(broker, [request_bytes(request, 7)])
+    (topic,) = decoded(answer, ListOffsetsResponse, 7).topics
+    assert {each.error_code for each in topic.partitions} == {INVALID_REQUEST}
+
+
+async def test_a_fetch_of_very_many_partitions(broker: BrokerProcess) -> None:
+    partitions = [
+        FetchPartition(partition=index % 60_000, fetch_offset=0, partition_max_bytes=1) for index in range(120_000)
+    ]
+    topics = [FetchTopic(topic="nothing", partitions=partitions)]
+    requests = [
+        FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, topics=topics, session_epoch=epoch) for epoch in (-1, 0)
+    ]
+    _, answers = await attack(broker, [request_bytes(request, 12) for request in requests])
+    for answer in answers:
+        (topic,) = decoded(answer, FetchResponse, 12).responses
+        assert len(topic.partitions) == 60_000
+
+
+async def test_one_request_for_thousands_of_topics_creates_some_of_them() -> None:
+    """All 9,999 were made, at once, and no other topic could be."""
+    with broker_process("--auto-create-topics-per-minute=60") as broker:
+        topics = [MetadataRequestTopic(name=f"t{index}") for index in range(9_999)]
+        _, (answer,) = await attack(broker, [request_bytes(MetadataRequest(topics=topics), 12)])
+        errors = Counter(topic.error_code for topic in decoded(answer, MetadataResponse, 12).topics)
+        assert set(errors) == {NONE, LEADER_NOT_AVAILABLE}
+        assert 5 <= errors[NONE] <= 30
+
+
+async def test_one_request_can_not_create_partitions_without_end(broker: BrokerProcess) -> None:
+    topics = [CreatableTopic(name=f"t{index}", num_partitions=5_000, replication_factor=1) for index in range(20)]
+    _, (answer,) = await attack(broker, [request_bytes(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)])
+    errors = Counter(topic.error_code for topic in decoded(answer, CreateTopicsResponse, 7).topics)
+    assert errors == {NONE: 2, POLICY_VIOLATION: 18}

@@ -1,0 +1,56 @@
+"""Bytes that are no request: an answer or a closed connection, few short lines in the log, and never a traceback."""
+
+from __future__ import annotations
+
+import struct
+
+from kafscale.config import Address
+from kafscale.wire import codec
+from kafscale.wire.error_codes import UNSUPPORTED_VERSION
+from kafscale.wire.messages.api_versions import ApiVersionsResponse
+from tests.devtools.hostile import next_answer, raw_connection
+from tests.devtools.process import BrokerProcess
+
+API_VERSIONS = 18
+TRIES_COUNT = 200
+LOG_MAX_BYTES = 20_000
+
+
+def _frame(api_key: int, version: int, client_id: bytes, body: bytes) -> bytes:
+    frame = struct.pack(">hhih", api_key, version, 7, len(client_id)) + client_id + body
+    return len(frame).to_bytes(4) + frame
+
+
+async def _ask(address: Address, frame: bytes) -> bytes | None:
+    async with raw_connection(address) as stream:
+        await stream.send_all(frame)
+        return await next_answer(stream)
+
+
+async def test_a_negative_version_of_api_versions_is_answered_in_version_zero(broker: BrokerProcess) -> None:
+    """It wrote a traceback each time."""
+    for version in (-1, -32768, 5, 32767):
+        answer = await _ask(broker.kafka, _frame(API_VERSIONS, version, b"", b"\0" if version >= 3 else b""))
+        assert answer is not None
+        response = codec.decode(ApiVersionsResponse, 0, answer[4:])
+        assert response.error_code == UNSUPPORTED_VERSION
+        assert response.api_keys
+    assert "Traceback" not in broker.log
+
+
+async def test_bad_input_is_logged_in_few_short_lines_that_act_on_no_terminal(broker: BrokerProcess) -> None:
+    hostile = "\n\x1b[31m\x9b31m\u202e".encode()
+    for number in range(TRIES_COUNT):
+        frame = [
+            _frame(API_VERSIONS, 3, b"x", hostile * 200),
+            _frame(3, -1, hostile, b""),
+            _frame(9999, 0, hostile * 100, b""),
+            b"\xff\xff\xff\xff",
+        ][number % 4]
+        assert await _ask(broker.kafka, frame) is None
+    log = broker.log
+    assert "closing the connection of" in log
+    assert log.count("closing the connection of") < TRIES_COUNT / 2
+    assert len(log) < LOG_MAX_BYTES
+    assert "Traceback" not in log
+    assert not [each for each in "\x1b\x9b\u202e" if each in log]

@@ -1,0 +1,313 @@
+"""The check of records against an oracle, which parses one field after the other without any short cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord
+from kafscale.log.rewrite.compaction_records import locate_records
+from kafscale.wire.primitives import read_varint, read_varlong, varint
+from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT, STEP_UNITS, RecordCheck
+from kafscale.wire.records import HEADER_BYTES, Record, build_batch, encode_batch, iterate_records, parse_header
+
+BASE_MS = 1_700_000_000_000
+ALL = 1 << 30
+
+
+@attrs.frozen
+class Found:
+    """What a check has found out."""
+
+    max_timestamp_ms: int
+    min_timestamp_ms: int | None
+    null_keys: Sequence[int]
+
+
+def raw_records(records: Sequence[Record]) -> bytearray:
+    return build_batch(records)[HEADER_BYTES:]
+
+
+def raw_record(offset_delta: int, rest: bytes = b"\1\1\0", *, attributes: bytes = b"\0", stamp: bytes = b"\0") -> bytes:
+    body = attributes + stamp + varint(offset_delta) + rest
+    return varint(len(body)) + body
+
+
+def oracle(raw: bytes, count: int, base_timestamp_ms: int) -> Found | None:
+    """None if the records are to be refused."""
+    position = 0
+    stamps, null_keys = [], []
+    try:
+        for index in range(count):
+            length, position = read_varint(raw, position)
+            end = position + length
+            stamp, position = read_varlong(raw, position + 1)
+            offset_delta, position = read_varint(raw, position)
+            key_size, position = read_varint(raw, position)
+            position += max(key_size, 0)
+            value_size, position = read_varint(raw, position)
+            position += max(value_size, 0)
+            headers_count, position = read_varint(raw, position)
+            sizes = [0]
+            for _ in range(headers_count):
+                name_size, position = read_varint(raw, position)
+                value_size, position = read_varint(raw, position + max(name_size, 0))
+                position += max(value_size, 0)
+                sizes.append(name_size)
+            if position != end or offset_delta != index or min(sizes) < 0 or headers_count < 0:
+                return None
+            if not -(1 << 63) <= stamp < 1 << 63:
+                return None
+            stamps.append(base_timestamp_ms + stamp)
+            if key_size < 0:
+                null_keys.append(index)
+    except (IndexError, DecodeError):
+        return None
+    if position != len(raw):
+        return None
+    told = [stamp for stamp in stamps if stamp != -1]
+    return Found(max([-1, *told]), min(told, default=None), null_keys[:NULL_KEYS_TOLD_MAX_COUNT])
+
+
+def outcome(raw: bytes | memoryview, count: int, base_timestamp_ms: int = BASE_MS, units: int = ALL) -> Found | None:
+    """What the check says; None if it refuses the records."""
+    check = RecordCheck(raw, 0, count, base_timestamp_ms, needs_keys=True)
+    try:
+        while check.advance(units) <= 0:
+            pass
+    except (InvalidRecord, CorruptBatch):
+        return None
+    assert check.null_keys_count >= len(check.null_keys)
+    return Found(check.max_timestamp_ms, check.min_timestamp_ms, check.null_keys)
+
+
+def batch_of(raw: bytes, count: int, base_timestamp_ms: int) -> memoryview:
+    """As a reader gets it."""
+    header = parse_header(memoryview(build_batch([Record()])))
+    changed = attrs.evolve(header, record_count=count, last_offset_delta=count - 1, base_timestamp_ms=base_timestamp_ms)
+    return memoryview(encode_batch(changed, raw))
+
+
+sizes = st.sampled_from([0, 1, 55, 60, 63, 64, 100, 600, 8200])
+runs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "count": st.sampled_from([1, 2, 9, 10, 11, 30, 64, 70]),
+            "key": st.none() | st.sampled_from([0, 1, 8, 63, 64, 70]),
+            "value": st.none() | sizes,
+            "headers": st.sampled_from([0, 0, 0, 1, 2, 9, 70]),
+            "spread": st.sampled_from([0, 0, 1, -1, 3, 200, 1 << 20, -(1 << 33), 1 << 60]),
+            "is_uneven": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def records_of(drawn: Sequence[dict[str, object]], rng: random.Random) -> list[Record]:
+    """Runs of records that are alike, or nearly."""
+    records = []
+    for run in drawn:
+        for number in range(int(run["count"])):  # type: ignore[call-overload]
+            more = rng.randrange(3) if run["is_uneven"] else 0
+            key, value, spread = run["key"], run["value"], int(run["spread"])  # type: ignore[call-overload]
+            records.append(
+                Record(
+                    key=None if key is None or (more == 2 and rng.randrange(2)) else bytes(int(key) + more),  # type: ignore[call-overload]
+                    value=None if value is None else bytes(int(value) + more),  # type: ignore[call-overload]
+                    timestamp_ms=BASE_MS + (number % 5) * spread,
+                    headers=[("h" * (number % 2 * more), b"v" if more < 2 else None)] * int(run["headers"]),  # type: ignore[call-overload]
+                )
+            )
+    return records
+
+
+NUMBERS = (b"\0", b"\1", b"\2", b"\x7e", b"\x7f", b"\x80", b"\x80\1", b"\x80\0", b"\xff\xff\xff\xff\x0f", b"\xff" * 9)
+
+
+def mutated(raw: bytearray, rng: random.Random) -> None:
+    """Change one thing, mostly near the beginning of a record, where its lengths are."""
+    position = rng.randrange(len(raw))
+    match rng.randrange(5):
+        case 0:
+            raw[position] = rng.randrange(256)
+        case 1:
+            raw[position] = (raw[position] + rng.choice((-2, -1, 1, 2, 128))) % 256
+        case 2:
+            raw[position : position + rng.randrange(3)] = rng.choice(NUMBERS)
+        case 3:
+            del raw[position : position + rng.randrange(1, 9)]
+        case _:
+            other = rng.randrange(len(raw))
+            raw[position : position + 4] = raw[other : other + 4]
+
+
+@settings(max_examples=300, deadline=None)
+@given(drawn=runs, seed=st.integers(0, 1 << 32), mutations=st.integers(0, 3), base=st.sampled_from([BASE_MS, -1, 0, 5]))
+def test_a_batch_is_accepted_exactly_if_a_plain_parser_reads_it(
+    drawn: list[dict[str, object]], seed: int, mutations: int, base: int
+) -> None:
+    rng = random.Random(seed)
+    records = records_of(drawn, rng)
+    raw = raw_records(records)
+    for _ in range(mutations):
+        if raw:
+            mutated(raw, rng)
+    count = len(records)
+    expected = oracle(bytes(raw), count, base)
+    assert mutations or expected is not None
+    assert outcome(bytes(raw), count, base) == expected
+    assert outcome(memoryview(raw), count, base) == expected
+    assert outcome(raw, count, base, units=rng.choice((1, 2, 7, 40, 500))) == expected
+    if expected is not None:
+        batch = batch_of(bytes(raw), count, base)
+        read = list(iterate_records(batch))
+        assert [record.offset for record in read] == list(range(count))
+        assert len(locate_records(batch, parse_header(batch))) == count
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.sampled_from([10, 12, 64, 74, 80]), mutations=st.integers(0, 2))
+def test_records_of_one_shape_are_told_the_same_together_as_one_by_one(seed: int, count: int, mutations: int) -> None:
+    rng = random.Random(seed)
+    key = bytes(rng.choice((0, 3, 64))) if rng.randrange(3) else None
+    headers = [("name", bytes(rng.choice((0, 70))))] * rng.choice((0, 0, 1, 3))
+    value = bytes(rng.choice((0, 9, 70)))
+    raw = raw_records([Record(key, value, BASE_MS + rng.randrange(3), headers) for _ in range(count)])
+    size = len(raw) // count
+    for _ in range(mutations):
+        raw[rng.randrange(count) * size + rng.randrange(min(size, 9))] = rng.choice((0, 1, 2, 3, 8, 126, 127, 128, 255))
+    assert outcome(bytes(raw), count) == oracle(bytes(raw), count, BASE_MS)
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("headers", [(), [("a", b"1"), ("b", None)]])
+def test_records_of_one_shape_are_taken_together_up_to_offset_deltas_of_three_bytes(
+    key: bytes | None, headers: Sequence[tuple[str, bytes | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 20_000
+    raw = bytes(raw_records([Record(key, b"value", BASE_MS + i % 50, headers) for i in range(count)]))
+    alone: list[int] = []
+    take_any = RecordCheck._take_any
+
+    def watched(self: RecordCheck, end_index: int, units: int) -> int:
+        alone.append(end_index - self.index)
+        return take_any(self, end_index, units)
+
+    monkeypatch.setattr(RecordCheck, "_take_any", watched)
+    assert outcome(raw, count, BASE_MS) == oracle(raw, count, BASE_MS)
+    assert not alone
+
+
+@pytest.mark.parametrize("first", [(1 << 20) - 100, (1 << 20) - 8192 - 50, 8192 - 60, 2 * 8192 - 60, 1 << 27])
+def test_offset_deltas_of_every_width(first: int) -> None:
+    deltas = range(first, first + 120)
+    for damage in (0, -2, 2):
+        raw = [raw_record(delta) for delta in deltas]
+        raw[77] = raw_record(deltas[77] + damage)
+        check = RecordCheck(b"".join(raw), 0, deltas.stop, BASE_MS)
+        check.index = first
+        if damage:
+            with pytest.raises(CorruptBatch, match=f"record {deltas[77]} has the offset delta {deltas[77] + damage}"):
+                check.finish()
+        else:
+            check.finish()
+
+
+def test_one_record_with_many_headers_is_checked_in_steps() -> None:
+    count = 30_000
+    raw = raw_record(0, b"\1\1" + varint(count) + b"\2a\1" * count) + raw_record(1)
+    check = RecordCheck(raw, 0, 2, BASE_MS)
+    steps = 1
+    while check.advance() <= 0:
+        steps += 1
+    assert steps >= count // STEP_UNITS
+    assert outcome(raw, 2) is not None
+    for wrong in (count - 1, count + 1):
+        assert outcome(raw_record(0, b"\1\1" + varint(wrong) + b"\2a\1" * count) + raw_record(1), 2) is None
+
+
+@pytest.mark.parametrize("headers_count", [0, 3, 30_000])
+def test_a_record_that_says_it_holds_the_next_one_too_is_refused(headers_count: int) -> None:
+    rest = b"\1\1" + varint(headers_count) + b"\2a\1" * headers_count
+    inside = raw_record(0, rest + raw_record(1))
+    assert outcome(inside, 2, units=STEP_UNITS) is None
+    assert outcome(raw_record(0, rest) + raw_record(1), 2, units=STEP_UNITS) is not None
+
+
+@pytest.mark.parametrize("others_count", [0, 80])
+def test_a_negative_length_is_refused(others_count: int) -> None:
+    for place in {0, others_count}:
+        raw = [raw_record(i) for i in range(others_count + 1)]
+        raw[place] = bytes([raw[place][0] | 1]) + raw[place][1:]
+        with pytest.raises(InvalidRecord, match="negative length"):
+            RecordCheck(b"".join(raw), 0, others_count + 1, BASE_MS).finish()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        varint(10) + b"key" + b"\1\0",  # the key is longer than the record
+        varint(3) + b"key" + varint(10) + b"value" + b"\0",
+        varint(3) + b"key" + varint(4) + b"value" + b"\0",
+        b"\1\1\2",  # a header that is not there
+        b"\1\1\1",  # minus one headers
+        b"\1\1\2\1\1",  # a header without a key
+        b"\1\1\2\2a\4b",
+        b"\1\1\0\0",  # a rest
+        varint(1 << 30) + b"\1\0",
+    ],
+)
+@pytest.mark.parametrize("others_count", [0, 80])
+def test_wrong_lengths_inside_of_a_record_are_refused(rest: bytes, others_count: int) -> None:
+    """They were acknowledged, and compaction of the partition stopped, as did its consumers."""
+    for place in {0, others_count}:
+        raw = b"".join(raw_record(i, rest if i == place else b"\1\1\0") for i in range(others_count + 1))
+        with pytest.raises(InvalidRecord):
+            RecordCheck(raw, 0, others_count + 1, BASE_MS).finish()
+    raw = b"".join(raw_record(i, rest) for i in range(others_count + 1))  # of one shape
+    with pytest.raises(InvalidRecord):
+        RecordCheck(raw, 0, others_count + 1, BASE_MS).finish()
+
+
+def test_numbers_of_three_bytes_are_not_taken_for_shorter_ones() -> None:
+    """Each batch is whole if its first long number is taken to end a byte earlier, and was accepted so."""
+    count = 20
+    lengths = [b"\x80\x81\1" + b"\0" + varint(i) + b"\1" + varint(8250) + bytes(8250) for i in range(count)]
+    nulls = [raw_record(i, b"\x81\x80\0\0") for i in range(count)]
+    for raw in (b"".join(each) for each in (lengths, nulls)):
+        for cut in range(3):
+            for more in range(3):
+                changed = raw[: len(raw) - cut] + bytes(more)
+                assert outcome(changed, count) == oracle(changed, count, BASE_MS)
+    for value_bytes in range(8180, 8200):
+        body = [
+            b"\x80\x80\1" + b"\0" + varint(i) + b"\1" + varint(value_bytes) + bytes(value_bytes + 1)
+            for i in range(count)
+        ]
+        assert outcome(b"".join(body), count) == oracle(b"".join(body), count, BASE_MS)
+
+
+def test_null_is_any_negative_length_as_in_kafka() -> None:
+    raw = raw_record(0, varint(-2) + varint(-7) + b"\2" + b"\2a" + varint(-3))
+    assert outcome(raw, 1) == Found(BASE_MS, BASE_MS, [0])
+
+
+@pytest.mark.parametrize("stamp", [b"\xff" * 9 + b"\2", b"\xff" * 10, b"\x80" * 10 + b"\0"])
+def test_a_timestamp_delta_of_more_than_64_bits_is_refused(stamp: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="64 bits"):
+        RecordCheck(raw_record(0, stamp=stamp), 0, 1, BASE_MS).finish()
+
+
+def test_of_many_null_keys_the_first_are_told_and_all_are_counted() -> None:
+    raw = bytes(raw_records([Record(key=None if i % 3 else b"k") for i in range(3_000)]))
+    check = RecordCheck(raw, 0, 3_000, BASE_MS, needs_keys=True)
+    check.finish()
+    assert check.null_keys_count == 2_000
+    assert check.null_keys == [i for i in range(150) if i % 3]
