@@ -12,12 +12,13 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
 
-from tests.devtools.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from tests.devtools.pipelines import MAPPINGS, POLL_SECONDS, Expected, PipelineDriver, batches_in
 from tests.devtools.spark import store_of
 
 pytestmark = [
@@ -47,27 +48,36 @@ class Signs:
     metadata: list[Path]  # of the tables
     dice: random.Random
 
-    def await_(self, moment: str, planned: set[Path]) -> None:
-        """planned: the batches of before."""
-        {"batch": self._batch, "commit": self._commit, "maintenance": self._maintenance}[moment](planned)
+    def of(self, moment: str) -> Callable[[], bool]:
+        """Tell what says that the moment has come, by what is there now.
+
+        It is asked for before the records are produced that bring the moment on: a query of small batches has
+        committed them all before one could look, and then nothing would ever come.
+        """
+        return {"batch": self._batch, "commit": self._commit, "maintenance": self._maintenance}[moment]()
+
+    def await_(self, moment: str, has_come: Callable[[], bool]) -> None:
+        """Wait for what `of` gave, and then for up to the longest time of this moment."""
+        self.driver.await_(has_come, COMMIT_POLL_SECONDS if moment == "commit" else POLL_SECONDS)
         time.sleep(self.dice.random() * LONGEST_SECONDS[moment])
 
-    def _batch(self, planned: set[Path]) -> None:
-        self.driver.await_(lambda: not batches_in(self.checkpoints, "offsets") <= planned)
+    def _batch(self) -> Callable[[], bool]:
+        planned = batches_in(self.checkpoints, "offsets")
+        return lambda: not batches_in(self.checkpoints, "offsets") <= planned
 
-    def _commit(self, _: set[Path]) -> None:
+    def _commit(self) -> Callable[[], bool]:
         """By a new manifest of one of the tables: the list of manifests and the table's metadata come then."""
         directory = self.dice.choice(self.metadata)
         before = manifests(directory)
-        self.driver.await_(lambda: not manifests(directory) <= before, COMMIT_POLL_SECONDS)
+        return lambda: not manifests(directory) <= before
 
-    def _maintenance(self, _: set[Path]) -> None:
+    def _maintenance(self) -> Callable[[], bool]:
         """By what is told of one table, when the next one is cared for."""
         count = self._told_of_care() + self.dice.randint(1, len(self.metadata))
-        self.driver.await_(lambda: self._told_of_care() >= count)
+        return lambda: self._told_of_care() >= count
 
     def _told_of_care(self) -> int:
-        text = self.driver.log.read_text()
+        text = self.driver.log.read_text() if self.driver.log.exists() else ""  # it has not been started yet
         return sum(map(text.count, TOLD_OF_CARE))
 
 
@@ -95,12 +105,12 @@ def test_each_record_is_in_the_tables_once_whatever_is_killed_when(
     try:
         while len(killed) < KILL_COUNT:
             moment = MOMENTS[len(killed) % len(MOMENTS)]
-            planned, pipeline = batches_in(checkpoints, "offsets"), pipelines[CARE if moment == "maintenance" else ""]
+            has_come, pipeline = signs.of(moment), pipelines[CARE if moment == "maintenance" else ""]
             produce(topic, expected.chunk(dice))
             if not driver.is_running or driver.pipeline != pipeline:
                 driver.end()
                 driver.start(pipeline)
-            signs.await_(moment, planned)
+            signs.await_(moment, has_come)
             victim = dice.choice(VICTIMS[moment])
             if driver.is_running and driver.kill(victim):
                 killed.append((moment, victim))
