@@ -100,6 +100,8 @@ class PipelineDriver:
             self.end()
             return True
         found = [self._process.pid] if victim == "python" else self._found(COMMANDS[victim])
+        if victim == "jvm":  # not what it forks, nor Spark's launcher: they look the same for an instant
+            found = [pid for pid in found if parent_of(pid) == self._process.pid]
         if not found:
             return False
         with suppress(ProcessLookupError):
@@ -134,6 +136,13 @@ def group_of(group: int) -> list[tuple[int, bytes]]:
                 if os.getpgid(int(entry.name)) == group:
                     found.append((int(entry.name), (entry / "cmdline").read_bytes()))
     return found
+
+
+def parent_of(process: int) -> int | None:
+    """Return which process has started it; None if it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
 
 
 def batches_in(checkpoints: Path, folder: str) -> set[Path]:
