@@ -28,12 +28,12 @@ from pathlib import Path
 import attrs
 import trio
 
-from kafscale.api.calls import Api
-from kafscale.api.fetch_sessions import FetchSessions
-from kafscale.api.gate import Gate
-from kafscale.api.quotas import Quotas
-from kafscale.api.record_checks import RecordChecks
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api
+from kafscale.api.handling.fetch_sessions import FetchSessions
+from kafscale.api.handling.gate import Gate
+from kafscale.api.handling.quotas import Quotas
+from kafscale.api.handling.record_checks import RecordChecks
+from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
 from kafscale.cluster.assignment import Assignment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafscale.api.services import Services
+from kafscale.api.handling.services import Services
 from kafscale.metrics import Sample
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kafscale.api.calls import Api, Call
 from kafscale.api.describe_client_quotas import CLIENT_ID
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaChange
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import Configs, change_configs, outcomes
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST
 from kafscale.wire.messages.alter_configs import (

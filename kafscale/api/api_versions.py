@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 

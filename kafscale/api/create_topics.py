@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from kafscale.api.calls import Api, Call
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.api.replica_assignments import check_assignment
-from kafscale.api.services import Services
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
 from kafscale.concurrency.turns import in_turns

@@ -5,8 +5,8 @@ v2  flexible
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

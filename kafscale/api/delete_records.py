@@ -5,9 +5,9 @@ The new log start is durable before it is acknowledged, and holds for readers fr
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.partitions import led_partition
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST
 from kafscale.wire.messages.describe_client_quotas import (

@@ -6,9 +6,9 @@ v1  brokers or controllers (KIP-919); this broker is no separate controller
 
 from __future__ import annotations
 
-from kafscale.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
 from kafscale.wire.messages.describe_cluster import (
     DescribeClusterBroker,

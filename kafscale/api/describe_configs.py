@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import BROKER, TOPIC, check_broker_id
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
 from kafscale.cluster.topics.names import check_topic_name

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from kafscale.api.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.members import Member
 from kafscale.concurrency.turns import distinct

@@ -18,8 +18,8 @@ from pathlib import Path
 import attrs
 import trio
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.log.log import Log

@@ -6,7 +6,7 @@
                                                    16  where other leaders are (KIP-951)
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
-by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.quotas`).
+by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import logging
 import attrs
 import trio
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.fetch_sessions import FetchContext, FetchedPartition, TopicName
-from kafscale.api.partitions import NotLeader, find_partition, led_partition, tell_leader
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition, TopicName
+from kafscale.api.handling.partitions import NotLeader, find_partition, led_partition, tell_leader
+from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError

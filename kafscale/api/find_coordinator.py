@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import distinct
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,

@@ -7,8 +7,8 @@ v4  flexible
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafscale.api.calls import Api, Call
 from kafscale.api.config_resources import Configs, change_configs, outcomes
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.definitions import ConfigType
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError

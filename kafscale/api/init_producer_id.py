@@ -13,8 +13,8 @@ librdkafka and franz-go report at once and never retry (COORDINATOR_NOT_AVAILABL
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError, StorageFull
 from kafscale.wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import trio
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import GroupProtocol, Join, JoinedMember, JoinResult
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

@@ -8,8 +8,8 @@ v5  the reason (KIP-800)
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Leaving
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID

@@ -10,8 +10,8 @@ States and types are compared without regard to case.
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import Group
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.partitions import led_partition
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.log.partition.partition import Partition

@@ -24,9 +24,9 @@ from functools import lru_cache, partial
 
 import attrs
 
-from kafscale.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic

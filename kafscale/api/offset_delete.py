@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.concurrency.turns import Turns

@@ -17,8 +17,8 @@ from functools import partial
 
 import attrs
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.concurrency.turns import distinct, distinct_partitions
 from kafscale.wire.messages.offset_fetch import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.partitions import led_partition
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire.messages.offset_for_leader_epoch import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from kafscale.api.calls import Api
+from kafscale.api.handling.calls import Api
 from kafscale.api.table import APIS, MODULES
 from kafscale.wire.schema import MAX
 

@@ -8,8 +8,8 @@ v5  protocol type and name, which must be those of the group (KIP-559)
 
 from __future__ import annotations
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -40,7 +40,7 @@ from kafscale.api import (
     produce,
     sync_group,
 )
-from kafscale.api.calls import Api
+from kafscale.api.handling.calls import Api
 
 MODULES: Sequence[ModuleType] = (
     produce,

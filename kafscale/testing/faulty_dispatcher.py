@@ -12,8 +12,8 @@ import attrs
 import trio
 
 from kafscale.api import metadata, produce
-from kafscale.api.calls import Call
-from kafscale.api.gate import Gate
+from kafscale.api.handling.calls import Call
+from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import PendingProduce
 from kafscale.errors import KafkaError, ProtocolError
 from kafscale.log.partition.chunks import Lease

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.api.calls import Peer
+from kafscale.api.handling.calls import Peer
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.concurrency.byte_budget import ByteBudget

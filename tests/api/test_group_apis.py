@@ -23,7 +23,7 @@ from kafscale.api import (
     offset_fetch,
     sync_group,
 )
-from kafscale.api.calls import Api
+from kafscale.api.handling.calls import Api
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.metadata.group_commit import GroupCommit

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.api.calls import Api
+from kafscale.api.handling.calls import Api
 from kafscale.api.table import APIS
 from kafscale.wire import codec, compression
 from kafscale.wire.batch_header import HEADER_BYTES, set_crc

@@ -6,7 +6,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from kafscale.api.calls import Api, Call, Peer
+from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.node import Node
 from kafscale.wire.codec import decode, encode

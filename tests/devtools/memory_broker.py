@@ -16,7 +16,7 @@ import attrs
 import trio
 import trio.testing
 
-from kafscale.api.calls import Peer
+from kafscale.api.handling.calls import Peer
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Settings, StoreUrl

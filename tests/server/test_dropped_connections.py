@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from kafscale.api.calls import Peer
+from kafscale.api.handling.calls import Peer
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability

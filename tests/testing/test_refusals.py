@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.api.calls import Api
+from kafscale.api.handling.calls import Api
 from kafscale.api.table import APIS
 from kafscale.testing.refusals import refusal, set_errors
 from kafscale.wire.codec import decode, encode

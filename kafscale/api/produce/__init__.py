@@ -7,16 +7,16 @@
 The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
 soon as it is read, so that many are in flight to the disk at once.
 
-    begin      ask the gate (`kafscale.api.gate`), validate, copy into chunks. Nothing is decided yet.     no await
-    complete   only if begin could not finish: check batches that take long (`kafscale.api.record_checks`), and
-               wait for the pool. Later requests of this connection wait; nobody else's do.                awaits
+    begin      ask the gate, validate, copy into chunks. Nothing is decided yet.                           no await
+    complete   only if begin could not finish: check batches that take long, and wait for the pool.
+               Later requests of this connection wait; nobody else's do.                                   awaits
     order      check sequences, assign offsets, hand to the journal. The order of these calls is
                the order of the log.                                                                       no await
     wait       in the writer: until every round of the journal that the reply needs is durable.            awaits
 
 `general` does this for any request. `group` is a shorter way for requests that are like those before them (`patterns`):
 gate, checks and order are the same functions (`batches`), in one call. What either way leaves in the connection's queue
-is a `pending.Pending`.
+is a `pending.Pending`. Gate and long checks are `kafscale.api.handling.gate` and `kafscale.api.handling.record_checks`.
 """
 
 from kafscale.api.produce.general import API, PendingProduce, begin

@@ -1,6 +1,6 @@
 """One batch on its way into the log of its partition, by the same steps whichever way its request takes.
 
-    led_partition    which partition a request means, or why it can't be written to here (`kafscale.api.partitions`)
+    led_partition    which partition a request means, or why it can't be written to here (`handling.partitions`)
     begin_batch      header, CRC, limits; the records as far as they can be looked at on the event loop; keys and times
     append_batch     the sequence number, memory unless it was found before, offsets, the journal
 
@@ -14,7 +14,7 @@ import time
 
 import attrs
 
-from kafscale.api.services import Services
+from kafscale.api.handling.services import Services
 from kafscale.errors import InvalidRecord, KafkaError
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Placed

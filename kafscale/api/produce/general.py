@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from kafscale.api.calls import Api, Call
-from kafscale.api.partitions import NotLeader, led_partition, tell_leader
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import NotLeader, led_partition, tell_leader
+from kafscale.api.handling.record_checks import AT_ONCE_UNITS
+from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import not_durable, refuse
-from kafscale.api.record_checks import AT_ONCE_UNITS
-from kafscale.api.services import Services
 from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StorageFailed, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed

@@ -15,13 +15,13 @@ import time
 import attrs
 import trio
 
-from kafscale.api.calls import Call, Peer
-from kafscale.api.partitions import led_partition
+from kafscale.api.handling.calls import Call, Peer
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.record_checks import AT_ONCE_UNITS
+from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import append_batch, begin_batch
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
 from kafscale.api.produce.pending import not_durable, refuse
-from kafscale.api.record_checks import AT_ONCE_UNITS
-from kafscale.api.services import Services
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire import codec

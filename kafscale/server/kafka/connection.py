@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.api import produce
-from kafscale.api.calls import Peer
+from kafscale.api.handling.calls import Peer
 from kafscale.api.produce import PendingProduce, ProduceGroup, ShortWay
 from kafscale.buffers import size_of
 from kafscale.concurrency.signals import Signal

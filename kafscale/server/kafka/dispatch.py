@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 
 from kafscale.api import api_versions, fetch, join_group, produce, sync_group
-from kafscale.api.calls import Api, Call, Peer
 from kafscale.api.fetch import FetchReply
+from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
-from kafscale.api.services import Services
 from kafscale.concurrency.byte_budget import ByteBudget, Share
 from kafscale.errors import ProtocolError
 from kafscale.log.partition.chunks import Lease

@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.api.calls import Peer
+from kafscale.api.handling.calls import Peer
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Address, Limits
 from kafscale.descriptors import first_reserved, limit

@@ -18,8 +18,8 @@ from typing import Final
 
 import attrs
 
-from kafscale.api.calls import Call
-from kafscale.api.quotas import Quotas
+from kafscale.api.handling.calls import Call
+from kafscale.api.handling.quotas import Quotas
 from kafscale.errors import KafkaError
 from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio.testing
 
-from kafscale.api.calls import Call
+from kafscale.api.handling.calls import Call
 from kafscale.api.produce import begin
 from kafscale.client.connection import Connection
 from kafscale.cluster.assignment import Leader

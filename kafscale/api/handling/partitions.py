@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kafscale.api.calls import Peer
-from kafscale.api.services import Services
+from kafscale.api.handling.calls import Peer
+from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from kafscale.api.fetch_sessions import (
+from kafscale.api.handling.fetch_sessions import (
     EVICTABLE_AFTER_SECONDS,
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -316,7 +316,7 @@ async def test_a_partition_that_is_named_many_times_is_fetched_once() -> None:
 async def test_all_sessions_together_keep_so_many_partitions(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr("kafscale.api.fetch_sessions.PARTITIONS_MAX_COUNT", 10)
+    monkeypatch.setattr("kafscale.api.handling.fetch_sessions.PARTITIONS_MAX_COUNT", 10)
     sessions = FetchSessions(100)
     first = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0)), uses_topic_ids=False)
     assert first.session is not None

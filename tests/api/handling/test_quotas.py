@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from kafscale.api import quotas
-from kafscale.api.quotas import ByteRate, ByteRateQuota
+from kafscale.api.handling import quotas
+from kafscale.api.handling.quotas import ByteRate, ByteRateQuota
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.metrics import Histogram

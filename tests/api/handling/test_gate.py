@@ -9,8 +9,8 @@ import attrs
 import pytest
 import trio.testing
 
-from kafscale.api.calls import Call
-from kafscale.api.gate import Gate
+from kafscale.api.handling.calls import Call
+from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import ShortWay
 from kafscale.api.produce.patterns import PlainProduces
 from kafscale.client.connection import Connection

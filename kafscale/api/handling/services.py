@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from kafscale.api.fetch_sessions import FetchSessions
-from kafscale.api.gate import Gate
-from kafscale.api.quotas import Quotas
-from kafscale.api.record_checks import RecordChecks
+from kafscale.api.handling.fetch_sessions import FetchSessions
+from kafscale.api.handling.gate import Gate
+from kafscale.api.handling.quotas import Quotas
+from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.groups.coordinator import GroupCoordinator

@@ -1,0 +1,14 @@
+"""What every handler is given and asks, whatever its API: the room below all rooms of `kafscale.api`.
+
+    calls                  one request's envelope, the client that sent it, and one row of the table of APIs
+    services               the components that handlers work with
+    partitions             the partition that a request is about, or who leads it instead
+    gate                   whether a Produce is allowed, before anyone looks at its batches
+    quotas                 byte rates of clients
+    record_checks          the check of what is inside of batches, within bounds
+    fetch_sessions         what a Fetch leaves out because its client knows it (KIP-227)
+    authorized_operations  the bits that say what a client may do with a topic, a group or the cluster
+
+Every handler enters here, and so do the broker, which builds the services, and the server, which makes the calls.
+Nothing here knows a handler.
+"""
