@@ -51,7 +51,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "encode the replies": ("encode", "response_frame", "ErrorCounter.", "_Shape."),
     "send": ("SocketTransport.send",),
     "fetch: select from the tail, buffers": ("Tail.select", "coalesce", "Slices.", "Partition.select_tail"),
-    "fetch: the rest": ("handle (kafscale/api/fetch", "FetchSession"),
+    "fetch: the rest": ("handle (kafscale/api/records/fetch", "FetchSession"),
     "flush: store": ("FileStore.", "Directory.", "_leave_page_cache", "_sync_directory"),
     "flush: the rest": ("Flusher.", "Uploader.", "build_footer", "body_crc", "crc_of"),
     "reader": ("Connection._re", "Connection._take", "Dispatcher.accept", "ShortWay.", "begin", "PendingProduce."),

@@ -16,14 +16,12 @@ from kafscale.api import (
     create_partitions,
     create_topics,
     delete_groups,
-    delete_records,
     delete_topics,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
-    fetch,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -31,16 +29,20 @@ from kafscale.api import (
     join_group,
     leave_group,
     list_groups,
-    list_offsets,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
     produce,
     sync_group,
 )
 from kafscale.api.handling.calls import Api
+from kafscale.api.records import (
+    delete_records,
+    fetch,
+    list_offsets,
+    offset_for_leader_epoch,
+)
 
 MODULES: Sequence[ModuleType] = (
     produce,

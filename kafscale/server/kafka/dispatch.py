@@ -12,11 +12,17 @@ from typing import Any
 
 import attrs
 
-from kafscale.api import api_versions, fetch, join_group, produce, sync_group
-from kafscale.api.fetch import FetchReply
+from kafscale.api import (
+    api_versions,
+    join_group,
+    produce,
+    sync_group,
+)
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
+from kafscale.api.records import fetch
+from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
 from kafscale.errors import ProtocolError
 from kafscale.log.partition.chunks import Lease
