@@ -13,10 +13,7 @@ from kafscale.api import (
     alter_client_quotas,
     alter_configs,
     api_versions,
-    create_partitions,
-    create_topics,
     delete_groups,
-    delete_topics,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
@@ -43,6 +40,7 @@ from kafscale.api.records import (
     list_offsets,
     offset_for_leader_epoch,
 )
+from kafscale.api.topics import create_partitions, create_topics, delete_topics
 
 MODULES: Sequence[ModuleType] = (
     produce,

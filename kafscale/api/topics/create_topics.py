@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.replica_assignments import check_assignment
+from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
 from kafscale.concurrency.turns import in_turns

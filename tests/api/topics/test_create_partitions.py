@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.create_partitions import API
+from kafscale.api.topics.create_partitions import API
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -12,7 +12,7 @@ from collections import Counter
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.replica_assignments import check_assignment
+from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError

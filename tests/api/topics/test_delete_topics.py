@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.delete_topics import API
+from kafscale.api.topics.delete_topics import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
