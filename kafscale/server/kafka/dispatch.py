@@ -12,12 +12,8 @@ from typing import Any
 
 import attrs
 
-from kafscale.api import (
-    api_versions,
-    join_group,
-    produce,
-    sync_group,
-)
+from kafscale.api import api_versions, produce
+from kafscale.api.groups import join_group, sync_group
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
