@@ -10,18 +10,20 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from kafscale.api import (
-    alter_client_quotas,
-    alter_configs,
     api_versions,
-    describe_client_quotas,
     describe_cluster,
-    describe_configs,
     describe_log_dirs,
     find_coordinator,
-    incremental_alter_configs,
     init_producer_id,
     metadata,
     produce,
+)
+from kafscale.api.configs import (
+    alter_client_quotas,
+    alter_configs,
+    describe_client_quotas,
+    describe_configs,
+    incremental_alter_configs,
 )
 from kafscale.api.groups import (
     delete_groups,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from kafscale.api import alter_client_quotas, describe_client_quotas
-from kafscale.api.describe_client_quotas import ANY, CLIENT_ID, THE_DEFAULT, THIS_NAME
+from kafscale.api.configs import alter_client_quotas, describe_client_quotas
+from kafscale.api.configs.describe_client_quotas import ANY, CLIENT_ID, THE_DEFAULT, THIS_NAME
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.topics.topics import NewTopic

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kafscale.api.describe_client_quotas import CLIENT_ID
+from kafscale.api.configs.describe_client_quotas import CLIENT_ID
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaChange

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.describe_configs import API
+from kafscale.api.configs.describe_configs import API
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Settings

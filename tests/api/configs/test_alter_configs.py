@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api import alter_configs, incremental_alter_configs
+from kafscale.api.configs import alter_configs, incremental_alter_configs
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore

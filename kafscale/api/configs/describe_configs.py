@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafscale.api.config_resources import BROKER, TOPIC, check_broker_id
+from kafscale.api.configs.config_resources import BROKER, TOPIC, check_broker_id
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries

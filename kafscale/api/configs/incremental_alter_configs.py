@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafscale.api.config_resources import Configs, change_configs, outcomes
+from kafscale.api.configs.config_resources import Configs, change_configs, outcomes
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.definitions import ConfigType
