@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from kafscale.api import (
+from kafscale.api import init_producer_id, produce
+from kafscale.api.cluster import (
     api_versions,
     describe_cluster,
     describe_log_dirs,
     find_coordinator,
-    init_producer_id,
     metadata,
-    produce,
 )
 from kafscale.api.configs import (
     alter_client_quotas,

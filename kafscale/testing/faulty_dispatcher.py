@@ -11,7 +11,8 @@ from __future__ import annotations
 import attrs
 import trio
 
-from kafscale.api import metadata, produce
+from kafscale.api import produce
+from kafscale.api.cluster import metadata
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import PendingProduce

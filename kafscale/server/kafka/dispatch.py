@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from kafscale.api import api_versions, produce
+from kafscale.api import produce
+from kafscale.api.cluster import api_versions
 from kafscale.api.groups import join_group, sync_group
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.api import find_coordinator
+from kafscale.api.cluster import find_coordinator
 from kafscale.api.groups import (
     delete_groups,
     describe_groups,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.describe_log_dirs import API
+from kafscale.api.cluster.describe_log_dirs import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.api.api_versions import API, unsupported_version_response
+from kafscale.api.cluster.api_versions import API, unsupported_version_response
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.describe_cluster import API
+from kafscale.api.cluster.describe_cluster import API
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_cluster import DescribeClusterRequest

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from kafscale.api.metadata import API
+from kafscale.api.cluster.metadata import API
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Settings
