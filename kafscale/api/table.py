@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from kafscale.api import init_producer_id, produce
+from kafscale.api import produce
 from kafscale.api.cluster import (
     api_versions,
     describe_cluster,
@@ -44,6 +44,7 @@ from kafscale.api.records import (
     offset_for_leader_epoch,
 )
 from kafscale.api.topics import create_partitions, create_topics, delete_topics
+from kafscale.api.transactions import init_producer_id
 
 MODULES: Sequence[ModuleType] = (
     produce,

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.api.init_producer_id import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kafscale.api.transactions.init_producer_id import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, find_checkpoints

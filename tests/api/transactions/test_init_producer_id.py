@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.init_producer_id import API
+from kafscale.api.transactions.init_producer_id import API
 from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds
