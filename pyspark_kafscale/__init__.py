@@ -4,7 +4,7 @@ It does so in a worker, which nothing else of KafScale is called in.
 """
 
 from kafscale.spark.source.source import KafScaleDataSource as DefaultSource
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 __all__ = ["DefaultSource"]
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from kafscale.errors import CorruptBatch
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
-from kafscale.spark.varints import (
+from kafscale.spark.workers.varints import (
     Positions,
     Raw,
     pairs_of,

@@ -21,7 +21,7 @@ import httpx
 
 from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreUnavailable
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.http import BlockingTransport
+from kafscale.spark.workers.http import BlockingTransport
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
     HttpAnswer,

@@ -45,7 +45,7 @@ from kafscale.spark.source.progress import Progress
 from kafscale.spark.source.uses import Uses
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError, KafkaError
 from kafscale.spark.source.options import Given
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 PREFIX = "kafka."
 ANY_PARTITION = -1

@@ -15,7 +15,7 @@ import attrs
 import fastavro.read
 
 from kafscale.errors import DecodeError
-from kafscale.spark.varints import read_checked_varint
+from kafscale.spark.workers.varints import read_checked_varint
 
 Node = Any  # as in `avro_schema`
 

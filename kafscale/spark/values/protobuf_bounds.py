@@ -15,7 +15,7 @@ import attrs
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from kafscale.errors import DecodeError
-from kafscale.spark.varints import VARINT_MAX_BYTES
+from kafscale.spark.workers.varints import VARINT_MAX_BYTES
 
 VALUE_MAX_BYTES = 256 << 20  # of memory, for one value's messages and elements; its texts come on top
 MESSAGE_BYTES = 64  # of a message beside its fields; upb's own, and what Python has around it

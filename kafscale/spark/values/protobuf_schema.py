@@ -18,7 +18,7 @@ from kafscale.spark.values.columns import error_text
 from kafscale.spark.values.protoc import SOURCE as MAIN
 from kafscale.spark.values.protoc import compiled
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.varints import read_checked_varint
+from kafscale.spark.workers.varints import read_checked_varint
 
 # What serializers register no reference for. Modules of these names are imported: the names are to have no tricks.
 BUILT_IN = re.compile(r"(google/protobuf|google/type|confluent)(/[a-z][a-z0-9_]*)+\.proto", re.ASCII)

@@ -25,7 +25,7 @@ from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 if TYPE_CHECKING:  # else imported with the first client: they take longer to import than a small query to run
     import httpx
 
-    from kafscale.spark.http import BlockingTransport
+    from kafscale.spark.workers.http import BlockingTransport
 
 ROUND_COUNT = 3  # as librdkafka's registry client
 PAUSE_SECONDS = 0.2  # doubled after each round
@@ -143,7 +143,7 @@ class RegistryClient:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        from kafscale.spark.http import BlockingTransport
+        from kafscale.spark.workers.http import BlockingTransport
 
         context = None
         if self.options.ca_file is not None:

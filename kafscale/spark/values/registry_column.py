@@ -22,7 +22,7 @@ from pyspark.sql.types import DataType
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryOptions
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 
 class Reading(TypedDict, total=False):

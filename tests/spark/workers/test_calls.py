@@ -14,7 +14,7 @@ from tests.devtools.spark import environ_of
 PROGRAM = """
 import gc, importlib, sys, zipimport
 import pyspark, other
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 def zips():
     return sorted(
@@ -46,7 +46,7 @@ def run(tmp_path: Path, **environ: str) -> str:
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for file in files:
                 archive.writestr(file, "")
-    path = os.pathsep.join([*(str(tmp_path / name) for name in archives), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([*(str(tmp_path / name) for name in archives), str(Path(__file__).parents[3])])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **environ, "PYTHONPATH": path},
@@ -68,7 +68,7 @@ def test_no_other_process_is_touched(tmp_path):
 
 FAULTS_PROGRAM = """
 import resource
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 def faults_of(call):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -91,7 +91,7 @@ def test_a_worker_does_not_ask_for_the_memory_of_a_get_anew_each_time():
 
 IDLE_PROGRAM = """
 import socket, sys, types
-from kafscale.spark.workers import ease_next_call
+from kafscale.spark.workers.calls import ease_next_call
 
 main = types.ModuleType("worker_of_spark")
 main.handle_worker_exception = lambda exc, outfile, *options: print("told", exc, *options)
