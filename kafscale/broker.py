@@ -39,11 +39,11 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node

@@ -15,8 +15,8 @@ from typing import Final
 import attrs
 import trio
 
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import POLICY_VIOLATION

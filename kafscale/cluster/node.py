@@ -9,8 +9,8 @@ from typing import Protocol
 
 import attrs
 
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.errors import StartupError
 
 CLUSTER_ID_KEY = "cluster/id"

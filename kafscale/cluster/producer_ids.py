@@ -20,8 +20,8 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds, note_uncertain
 from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX

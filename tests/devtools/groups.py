@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.converter import decode
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.group import Group, GroupContext
 from kafscale.cluster.groups.records import GroupRecord
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue

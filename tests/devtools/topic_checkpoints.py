@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.cluster.converter import encode
+from kafscale.cluster.metadata.converter import encode
 from kafscale.formats.metadata_changes import Transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import WalPosition

@@ -15,8 +15,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
 from kafscale.cluster.topics.topics import NewTopic, Topic, TopicRegistry

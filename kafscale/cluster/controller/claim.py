@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.node import random_uuid, uuid_text
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
 from kafscale.store.base import ObjectStore

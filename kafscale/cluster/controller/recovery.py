@@ -10,9 +10,9 @@ import logging
 
 import attrs
 
-from kafscale.cluster.converter import decode
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, find_checkpoints
+from kafscale.cluster.metadata.converter import decode
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.wal_entries import METADATA, WalEntry

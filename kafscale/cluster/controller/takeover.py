@@ -27,9 +27,9 @@ from kafscale.cluster.controller.claim import (
     watch_claim,
 )
 from kafscale.cluster.controller.recovery import POSITION_KEY, apply_log, load_checkpoint
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.node import epoch_key, random_uuid, uuid_text

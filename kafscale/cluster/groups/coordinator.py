@@ -20,7 +20,6 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.group import Group, GroupContext, GroupState
 from kafscale.cluster.groups.offsets import GroupOffsets
@@ -42,6 +41,7 @@ from kafscale.cluster.groups.settings import (
 )
 from kafscale.cluster.groups.state_bytes import GROUP_BYTES, GroupStateBytes, join_bytes, protocols_bytes
 from kafscale.cluster.metadata.base import Entry
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue

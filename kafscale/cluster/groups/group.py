@@ -22,7 +22,6 @@ from functools import partial
 
 import attrs
 
-from kafscale.cluster.converter import encode
 from kafscale.cluster.groups.events import (
     CONSUMER_PROTOCOL_TYPE,
     UNKNOWN_MEMBER_ID,
@@ -38,6 +37,7 @@ from kafscale.cluster.groups.records import GroupRecord, MemberRecord, group_key
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.groups.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.subscription import subscribed_topics
+from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue

@@ -1,8 +1,8 @@
 """The metadata store's interface: keys, revisions and transactions, in etcd's terms.
 
 Keys are `/`-separated text (`topics/orders`, `groups/g1/offsets/orders/0`); values are bytes (JSON, written by
-`kafscale.cluster.converter`). Every transaction that changes something gets the next revision, and a key remembers the
-revision that changed it last. Who follows the store reads its changes after a revision (`changes`).
+`converter`). Every transaction that changes something gets the next revision, and a key remembers the revision that
+changed it last. Who follows the store reads its changes after a revision (`changes`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.converter import decode, encode
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.topics.index import Topic, TopicDraft
 from kafscale.errors import KafkaError, StartupError
 

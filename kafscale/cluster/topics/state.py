@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.converter import decode
 from kafscale.cluster.metadata.base import Change
+from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.topics.index import Topic, TopicIndex
 from kafscale.cluster.topics.records import (
     DELETED_TOPICS,

@@ -16,8 +16,8 @@ import attrs
 import trio
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.converter import encode
 from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.node import random_uuid
 from kafscale.cluster.topics.creation_pace import CreationPace

@@ -3,7 +3,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.errors import DamagedObject
 
 
