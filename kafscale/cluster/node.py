@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -11,6 +9,7 @@ import attrs
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.errors import StartupError
 
 CLUSTER_ID_KEY = "cluster/id"
@@ -76,24 +75,7 @@ async def register_node(
             f"--cluster-id is {cluster_id} but the metadata in the data directory is of cluster {known_id}: "
             "leave the option out, or give another --data-dir"
         )
-    final_id = known_id or cluster_id or random_cluster_id()
+    final_id = known_id or cluster_id or uuid_text(random_uuid())
     puts = {CLUSTER_ID_KEY: encode(final_id), epoch_key(node_id): encode(broker_epoch)}
     await store.commit(Transaction(puts=puts, essential=True))
     return Node(node_id=node_id, cluster_id=final_id, broker_epoch=broker_epoch, advertised=advertised)
-
-
-def random_uuid() -> bytes:
-    """A random UUID, not one of those that Kafka reserves (0 to 99) nor one whose base64 text begins with a dash."""
-    while True:
-        value = uuid.uuid4().bytes
-        if int.from_bytes(value) >= 100 and not uuid_text(value).startswith("-"):
-            return value
-
-
-def uuid_text(value: bytes) -> str:
-    """16 bytes as Kafka writes them: 22 characters of URL-safe base64."""
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-
-def random_cluster_id() -> str:
-    return uuid_text(random_uuid())

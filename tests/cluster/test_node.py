@@ -5,7 +5,7 @@ import base64
 import attrs
 import pytest
 
-from kafscale.cluster.node import Endpoint, Node, epoch_key, random_uuid, register_node, uuid_text
+from kafscale.cluster.node import Endpoint, Node, epoch_key, register_node
 from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 
@@ -50,9 +50,3 @@ def test_a_client_is_told_the_address_of_the_listener_that_it_used() -> None:
     node = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised=advertised)
     assert node.endpoint(Reached("INTERNAL")) == Endpoint("broker", 9094)
     assert node.endpoint(Reached("EXTERNAL")) == Endpoint("10.0.0.7", 9092)
-
-
-def test_random_uuids_differ_and_are_no_command_line_flags() -> None:
-    values = {random_uuid() for _ in range(500)}
-    assert len(values) == 500
-    assert not any(uuid_text(value).startswith("-") for value in values)

@@ -29,7 +29,7 @@ import trio
 
 from kafscale.buffers import Buffer
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.node import random_uuid, uuid_text
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import system_key

@@ -32,7 +32,8 @@ from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, fin
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
-from kafscale.cluster.node import epoch_key, random_uuid, uuid_text
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import note_uncertain
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Durability, Settings

@@ -2,6 +2,7 @@
 
 base                        `MetadataStore`, what everybody else asks for
 converter                   attrs objects to the values that the store keeps, and back
+uuids                       ids that are made up once and then kept
 changes, follower           what is committed after a revision, and how a registry's memory follows it
 group_commit, journaled     where transactions meet; and with the log in the bucket before the local store
 sqlite, database, reserve   the local store, and room for what must go on while its disk is full

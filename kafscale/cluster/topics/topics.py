@@ -19,7 +19,7 @@ from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
-from kafscale.cluster.node import random_uuid
+from kafscale.cluster.metadata.uuids import random_uuid
 from kafscale.cluster.topics.creation_pace import CreationPace
 from kafscale.cluster.topics.index import Topic, TopicDraft, TopicIndex
 from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME, check_topic_name, is_valid_topic_name

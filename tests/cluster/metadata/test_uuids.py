@@ -1,0 +1,11 @@
+"""Made-up ids."""
+
+from __future__ import annotations
+
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+
+
+def test_random_uuids_differ_and_are_no_command_line_flags() -> None:
+    values = {random_uuid() for _ in range(500)}
+    assert len(values) == 500
+    assert not any(uuid_text(value).startswith("-") for value in values)
