@@ -215,7 +215,7 @@ class GroupMachine(RuleBasedStateMachine):
         for member in group.members:
             assert member.session.is_set or member.is_excused, "it may fall silent for ever"
         assert all(timer.is_set for timer in group.members.pending_join.values())
-        join_timer, sync_timer = group._join_timer.is_set, group._sync_timer.is_set
+        join_timer, sync_timer = group._join_time.is_set, group._sync_timer.is_set
         assert join_timer is (group.state is GroupState.PREPARING_REBALANCE)
         if group.state is GroupState.COMPLETING_REBALANCE:
             assert sync_timer or self.harness.held, "nothing leads out of this state"

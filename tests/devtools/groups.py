@@ -26,6 +26,18 @@ def subscription(*topics: str) -> bytes:
     return bytes(2) + len(encoded).to_bytes(4) + body + (-1).to_bytes(4, signed=True)
 
 
+def result(reply: OneShot[JoinResult]) -> JoinResult:
+    """Return what a join was answered."""
+    assert reply.value is not None, "the join still waits"
+    return reply.value
+
+
+def error(reply: OneShot[JoinResult] | OneShot[SyncResult]) -> int:
+    """Return the error code that a join or a sync was answered."""
+    assert reply.value is not None, "the request still waits"
+    return reply.value.error_code
+
+
 @attrs.define(eq=False, kw_only=True)
 class GroupHarness:
     """One group. Time passes by `advance`; writes are durable at once or, with `holds_writes`, by `finish_writes`."""

@@ -22,21 +22,13 @@ from functools import partial
 
 import attrs
 
-from kafscale.cluster.groups.events import (
-    CONSUMER_PROTOCOL_TYPE,
-    UNKNOWN_MEMBER_ID,
-    Join,
-    JoinedMember,
-    JoinResult,
-    Leaving,
-    Sync,
-    SyncResult,
-)
+from kafscale.cluster.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.generation import Generation
+from kafscale.cluster.groups.join_time import JoinTime
 from kafscale.cluster.groups.members import Member, Members, new_member_id
 from kafscale.cluster.groups.records import GroupRecord, MemberRecord, group_key
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.groups.state_bytes import GroupStateBytes
-from kafscale.cluster.groups.subscription import subscribed_topics
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
@@ -85,26 +77,37 @@ class Group:
     _context: GroupContext
     state: GroupState = attrs.field(default=GroupState.EMPTY, init=False)
     state_timestamp_ms: int = attrs.field(init=False)  # wall clock
-    generation_id: int = attrs.field(default=0, init=False)
-    protocol_name: str | None = attrs.field(default=None, init=False)
     members: Members = attrs.field(init=False)
-    subscribed_topics: frozenset[str] | None = attrs.field(default=None, init=False)  # None: not known
-    _join_timer: Timer = attrs.field(init=False)
+    generation: Generation = attrs.field(init=False)
+    _join_time: JoinTime = attrs.field(init=False)
     _sync_timer: Timer = attrs.field(init=False)
-    _initial_delay_left_ms: int | None = attrs.field(default=None, init=False)  # set while an empty group fills up
-    _newcomers: bool = attrs.field(default=False, init=False)  # someone came during the present initial delay
-    _assigned_generation_id: int | None = attrs.field(default=None, init=False)  # whose assignment has been submitted
 
     def __attrs_post_init__(self) -> None:
-        self.members = Members(self._context.state_bytes)
-        self.state_timestamp_ms = self._context.wall_clock_ms()
-        self._join_timer = Timer(self._join_time_is_up)
+        context = self._context
+        self.members = Members(context.state_bytes)
+        self.generation = Generation(self.members)
+        self.state_timestamp_ms = context.wall_clock_ms()
+        self._join_time = JoinTime(settings=context.settings, timers=context.timers, is_up=self._complete_join)
         self._sync_timer = Timer(self._sync_time_is_up)
 
     @property
     def protocol_type(self) -> str | None:
         """None for a group that only ever committed offsets."""
         return self.members.protocol_type
+
+    @property
+    def generation_id(self) -> int:
+        return self.generation.generation_id
+
+    @property
+    def protocol_name(self) -> str | None:
+        """The protocol that the present generation runs."""
+        return self.generation.protocol_name
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that the members of a consumer group consume; None where that is not known."""
+        return self.generation.subscribed_topics
 
     # -- Joining -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +173,7 @@ class Group:
         if error_code != error_codes.NONE or member is None:
             reply.set(JoinResult(error_code=error_code, member_id=join.member_id))
         elif self._keeps_generation(member, join):
-            reply.set(self._joined(member))
+            reply.set(self.generation.joined(member))
         else:
             self._update(member, join, reply)
             self._rebalance_or_complete_join(f"member {member.member_id!r} rejoins: {join.reason}")
@@ -190,8 +193,7 @@ class Group:
             self._context.timers.cancel(pending)
         member = Member.of(join, member_id=member_id, session=Timer(lambda: self._session_expired(member)))
         member.is_new = True
-        if self._initial_delay_left_ms is not None:
-            self._newcomers = True
+        self._join_time.newcomer()
         self.members.add(member, join.protocol_type)
         self.members.await_join(member, reply)
         # It can't send heartbeats while it waits for its join to be answered, so its session counts from then on; but
@@ -238,9 +240,9 @@ class Group:
             result = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
         elif replacement.leader_id is None:
             leads = self.members.leader_id == member.member_id
-            result = attrs.evolve(self._joined(member), skip_assignment=leads)
+            result = attrs.evolve(self.generation.joined(member), skip_assignment=leads)
         else:
-            result = attrs.evolve(self._joined(member), leader_id=replacement.leader_id, members=())
+            result = attrs.evolve(self.generation.joined(member), leader_id=replacement.leader_id, members=())
         self.members.answer_join(member, result)
         self._restart_session(member)
 
@@ -262,42 +264,28 @@ class Group:
         gathers = self.state is GroupState.EMPTY
         self._become(GroupState.PREPARING_REBALANCE)
         if gathers:
-            delay_ms = self._context.settings.initial_rebalance_delay_ms
-            self._newcomers = False
-            self._initial_delay_left_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
-            self._context.timers.set_after(self._join_timer, delay_ms / 1000)
+            self._join_time.gather(self.members.rebalance_timeout_ms)
         elif self.members.have_all_joined:
             self._complete_join()
         else:
-            self._context.timers.set_after(self._join_timer, self.members.rebalance_timeout_ms / 1000)
+            self._join_time.wait(self.members.rebalance_timeout_ms)
 
     def _complete_join_if_ready(self) -> None:
-        gathers = self._initial_delay_left_ms is not None
+        gathers = self._join_time.gathers
         if self.state is GroupState.PREPARING_REBALANCE and not gathers and self.members.have_all_joined:
-            self._complete_join()
-
-    def _join_time_is_up(self) -> None:
-        left_ms = self._initial_delay_left_ms
-        if left_ms and self._newcomers:
-            delay_ms = min(self._context.settings.initial_rebalance_delay_ms, left_ms)
-            self._newcomers = False
-            self._initial_delay_left_ms = left_ms - delay_ms
-            self._context.timers.set_after(self._join_timer, delay_ms / 1000)
-        else:
             self._complete_join()
 
     def _complete_join(self) -> None:
         """Begin the next generation with those who joined. Static members keep their place without joining."""
-        self._context.timers.cancel(self._join_timer)
-        self._initial_delay_left_ms = None
+        self._join_time.end()
         for member in [member for member in self.members if member.awaiting_join is None and not member.is_static]:
             logger.info("member %r of group %r did not rejoin in time", member.member_id, self.group_id)
             self._remove(member)
         if len(self.members) and not self.members.elect_leader():
             # Only silent static members are left; their sessions end one by one.
-            self._context.timers.set_after(self._join_timer, self.members.rebalance_timeout_ms / 1000)
+            self._join_time.wait(self.members.rebalance_timeout_ms)
             return
-        self.generation_id += 1
+        self.generation.begin()
         self.members.pending_sync.clear()
         if len(self.members):
             self._begin_generation()
@@ -305,51 +293,22 @@ class Group:
             self._become_empty()
 
     def _become_empty(self) -> None:
-        self.protocol_name = None
-        self._learn_subscription()
         self._become(GroupState.EMPTY)
         logger.info("group %r is empty after generation %d", self.group_id, self.generation_id)
         self._submit(self.record(), _ignore_outcome)  # if it is lost, its members are back after a restart, and expire
 
     def _begin_generation(self) -> None:
-        self.protocol_name = self.members.select_protocol()
-        self._learn_subscription()
         self._become(GroupState.COMPLETING_REBALANCE)
         logger.info(
             "group %r has generation %d: %d members, protocol %r, leader %r",
             *(self.group_id, self.generation_id, len(self.members), self.protocol_name, self.members.leader_id),
         )
         for member in self.members:
-            self.members.answer_join(member, self._joined(member))
+            self.members.answer_join(member, self.generation.joined(member))
             self._restart_session(member)
             member.is_new = False
             self.members.pending_sync.add(member.member_id)
         self._context.timers.set_after(self._sync_timer, self.members.rebalance_timeout_ms / 1000)
-
-    def _joined(self, member: Member) -> JoinResult:
-        return JoinResult(
-            member_id=member.member_id,
-            generation_id=self.generation_id,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader_id=self.members.leader_id or "",
-            members=self._as_told_to_leader() if member.member_id == self.members.leader_id else (),
-        )
-
-    def _as_told_to_leader(self) -> tuple[JoinedMember, ...]:
-        name = self.protocol_name or ""
-        return tuple(
-            JoinedMember(
-                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata(name)
-            )
-            for member in self.members
-        )
-
-    def _learn_subscription(self) -> None:
-        self.subscribed_topics = None
-        if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            name = self.protocol_name or ""
-            self.subscribed_topics = subscribed_topics(member.metadata(name) for member in self.members)
 
     # -- Synchronising -----------------------------------------------------------------------------------------------
 
@@ -364,13 +323,11 @@ class Group:
         if not self.members.pending_sync:
             self._context.timers.cancel(self._sync_timer)
         if self.state is GroupState.STABLE:
-            reply.set(self._synced(member))
+            reply.set(self.generation.synced(member))
             return reply
         self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
         member.awaiting_sync = reply
-        if member.member_id == self.members.leader_id and self._assigned_generation_id != self.generation_id:
-            self._assigned_generation_id = self.generation_id
-            assignments = {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.members}
+        if member.member_id == self.members.leader_id and (assignments := self.generation.share_out(sync)) is not None:
             self._submit(self.record(assignments), partial(self._assigned, self.generation_id, assignments))
         return reply
 
@@ -382,8 +339,7 @@ class Group:
             return error_code
         if identity.generation_id != self.generation_id:
             return error_codes.ILLEGAL_GENERATION
-        differs = sync.protocol_type not in (None, self.protocol_type)
-        if differs or (self.protocol_name is not None and sync.protocol_name not in (None, self.protocol_name)):
+        if not self.generation.runs(sync.protocol_type, sync.protocol_name):
             return error_codes.INCONSISTENT_GROUP_PROTOCOL
         preparing = self.state is GroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
@@ -399,7 +355,7 @@ class Group:
         self._become(GroupState.STABLE)
         for member in self.members:
             self.members.assign(member, assignments.get(member.member_id, b""))
-            if self.members.answer_sync(member, self._synced(member)):
+            if self.members.answer_sync(member, self.generation.synced(member)):
                 self._restart_session(member)
 
     def _drop_assignment(self, error_code: int) -> None:
@@ -407,11 +363,6 @@ class Group:
             self.members.assign(member, b"")
             if self.members.answer_sync(member, SyncResult(error_code=error_code)):
                 self._restart_session(member)
-
-    def _synced(self, member: Member) -> SyncResult:
-        return SyncResult(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
-        )
 
     def _sync_time_is_up(self) -> None:
         """Drop those who joined this generation and never asked for their assignment."""
@@ -528,9 +479,7 @@ class Group:
 
     def is_subscribed_to(self, topic: str) -> bool:
         """True also where it is not known what the members of a consumer group subscribe to."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
-        return topic in self.subscribed_topics
+        return self.generation.is_subscribed_to(topic)
 
     def drain(self) -> None:
         """The broker stops: answer whoever waits with an error that makes clients look for the coordinator again."""
@@ -556,30 +505,18 @@ class Group:
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
         """Return what a restart needs to know; `assignments` by member id instead of those in force."""
-        return GroupRecord(
-            generation_id=self.generation_id,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader_id=self.members.leader_id,
-            state_timestamp_ms=self.state_timestamp_ms,
-            members=tuple(
-                member.record(member.assignment if assignments is None else assignments[member.member_id])
-                for member in self.members
-            ),
-        )
+        return self.generation.record(self.state_timestamp_ms, assignments)
 
     def restore(self, record: GroupRecord) -> None:
         """Continue a group of before a restart: stable, or empty. Each member has a full session timeout from now."""
-        self.generation_id = record.generation_id
-        self.protocol_name = record.protocol_name
         self.state_timestamp_ms = record.state_timestamp_ms
         self.members.protocol_type = record.protocol_type
         for member_record in record.members:
             self._restore_member(member_record, record.protocol_type or "")
         if record.leader_id is not None and record.leader_id in self.members:
             self.members.leader_id = record.leader_id
+        self.generation.restore(record)
         self.state = GroupState.STABLE if len(self.members) else GroupState.EMPTY
-        self._learn_subscription()
 
     def _restore_member(self, record: MemberRecord, protocol_type: str) -> None:
         member = Member.restored(record, session=Timer(lambda: self._session_expired(member)))

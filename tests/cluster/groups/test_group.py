@@ -8,25 +8,8 @@ import pytest
 from kafscale.cluster.groups.events import JoinResult, SyncResult
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.concurrency.oneshot import OneShot
 from kafscale.wire import error_codes as e
-from tests.devtools.groups import GroupHarness, subscription
-
-
-@pytest.fixture
-def harness() -> GroupHarness:
-    return GroupHarness()
-
-
-def result(reply: OneShot[JoinResult]) -> JoinResult:
-    assert reply.value is not None, "the join still waits"
-    return reply.value
-
-
-def error(reply: OneShot[JoinResult] | OneShot[SyncResult]) -> int:
-    assert reply.value is not None, "the request still waits"
-    return reply.value.error_code
-
+from tests.devtools.groups import GroupHarness, error, result, subscription
 
 # -- Joining an empty group ------------------------------------------------------------------------------------------
 
@@ -42,39 +25,6 @@ def test_the_first_member_leads_a_generation_of_its_own(harness: GroupHarness) -
     assert joined.leader_id == joined.member_id
     assert [(member.member_id, member.metadata) for member in joined.members] == [(joined.member_id, subscription("t"))]
     assert harness.group.state is GroupState.COMPLETING_REBALANCE
-
-
-def test_only_the_leader_is_told_who_the_members_are(harness: GroupHarness) -> None:
-    first, second = harness.join(), harness.join()
-    harness.advance(0)
-
-    assert len(result(first).members) == 2
-    assert result(second).members == ()
-    assert result(second).leader_id == result(first).member_id
-
-
-def test_the_initial_delay_gathers_members(harness: GroupHarness) -> None:
-    harness = GroupHarness(settings=GroupSettings(initial_rebalance_delay_ms=3000))
-    first = harness.join()
-    harness.advance(2.9)
-    second = harness.join()  # extends the delay
-    harness.advance(2.9)
-    assert not first.is_set
-    harness.advance(0.2)
-
-    assert result(first).generation_id == result(second).generation_id == 1
-
-
-def test_the_initial_delay_is_extended_up_to_the_rebalance_timeout(harness: GroupHarness) -> None:
-    harness = GroupHarness(settings=GroupSettings(initial_rebalance_delay_ms=3000))
-    first = harness.join(rebalance_timeout_ms=10_000)
-    for _ in range(9):
-        harness.advance(1)
-        harness.join(rebalance_timeout_ms=10_000)
-    assert not first.is_set
-    harness.advance(1)
-
-    assert len(result(first).members) == 10
 
 
 @pytest.mark.parametrize(
@@ -109,18 +59,6 @@ def test_a_member_of_an_unknown_id_is_refused(harness: GroupHarness) -> None:
     reply = harness.join("nobody")
 
     assert result(reply) == JoinResult(error_code=e.UNKNOWN_MEMBER_ID, member_id="nobody")
-
-
-def test_the_protocol_with_most_votes_among_the_common_ones_is_chosen(harness: GroupHarness) -> None:
-    replies = [
-        harness.join(protocols={"sticky": b"1", "range": b"1", "own": b"1"}),
-        harness.join(protocols={"range": b"2", "sticky": b"2"}),
-        harness.join(protocols={"other": b"3", "range": b"3", "sticky": b"3"}),
-    ]
-    harness.advance(0)
-
-    assert {result(reply).protocol_name for reply in replies} == {"range"}
-    assert [member.metadata for member in result(replies[0]).members] == [b"1", b"2", b"3"]
 
 
 # -- Ids that must be known (KIP-394) --------------------------------------------------------------------------------
@@ -858,29 +796,6 @@ def test_a_dead_group_sends_everyone_to_find_the_coordinator_again(harness: Grou
     harness.advance(100)  # the promised id's deadline is gone
     harness.group.revive()
     assert harness.group.state is GroupState.EMPTY
-
-
-# -- Subscriptions ---------------------------------------------------------------------------------------------------
-
-
-def test_the_group_knows_what_its_members_subscribe_to(harness: GroupHarness) -> None:
-    harness.join(protocols={"range": subscription("a", "b")})
-    harness.join(protocols={"range": subscription("b", "c")})
-    harness.advance(0)
-
-    assert harness.group.subscribed_topics == {"a", "b", "c"}
-
-
-def test_a_consumer_group_with_unreadable_metadata_may_be_subscribed_to_anything(harness: GroupHarness) -> None:
-    harness.stable(1, protocols={"range": b"?"})
-
-    assert harness.group.is_subscribed_to("anything")
-
-
-def test_a_group_of_another_type_is_subscribed_to_nothing(harness: GroupHarness) -> None:
-    harness.stable(1, protocol_type="connect", protocols={"compatible": b"?"})
-
-    assert not harness.group.is_subscribed_to("anything")
 
 
 # -- Joins whose peer has gone ---------------------------------------------------------------------------------------

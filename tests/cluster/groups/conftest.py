@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.devtools.groups import GroupHarness
+
+
+@pytest.fixture
+def harness() -> GroupHarness:
+    return GroupHarness()
