@@ -45,6 +45,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "write-ahead log: high watermarks, per group": (
         "became_durable (kafscale/log/partition/durable",
         "Partition.on_durable",
+        "LocalFiles.",
         "Wal.",
         "RealDisk.",
     ),

@@ -71,7 +71,7 @@ async def _give_each_its_own(log: Log, nursery: trio.Nursery) -> list[MemoryDisk
         disks.append(MemoryDisk(sync_seconds=SYNC_SECONDS))
         wal = Wal(disk=disks[-1], on_durable=became_durable, segment_bytes=OWN_FILE_BYTES)
         partition.journal = wal
-        await nursery.start(wal.prepare_files)
+        await nursery.start(wal.files.prepare)
         await nursery.start(wal.run)
     return disks
 

@@ -105,7 +105,7 @@ async def _append_all(wal_class: type[Wal], disk: RealDisk, window_seconds: floa
     wal = wal_class(disk=disk, on_durable=on_durable, segment_bytes=FILE_BYTES, sync_interval_seconds=window_seconds)
     await wal.replay(lambda entry: False)
     async with trio.open_nursery() as running:
-        await running.start(wal.prepare_files)
+        await running.start(wal.files.prepare)
         await running.start(wal.run)
         with trio.move_on_after(RUN_SECONDS):
             async with trio.open_nursery() as producers:

@@ -49,7 +49,7 @@ async def _append_all(is_prepared: bool) -> dict[str, float]:
     async with trio.open_nursery() as running:
         await running.start(wal.run)
         if is_prepared:
-            await running.start(wal.prepare_files)
+            await running.start(wal.files.prepare)
             await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as producers:
             for _ in range(PRODUCERS_COUNT):

@@ -1,7 +1,7 @@
 """A broker whose disk somebody fills to the last byte: a real file system, a real process, librdkafka as the client.
 
-Where a small file system can't be mounted, `tests/api/test_full_disk.py` and `tests/log/wal/test_local_wal.py` say the
-same.
+Where a small file system can't be mounted, `tests/api/produce/test_full_disk.py` and
+`tests/log/wal/test_local_files.py` say the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The write-ahead log of all partitions: group commit, rotation, replay.
+"""The write-ahead log of all partitions on the local disk: group commit, replay, and what waits for room.
 
 `append` is synchronous and its order is the order of the log. What has been appended while a sync was under way is
 written and synced together by the next one; all of it shares one `Round`. When a round is durable the partitions are
@@ -8,24 +8,18 @@ There is no queue of requests here: every entry's data is in the chunk pool or i
 what can be waiting to be written.
 
 A failed write or sync is final: what is in the page cache then is unknown, so nothing is retried, every waiter gets
-StorageFailed, and the broker stops. A full disk is not a failure: files are allocated before they are used, so on most
-file systems it shows only when the next one is made, and appends wait until deletions have made room. Where a file
-system needs room to overwrite, the same bytes are written and synced once more, whatever of them is there already.
+StorageFailed, and the broker stops. A full disk is not a failure: appends wait until there is a next file
+(`local_files`). Where a file system needs room to overwrite, the same bytes are written and synced once more, whatever
+of them is there already.
 
-Files that nobody needs any more are used again: to overwrite what was written before is to write data alone, where new
-files need a transaction of the file system's journal with every sync, one to be made and one to be deleted, and others
-wait for these.
-
-Order of use: `replay`, then `run` and `prepare_files` as tasks. May not know requests, topics or the object store.
+Order of use: `replay`, then `tasks`. May not know requests, topics or the object store.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import random
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
@@ -34,11 +28,10 @@ import trio
 
 from kafscale.buffers import size_of
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import StorageFailed, StorageFull
+from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    FileHeader,
     WalEntry,
     WalFile,
     decode_run,
@@ -50,15 +43,14 @@ from kafscale.formats.wal_entries import (
 from kafscale.log.wal.direct_io import PAGE_BYTES
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
-from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
-from kafscale.log.wal.superseded import KEPT_PREFIX, keep_copies
+from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
+from kafscale.log.wal.local_replay import Replay
+from kafscale.log.wal.superseded import keep_copies
 from kafscale.metrics import Histogram, Metrics
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
-NO_SPACE_RETRY_SECONDS = 1.0
 NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
-SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)
@@ -114,56 +106,56 @@ class Wal(LogJournal):
     is_local: ClassVar[bool] = True
     on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
+    files: LocalFiles = attrs.field(init=False)
+    _room: Room = attrs.field(init=False)  # of the files
     _filling: LocalRound = attrs.field(factory=LocalRound, init=False)
     _syncing: LocalRound | None = attrs.field(default=None, init=False)
     _work: Signal = attrs.field(factory=Signal, init=False)
     _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
     _next_sequence: int = attrs.field(default=1, init=False)
-    _durable_sequence: int = attrs.field(default=0, init=False)
     _last_round_count: int = attrs.field(default=0, init=False)
     _last_sync_time: float = attrs.field(default=-math.inf, init=False)
     _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
-    _files: deque[WalFile] = attrs.field(factory=deque, init=False)  # oldest first; the last is being written
-    _next_file: WalFile | None = attrs.field(default=None, init=False)
-    _spares: list[str] = attrs.field(factory=list, init=False)  # files of `segment_bytes` to be used again
-    _next_number: int = attrs.field(default=1, init=False)
-    _file_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
-    _file_work: Signal = attrs.field(factory=Signal, init=False)  # a file was taken, or may be deleted
     _entry_count: int = attrs.field(default=0, init=False)
     _written_bytes: int = attrs.field(default=0, init=False)
-    _stall_count: int = attrs.field(default=0, init=False)
-    _out_of_space: bool = attrs.field(default=False, init=False)
-    _stalled_since: float | None = attrs.field(default=None, init=False)  # in the syncer, for want of a file or room
     _starting: trio.TaskStatus[None] | None = attrs.field(default=None, init=False)
-    _resumed: Signal = attrs.field(factory=Signal, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.files = LocalFiles(
+            disk=self.disk,
+            segment_bytes=self.segment_bytes,
+            max_bytes=self.max_bytes,
+            waiting_max_count=self.waiting_max_count,
+            on_no_space=self._no_space,
+        )
+        self._room = self.files.room
 
     # What the partitions use.
 
     @property
     def is_full(self) -> bool:
         """Tell whether what is appended now has to wait until files have been deleted."""
-        return self._out_of_space and self._stalled_since is not None
+        return self._room.out_of_space and self._room.stalled_since is not None
 
     @property
     def is_crowded(self) -> bool:
         """Tell whether more should be flushed than is: the log nears its limit, or has very many entries."""
-        files_bytes = sum(file.size_bytes for file in self._files)
         return (
-            self._out_of_space
-            or files_bytes >= self.max_bytes * CROWDED_FRACTION
+            self._room.out_of_space
+            or self.files.size_bytes >= self.max_bytes * CROWDED_FRACTION
             or self.pending_count >= CROWDED_ENTRIES_COUNT
         )
 
     @property
     def pending_count(self) -> int:
         """Count the entries that are in no segment yet."""
-        return sum(file.pending_count for file in self._files)
+        return self.files.pending_count
 
     async def wait_for_room(self) -> None:
         """Wait while the log is full."""
         while self.is_full:
-            await self._resumed.wait()
+            await self._room.resumed.wait()
 
     def append(self, entry: WalEntry) -> Round:
         """Queue an entry behind all earlier ones; it is durable when the round is done.
@@ -190,8 +182,8 @@ class Wal(LogJournal):
         """Say that `count` entries of the file are in the bucket, or are no longer wanted."""
         file.pending_count -= count
         assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
-        if self._can_delete():
-            self._wake_file_tasks()
+        if self.files.can_delete():
+            self.files.wake()
 
     async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
         """The data of entries that are not released yet, one behind the other, by one read of the file.
@@ -203,7 +195,7 @@ class Wal(LogJournal):
         try:
             content = await self.disk.read(file.name, run_start(places), run_bytes(places))
         except OSError as exc:
-            raise StorageFailed(self._failure(f"read {file.name}", exc)) from exc
+            raise self.files.failure(f"read {file.name}", exc) from exc
         name = f"{self.disk.location}/{file.name}"
         return decode_run(memoryview(content), places, name=name, salt=file.header.salt)
 
@@ -213,13 +205,13 @@ class Wal(LogJournal):
             sync_count=sum(self.sync_seconds.counts),
             entry_count=self._entry_count,
             written_bytes=self._written_bytes,
-            file_count=len(self._files),
-            file_bytes=sum(file.size_bytes for file in self._files),
+            file_count=len(self.files.in_use),
+            file_bytes=self.files.size_bytes,
             pending_count=self.pending_count,
             queued_count=sum(len(round._entries) for round in rounds),
             queued_bytes=sum(round._size_bytes for round in rounds),
-            rotation_stall_count=self._stall_count,
-            out_of_space=self._out_of_space,
+            rotation_stall_count=self.files.stall_count,
+            out_of_space=self._room.out_of_space,
         )
 
     def register(self, metrics: Metrics) -> None:
@@ -259,39 +251,13 @@ class Wal(LogJournal):
         try:
             await replay.run()
         except OSError as exc:
-            raise StorageFailed(self._failure("replay it", exc)) from exc
-        self._files.extend(replay.files)
-        self._next_number = replay.next_number
+            raise self.files.failure("replay it", exc) from exc
+        self.files.restore(replay)
         self._next_sequence = replay.next_sequence
-        self._durable_sequence = replay.next_sequence - 1
-
-    async def keep_copy(self, file: WalFile) -> bool:
-        """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
-
-        Raises StorageFailed, or StorageFull: then the file stays in the log until a start that has room for a copy.
-        """
-        name = f"{KEPT_PREFIX}{file.name}"
-        unfinished = f"{SPARE_PREFIX}{name}"  # which the next replay deletes
-        try:
-            listed = await self.disk.list()
-            if name in listed:
-                return False
-            if unfinished in listed:
-                await self.disk.delete(unfinished)
-            content = await self.disk.read(file.name, 0, file.size_bytes)
-            await self.disk.create(unfinished, len(content), content[:FILE_HEADER_BYTES])
-            await self.disk.write_and_sync(unfinished, [content], 0)
-            await self.disk.rename(unfinished, name)
-        except OSError as exc:
-            if exc.errno in NO_SPACE_ERRORS:
-                file.pending_count += 1
-                raise StorageFull(f"no space in {self.disk.location} for a copy of {file.name}") from exc
-            raise StorageFailed(self._failure(f"copy {file.name} to {name}", exc)) from exc
-        return True
 
     async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
         """Keep copies of the files; those stay in `superseded` of which there was none yet. Raises StorageFailed."""
-        await keep_copies(superseded, self.keep_copy, self.disk.location)
+        await keep_copies(superseded, self.files.keep_copy, self.disk.location)
 
     async def settle(self) -> None:
         """Do nothing: what was appended is written by `run`, also when that is cancelled."""
@@ -299,7 +265,7 @@ class Wal(LogJournal):
     @property
     def tasks(self) -> Sequence[Callable[..., Awaitable[None]]]:
         """The tasks that are to run, in this order."""
-        return self.prepare_files, self.run
+        return self.files.prepare, self.run
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write and sync what is appended; reports started when the first file is ready, or there is no room for it.
@@ -316,7 +282,7 @@ class Wal(LogJournal):
                 await self._sync()
         except trio.Cancelled:
             with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
-                while self._files and (self._syncing or self._filling._entries):
+                while self.files.in_use and (self._syncing or self._filling._entries):
                     await self._sync()
             raise
         except StorageFailed as exc:
@@ -324,19 +290,6 @@ class Wal(LogJournal):
             raise
         finally:
             self._close()
-
-    async def prepare_files(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the next file ready and delete those that nobody needs, off the write path.
-
-        Raises StorageFailed when the disk fails.
-        """
-        task_status.started()
-        while True:
-            await self._prepare_next(self.segment_bytes)
-            async with self._file_lock:
-                await self._delete_released()
-            if self._next_file is not None and not self._can_delete():
-                await self._file_work.wait()
 
     # The syncer.
 
@@ -375,12 +328,12 @@ class Wal(LogJournal):
 
     async def _write_group(self, round: LocalRound) -> None:
         """Write and sync as many of the round's first entries as the file has room for."""
-        file = self._files[-1]
+        file = self.files.in_use[-1]
         group = self._fitting(round, file)
         if not group:
             await self._rotate(ENTRY_HEADER_BYTES + len(round._entries[0].data))
             return
-        buffers = encode(group, durable_sequence=self._durable_sequence, salt=file.header.salt)
+        buffers = encode(group, durable_sequence=self.files.durable_sequence, salt=file.header.salt)
         position = file.end
         if not file.header.started:
             file.header = attrs.evolve(file.header, started=True, sequence=group[0].sequence)
@@ -393,10 +346,10 @@ class Wal(LogJournal):
             await self.disk.write_and_sync(file.name, buffers, position)
         except OSError as exc:
             if exc.errno not in NO_SPACE_ERRORS:
-                raise StorageFailed(self._failure(f"write {file.name}", exc)) from exc
+                raise self.files.failure(f"write {file.name}", exc) from exc
             await self._wait_to_write_again(file)
             return
-        self._resume()
+        self._room.resume()
         self._last_sync_time = trio.current_time()
         self._observe(self._last_sync_time - began)
         self._commit(group, file)
@@ -408,20 +361,37 @@ class Wal(LogJournal):
 
         What is to be written stays what it is: the next attempt begins with its first byte.
         """
-        if self._stalled_since is None:
-            self._stalled_since = trio.current_time()
+        if self._room.stalled_since is None:
+            self._room.stall()
             logger.warning("no space to write to %s in %s: produces wait for some", file.name, self.disk.location)
-        self._out_of_space = True
+        self._room.out_of_space = True
         self._put_off_rounds()
         self._tell_crowded()
         await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
-    def _resume(self) -> None:
-        """Tell who waits for room that there is some."""
-        if self._stalled_since is not None:
-            self._stalled_since = None
-            self._out_of_space = False
-            self._resumed.wake()
+    async def _rotate(self, entry_bytes: int) -> None:
+        """Go on in the next file, which has room for an entry of that size."""
+        await self.files.rotate(entry_bytes)
+        if self.is_crowded:
+            self._tell_crowded()
+
+    def _no_space(self) -> None:
+        """There is no space for the next file. Nobody waits for it for ever, nor does a start."""
+        self._put_off_rounds()
+        self._report_started()
+        self._tell_crowded()
+
+    def _tell_crowded(self) -> None:
+        for tell in self.on_crowded:
+            tell()
+
+    def _put_off_rounds(self) -> None:
+        stalled_since = self._room.stalled_since
+        if stalled_since is None or trio.current_time() - stalled_since < NO_SPACE_MAX_SECONDS:
+            return
+        for round in (self._syncing, self._filling):
+            if round is not None and round._entries:
+                round.put_off()
 
     def _fitting(self, round: LocalRound, file: WalFile) -> list[WalEntry]:
         room = file.size_bytes - file.end
@@ -443,7 +413,7 @@ class Wal(LogJournal):
         file.end = end
         file.pending_count += len(group)
         file.entry_count += len(group)
-        self._durable_sequence = group[-1].sequence
+        self.files.durable_sequence = group[-1].sequence
         self._entry_count += len(group)
         self._written_bytes += end - start
 
@@ -458,139 +428,6 @@ class Wal(LogJournal):
         for round in (self._syncing, self._filling):
             if round is not None and not round.done:
                 round.fail(self._closed)
-
-    # Files.
-
-    async def _rotate(self, entry_bytes: int) -> None:
-        """Go on in the next file; one that is too short for the entry gives way to one of the entry's own size."""
-        size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
-        if self._next_file is None or self._next_file.size_bytes < size_bytes:
-            self._stall_count += bool(self._files)
-            self._stalled_since = trio.current_time()
-            try:
-                await self._prepare_next(size_bytes)
-            finally:
-                self._resume()
-        assert self._next_file is not None
-        if self._files:
-            self._files[-1].sealed = True
-        self._files.append(self._next_file)
-        self._next_file = None
-        self._wake_file_tasks()
-        if self.is_crowded:
-            self._tell_crowded()
-
-    async def _prepare_next(self, size_bytes: int) -> None:
-        """Have a next file of at least this size; waits while the disk is full."""
-        async with self._file_lock:
-            while self._next_file is None or self._next_file.size_bytes < size_bytes:
-                if self._next_file is not None:
-                    await self._discard(self._next_file)
-                    self._next_file = None
-                if self._over_limit(size_bytes):
-                    await self._wait_for_space(size_bytes)
-                    continue
-                try:
-                    self._next_file = await self._create(size_bytes)
-                except OSError as exc:
-                    if exc.errno not in NO_SPACE_ERRORS:
-                        raise StorageFailed(self._failure("make a file", exc)) from exc
-                    await self._wait_for_space(size_bytes)
-            self._out_of_space = False
-
-    def _over_limit(self, size_bytes: int) -> bool:
-        """Tell whether one more file is too much; not at a start, nor beside one in use, as nothing would get free."""
-        if len(self._files) < 2 or self._files[-1].sealed:
-            return False
-        files_bytes = sum(file.size_bytes for file in self._files)
-        if size_bytes != self.segment_bytes:
-            files_bytes += len(self._spares) * self.segment_bytes
-        return self._has_too_many() or files_bytes + size_bytes > self.max_bytes
-
-    def _has_too_many(self) -> bool:
-        return self.pending_count > self.waiting_max_count * 3 // 4  # this file and the next one come on top
-
-    async def _wait_for_space(self, size_bytes: int) -> None:
-        self._put_off_rounds()
-        if not self._out_of_space:
-            logger.warning(
-                "%s: produces wait until flushes have freed some",
-                f"{self.pending_count} batches wait for a flush, as many as the memory is meant for"
-                if self._has_too_many()
-                else f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}",
-            )
-        self._out_of_space = True
-        self._report_started()
-        self._tell_crowded()
-        if not self._can_delete() and not self._spares:
-            with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
-                await self._file_work.wait()
-        await self._delete_released()
-        while self._spares:
-            await self._delete(self._spares.pop())
-
-    def _tell_crowded(self) -> None:
-        for tell in self.on_crowded:
-            tell()
-
-    def _put_off_rounds(self) -> None:
-        if self._stalled_since is None or trio.current_time() - self._stalled_since < NO_SPACE_MAX_SECONDS:
-            return
-        for round in (self._syncing, self._filling):
-            if round is not None and round._entries:
-                round.put_off()
-
-    async def _create(self, size_bytes: int) -> WalFile:
-        header = FileHeader(
-            number=self._next_number,
-            sequence=self._durable_sequence + 1,  # not the next one to be given out: those before it may yet be lost
-            salt=random.getrandbits(32),
-            created_ms=time.time_ns() // 1_000_000,
-        )
-        self._next_number += 1
-        file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
-        spare = self._spares[-1] if self._spares and size_bytes == self.segment_bytes else None
-        await self.disk.create(file.name, size_bytes, encode_file_header(header), reuse=spare)
-        if spare is not None:
-            self._spares.remove(spare)
-        return file
-
-    def _can_delete(self) -> bool:
-        return bool(self._files) and self._files[0].sealed and not self._files[0].pending_count
-
-    async def _delete_released(self) -> None:
-        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
-        while self._can_delete():
-            await self._discard(self._files[0])
-            self._files.popleft()
-
-    async def _discard(self, file: WalFile) -> None:
-        """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
-        if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self._out_of_space:
-            await self._delete(file.name)
-            return
-        spare = f"{SPARE_PREFIX}{file.name}"
-        try:
-            await self.disk.rename(file.name, spare)
-        except OSError as exc:
-            if exc.errno in NO_SPACE_ERRORS:
-                await self._delete(file.name)
-                return
-            raise StorageFailed(self._failure(f"rename {file.name}", exc)) from exc
-        self._spares.append(spare)
-
-    async def _delete(self, name: str) -> None:
-        try:
-            await self.disk.delete(name)
-        except OSError as exc:
-            raise StorageFailed(self._failure(f"delete {name}", exc)) from exc
-
-    def _wake_file_tasks(self) -> None:
-        self._file_work.wake()
-
-    def _failure(self, what: str, exc: OSError) -> str:
-        told = f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
-        return f"{told}; free some space, nothing is lost" if exc.errno in NO_SPACE_ERRORS else told
 
 
 def _padding(end: int, size_bytes: int) -> bytes:

@@ -52,7 +52,7 @@ async def disk_after(*groups: int) -> MemoryDisk:
     async with trio.open_nursery() as nursery:
         await wal.replay(lambda entry: True)
         await nursery.start(wal.run)
-        await nursery.start(wal.prepare_files)
+        await nursery.start(wal.files.prepare)
         for count in groups:
             rounds = [wal.append(entry(offset + index)) for index in range(count)]
             offset += count
@@ -239,7 +239,7 @@ async def used_again(monkeypatch, autojump_clock) -> MemoryDisk:
     async with trio.open_nursery() as nursery:
         await wal.replay(lambda entry: True)
         await nursery.start(wal.run)
-        await nursery.start(wal.prepare_files)
+        await nursery.start(wal.files.prepare)
         entries = [entry(offset) for offset in range(20)]
         for number, each in enumerate(entries):
             await wal.append(each).wait()

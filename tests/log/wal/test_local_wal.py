@@ -1,4 +1,4 @@
-"""The write-ahead log over a disk in memory: group commit, rotation, failure, and kills at every step."""
+"""The write-ahead log over a disk in memory: group commit, failure, and kills at every step."""
 
 import errno
 import random
@@ -7,75 +7,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.errors import DamagedObject, StorageFailed, StorageFull
-from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, WalEntry
-from kafscale.log.wal.journal import Round
-from kafscale.log.wal.local_wal import SPARES_MAX_COUNT, Wal
+from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.testing.disk import MemoryDisk
-
-TOPIC = bytes(range(16))
-SEGMENT_BYTES = 2048
-
-
-class Log:
-    """A WAL over a disk, and what it has told its owner."""
-
-    def __init__(
-        self, disk: MemoryDisk, *, segment_bytes: int = SEGMENT_BYTES, sync_interval_seconds: float = 0.0, **options
-    ):
-        self.disk = disk
-        self.durable: list[WalEntry] = []
-        self.groups: list[int] = []
-        self.replayed: list[int] = []
-        self.wal = Wal(
-            disk=disk,
-            on_durable=self.on_durable,
-            segment_bytes=segment_bytes,
-            sync_interval_seconds=sync_interval_seconds,
-            **options,
-        )
-
-    def on_durable(self, entries):
-        self.durable += entries
-        self.groups.append(len(entries))
-
-    async def start(self, nursery, *, needed=lambda offset: True) -> None:
-        await self.replay(needed=needed)
-        await nursery.start(self.wal.run)
-        await nursery.start(self.wal.prepare_files)
-
-    async def replay(self, *, needed=lambda offset: True) -> None:
-        def handle(entry: WalEntry) -> bool:
-            assert bytes(entry.data) == content(entry.base_offset, len(entry.data))
-            assert (entry.topic_id, entry.partition, entry.leader_epoch) == (TOPIC, 3, 7)
-            self.replayed.append(entry.base_offset)
-            return needed(entry.base_offset)
-
-        await self.wal.replay(handle)
-
-    def append(self, offset: int, size: int = 100) -> Round:
-        return self.wal.append(WalEntry(TOPIC, 3, 7, offset, content(offset, size)))
-
-
-def content(offset: int, size: int) -> bytes:
-    return random.Random(offset).randbytes(size)
-
-
-async def written(count: int, *, size: int = 100, segment_bytes: int = SEGMENT_BYTES) -> MemoryDisk:
-    """A disk as a clean stop leaves it after `count` entries, each in a group of its own."""
-    log = Log(MemoryDisk(), segment_bytes=segment_bytes)
-    async with trio.open_nursery() as nursery:
-        await log.start(nursery)
-        for offset in range(count):
-            await log.append(offset, size).wait()
-        nursery.cancel_scope.cancel()
-    return log.disk
-
-
-async def replayed(disk: MemoryDisk) -> list[int]:
-    log = Log(disk)
-    await log.replay()
-    return log.replayed
+from tests.devtools.local_wal import Log, content, replayed, written
 
 
 async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):
@@ -170,69 +104,6 @@ async def test_after_a_pause_nobody_waits_for_the_peers_of_the_last_round(autoju
     assert trio.current_time() - began == pytest.approx(0.5)
 
 
-async def test_entries_go_on_in_the_next_file_which_was_ready(autojump_clock, nursery):
-    log = Log(MemoryDisk(create_seconds=0.01))
-    await log.start(nursery)
-    for offset in range(60):
-        await log.append(offset).wait()
-        await trio.sleep(0.01)
-    statistics = log.wal.statistics()
-    assert statistics.file_count == 5
-    assert statistics.rotation_stall_count == 0
-    assert [entry.sequence for entry in log.durable] == list(range(1, 61))
-    assert await replayed(log.disk.crash()) == list(range(60))
-
-
-async def test_rotation_under_load_waits_for_the_file_and_keeps_the_order(autojump_clock, nursery):
-    log = Log(MemoryDisk(create_seconds=1.0))
-    await log.start(nursery)
-    rounds = [log.append(offset, size) for offset, size in enumerate(random.Random(1).choices(range(1, 900), k=100))]
-    await rounds[-1].wait()
-    assert log.wal.statistics().rotation_stall_count > 5
-    assert [entry.base_offset for entry in log.durable] == list(range(100))
-    assert await replayed(log.disk.crash()) == list(range(100))
-
-
-async def test_an_entry_larger_than_a_file_gets_one_of_its_own_size(autojump_clock, nursery):
-    log = Log(MemoryDisk())
-    await log.start(nursery)
-    for offset, size in enumerate([100, 5 * SEGMENT_BYTES, 100]):
-        await log.append(offset, size).wait()
-    sizes = sorted(len(content) for content in log.disk.files.values())
-    assert sizes[-1] == FILE_HEADER_BYTES + ENTRY_HEADER_BYTES + 5 * SEGMENT_BYTES
-    assert await replayed(log.disk.crash()) == [0, 1, 2]
-
-
-async def test_files_are_deleted_oldest_first_when_nothing_is_pending_in_them(autojump_clock, nursery):
-    log = Log(MemoryDisk())
-    await log.start(nursery)
-    for offset in range(60):
-        await log.append(offset).wait()
-    await wait_all_tasks_blocked()
-    oldest, second, *_ = files = list(dict.fromkeys(entry.file for entry in log.durable))
-    log.wal.release(second, second.pending_count)
-    await wait_all_tasks_blocked()
-    assert {file.name for file in files} <= set(log.disk.files), "an older file is still needed"
-    log.wal.release(oldest, oldest.pending_count)
-    await wait_all_tasks_blocked()
-    assert not {oldest.name, second.name} & set(log.disk.files)
-    assert {file.name for file in files[2:]} < set(log.disk.files)
-
-
-async def test_replayed_entries_that_are_needed_keep_their_file_until_they_are_released(autojump_clock, nursery):
-    disk = await written(40)
-    log = Log(disk.crash())
-    await log.start(nursery, needed=lambda offset: offset == 20)
-    await wait_all_tasks_blocked()
-    assert log.wal.statistics().pending_count == 1
-    holder = log.wal._files[0]
-    assert holder.header.sequence <= 21
-    log.wal.release(holder)
-    await wait_all_tasks_blocked()
-    assert log.wal.statistics().pending_count == 0
-    assert log.wal.statistics().file_count == 1
-
-
 async def test_sequences_go_on_when_every_entry_has_been_deleted(autojump_clock):
     disk = await written(40)
     for _ in range(2):
@@ -249,62 +120,6 @@ async def test_sequences_go_on_when_every_entry_has_been_deleted(autojump_clock)
         await log.append(99).wait()
         nursery.cancel_scope.cancel()
     assert log.durable[0].sequence == 41
-
-
-async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(autojump_clock, nursery, caplog):
-    log = Log(MemoryDisk(free_bytes=2 * SEGMENT_BYTES))
-    await log.start(nursery)
-    rounds = [log.append(offset) for offset in range(60)]
-    await trio.sleep(10)
-    assert not rounds[-1].done
-    assert log.wal.statistics().out_of_space
-    assert caplog.text.count("no space for a WAL file of 2048 bytes") == 1
-    while log.wal.statistics().out_of_space:
-        log.wal.release(log.wal._files[0], log.wal._files[0].pending_count)
-        await trio.sleep(2)
-    assert rounds[-1].done
-    assert [entry.base_offset for entry in log.durable] == list(range(60))
-
-
-@pytest.mark.parametrize("operation", ["create", "write", "rename"])
-async def test_a_copy_of_a_file_that_finds_no_room_is_made_by_a_later_start(autojump_clock, operation):
-    """Half a copy was taken for one, and the file was let go."""
-    disk = (await written(10)).crash()
-    log = Log(disk)
-    await log.replay(needed=lambda offset: False)
-    (oldest, *_) = log.wal._files
-    content = bytes(disk.files[oldest.name])
-    disk.fail(operation, error_number=errno.ENOSPC)
-    with pytest.raises(StorageFull):
-        await log.wal.keep_copy(oldest)
-    assert oldest.pending_count == 1
-    again = Log(disk.crash())
-    await again.replay(needed=lambda offset: False)
-    assert await again.wal.keep_copy(again.wal._files[0])
-    assert not await again.wal.keep_copy(again.wal._files[0])
-    assert bytes(again.disk.files[f"superseded-{oldest.name}"]) == content
-    assert not any(name.startswith("spare-") for name in again.disk.files)
-
-
-async def test_a_start_on_a_full_disk_waits_for_no_file(autojump_clock, nursery):
-    """It waited for room before it served anything."""
-    disk = await written(40)
-    disk = disk.crash()
-    disk.free_bytes = -4 * SEGMENT_BYTES  # so that what a replay deletes is no room either
-    log = Log(disk)
-    with trio.fail_after(5):
-        await log.start(nursery)
-    assert log.replayed == list(range(40))
-    round = log.append(40)
-    with pytest.raises(trio.TooSlowError):
-        await round.wait()
-    assert log.wal.is_full
-    disk.free_bytes = 4 * SEGMENT_BYTES
-    with trio.fail_after(5):
-        while not round.done:
-            await trio.sleep(1)
-    assert not log.wal.is_full
-    assert await replayed(disk.crash()) == list(range(41))
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
@@ -326,27 +141,8 @@ async def test_a_write_that_finds_no_room_is_made_again_when_there_is_some(
     await trio.sleep(10)
     assert all(round.done for round in (refused, *others))
     assert not log.wal.is_full
+    assert not log.wal.statistics().out_of_space
     assert await replayed(log.disk.crash()) == list(range(5))
-
-
-async def test_so_many_entries_that_wait_for_a_flush_fill_the_log_however_short_they_are(
-    autojump_clock, nursery, caplog
-):
-    log = Log(MemoryDisk(), waiting_max_count=40)
-    await log.start(nursery)
-    rounds = []
-    for offset in range(100):
-        rounds.append(log.append(offset))
-        await trio.sleep(0.01)
-    await trio.sleep(10)
-    assert 30 <= log.wal.statistics().pending_count <= 40
-    assert not rounds[-1].done
-    assert caplog.text.count("batches wait for a flush") == 1
-    while not rounds[-1].done:
-        log.wal.release(log.wal._files[0], log.wal._files[0].pending_count)
-        await trio.sleep(2)
-        assert log.wal.statistics().pending_count <= 40
-    assert [entry.base_offset for entry in log.durable] == list(range(100))
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
@@ -368,15 +164,6 @@ async def test_a_failed_sync_fails_its_round_and_all_queued_ones_and_is_never_re
         log.append(3)
     assert log.disk.operations["write"] == 2
     assert [entry.base_offset for entry in log.durable] == [0]
-
-
-async def test_a_disk_that_fails_to_make_a_file_ends_the_log(autojump_clock):
-    log = Log(MemoryDisk())
-    log.disk.fail("create", after=1, error_number=errno.EIO)
-    with pytest.RaisesGroup(pytest.RaisesExc(StorageFailed, match="cannot make a file"), flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            await log.start(nursery)
-            await trio.sleep_forever()
 
 
 async def test_cancelled_it_writes_what_was_accepted_and_then_refuses(autojump_clock):
@@ -507,72 +294,3 @@ async def test_killed_at_any_step_what_was_acknowledged_is_replayed_in_order_and
     for _ in range(4):
         disk = await Life(disk, rng, world).run(rng.randrange(1, 500))
     world.check(await replayed(disk))
-
-
-async def append_all(log: Log, offsets: range) -> None:
-    """One by one, and each is in the bucket as soon as it is durable."""
-    for offset in offsets:
-        await log.append(offset).wait()
-        log.wal.release(log.durable[-1].file)
-        await wait_all_tasks_blocked()
-
-
-async def test_files_that_nobody_needs_are_used_again(autojump_clock, nursery):
-    log = Log(MemoryDisk())
-    await log.start(nursery)
-    await append_all(log, range(200))
-    assert len({entry.file.name for entry in log.durable}) > 10
-    assert len(log.disk.files) <= 3
-    assert log.disk.operations["delete"] == 0
-    assert log.disk.operations["rename"] > 10
-
-
-async def test_no_more_files_are_put_aside_than_a_few(autojump_clock, nursery):
-    log = Log(MemoryDisk())
-    await log.start(nursery)
-    for offset in range(200):
-        await log.append(offset).wait()
-    for entry in log.durable:
-        log.wal.release(entry.file)
-    await wait_all_tasks_blocked()
-    spares = [name for name in log.disk.files if name.startswith("spare-")]
-    assert (len(spares), len(log.disk.files)) == (SPARES_MAX_COUNT, SPARES_MAX_COUNT + 2)
-
-
-async def test_files_put_aside_make_room_for_a_larger_one(autojump_clock, nursery):
-    log = Log(MemoryDisk(free_bytes=4 * SEGMENT_BYTES), max_bytes=4 * SEGMENT_BYTES)
-    await log.start(nursery)
-    for offset in range(28):
-        await log.append(offset).wait()
-    for entry in log.durable:
-        log.wal.release(entry.file)
-    await wait_all_tasks_blocked()
-    assert sum(map(len, log.disk.files.values())) == 4 * SEGMENT_BYTES
-    with trio.fail_after(5):
-        await log.append(28, SEGMENT_BYTES).wait()
-    assert (await replayed(log.disk.crash()))[-1] == 28
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_a_kill_among_files_that_are_used_again_loses_nothing(seed, autojump_clock):
-    rng = random.Random(seed)
-    disk = MemoryDisk(sync_seconds=0.01, create_seconds=0.02)
-    next_offset = first_needed = 0
-    for _ in range(4):
-        log = Log(disk, segment_bytes=4 * SEGMENT_BYTES)
-        async with trio.open_nursery() as nursery:
-            await log.start(nursery, needed=lambda offset, first=first_needed: offset >= first)
-            assert set(range(first_needed, next_offset)) <= set(log.replayed) <= set(range(next_offset + 1))
-            next_offset = max(next_offset, log.replayed[-1] + 1) if log.replayed else next_offset
-            while rng.random() > 0.01:
-                await log.append(next_offset, rng.randrange(1, 1500)).wait()
-                next_offset += 1
-                for entry in log.durable[: max(0, len(log.durable) - 5)]:
-                    log.wal.release(entry.file)
-                    log.durable.remove(entry)
-                    first_needed = entry.base_offset + 1
-            log.append(next_offset, 700)
-            await trio.sleep(rng.uniform(0, 0.05))
-            disk = disk.crash(rng=rng)
-            disk.sync_seconds, disk.create_seconds = 0.01, 0.02
-            nursery.cancel_scope.cancel()

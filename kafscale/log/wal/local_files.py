@@ -1,0 +1,255 @@
+"""The files of the local write-ahead log: those that there are, the one that comes next, and how room is found for it.
+
+    in use     oldest first; the last one is being written, those before it are sealed
+    the next   made before it is needed, so that a write waits for none
+    spares     what nobody needs any more, kept to be used again
+
+To overwrite what was written before is to write data alone, where new files need a transaction of the file system's
+journal with every sync, one to be made and one to be deleted, and others wait for these. Files are allocated before
+they are used, so on most file systems a full disk shows only when the next one is made: that waits until deletions
+have made room. They are deleted from the oldest on, so that the numbers of what is left have no gap.
+
+Entries are not known here, only how many of a file's are pending. Order of use: `restore`, then `prepare` as a task,
+and `rotate` by who writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import StorageFailed, StorageFull
+from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
+from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
+from kafscale.log.wal.superseded import KEPT_PREFIX
+
+NO_SPACE_RETRY_SECONDS = 1.0
+SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class Room:
+    """Whether there is room: `out_of_space` once it was looked for in vain, for a file or to overwrite bytes of one.
+
+    `stalled_since` is set while the writer is held up by that, or by a file that is not ready.
+    """
+
+    out_of_space: bool = attrs.field(default=False, init=False)
+    stalled_since: float | None = attrs.field(default=None, init=False)
+    resumed: Signal = attrs.field(factory=Signal, init=False)
+
+    def stall(self) -> None:
+        """The writer is held up from now on."""
+        self.stalled_since = trio.current_time()
+
+    def resume(self) -> None:
+        """The writer goes on: tell who waits for room that there is some."""
+        if self.stalled_since is not None:
+            self.stalled_since = None
+            self.out_of_space = False
+            self.resumed.wake()
+
+
+@attrs.define(eq=False, kw_only=True)
+class LocalFiles:
+    """The files of one log, on one disk. `on_no_space` is called whenever there is no space for the next one.
+
+    Files of `max_bytes` together are the limit, or `waiting_max_count` entries that are pending in them.
+    """
+
+    disk: Disk
+    segment_bytes: int
+    max_bytes: int
+    waiting_max_count: int
+    on_no_space: Callable[[], None]
+    room: Room = attrs.field(factory=Room, init=False)
+    in_use: deque[WalFile] = attrs.field(factory=deque, init=False)
+    durable_sequence: int = attrs.field(default=0, init=False)  # of the last entry that is: a file begins behind it
+    stall_count: int = attrs.field(default=0, init=False)  # how often the next file was not ready
+    _next: WalFile | None = attrs.field(default=None, init=False)
+    _spares: list[str] = attrs.field(factory=list, init=False)  # files of `segment_bytes`
+    _next_number: int = attrs.field(default=1, init=False)
+    _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # held while files are made and deleted
+    _work: Signal = attrs.field(factory=Signal, init=False)  # a file was taken, or may be deleted
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files in use."""
+        return sum(file.size_bytes for file in self.in_use)
+
+    @property
+    def pending_count(self) -> int:
+        """Count the entries that are in no segment yet."""
+        return sum(file.pending_count for file in self.in_use)
+
+    def restore(self, replay: Replay) -> None:
+        """Take over what a replay has found; to be called once, before anything else."""
+        self.in_use.extend(replay.files)
+        self._next_number = replay.next_number
+        self.durable_sequence = replay.next_sequence - 1
+
+    async def prepare(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the next file ready and delete those that nobody needs, off the write path.
+
+        Raises StorageFailed when the disk fails.
+        """
+        task_status.started()
+        while True:
+            await self._prepare_next(self.segment_bytes)
+            async with self._lock:
+                await self._delete_released()
+            if self._next is not None and not self.can_delete():
+                await self._work.wait()
+
+    async def rotate(self, entry_bytes: int) -> None:
+        """Go on in the next file; one that is too short for the entry gives way to one of the entry's own size."""
+        size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
+        if self._next is None or self._next.size_bytes < size_bytes:
+            self.stall_count += bool(self.in_use)
+            self.room.stall()
+            try:
+                await self._prepare_next(size_bytes)
+            finally:
+                self.room.resume()
+        assert self._next is not None
+        if self.in_use:
+            self.in_use[-1].sealed = True
+        self.in_use.append(self._next)
+        self._next = None
+        self.wake()
+
+    def can_delete(self) -> bool:
+        """Tell whether nobody needs the oldest file any more."""
+        return bool(self.in_use) and self.in_use[0].sealed and not self.in_use[0].pending_count
+
+    def wake(self) -> None:
+        """Tell `prepare` that there is something to do."""
+        self._work.wake()
+
+    async def keep_copy(self, file: WalFile) -> bool:
+        """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
+
+        Raises StorageFailed, or StorageFull: then the file stays in the log until a start that has room for a copy.
+        """
+        name = f"{KEPT_PREFIX}{file.name}"
+        unfinished = f"{SPARE_PREFIX}{name}"  # which the next replay deletes
+        try:
+            listed = await self.disk.list()
+            if name in listed:
+                return False
+            if unfinished in listed:
+                await self.disk.delete(unfinished)
+            content = await self.disk.read(file.name, 0, file.size_bytes)
+            await self.disk.create(unfinished, len(content), content[:FILE_HEADER_BYTES])
+            await self.disk.write_and_sync(unfinished, [content], 0)
+            await self.disk.rename(unfinished, name)
+        except OSError as exc:
+            if exc.errno in NO_SPACE_ERRORS:
+                file.pending_count += 1
+                raise StorageFull(f"no space in {self.disk.location} for a copy of {file.name}") from exc
+            raise self.failure(f"copy {file.name} to {name}", exc) from exc
+        return True
+
+    def failure(self, what: str, exc: OSError) -> StorageFailed:
+        """Return the error to raise where the disk could not do this."""
+        told = f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
+        return StorageFailed(f"{told}; free some space, nothing is lost" if exc.errno in NO_SPACE_ERRORS else told)
+
+    async def _prepare_next(self, size_bytes: int) -> None:
+        """Have a next file of at least this size; waits while the disk is full."""
+        async with self._lock:
+            while self._next is None or self._next.size_bytes < size_bytes:
+                if self._next is not None:
+                    await self._discard(self._next)
+                    self._next = None
+                if self._over_limit(size_bytes):
+                    await self._wait_for_space(size_bytes)
+                    continue
+                try:
+                    self._next = await self._create(size_bytes)
+                except OSError as exc:
+                    if exc.errno not in NO_SPACE_ERRORS:
+                        raise self.failure("make a file", exc) from exc
+                    await self._wait_for_space(size_bytes)
+            self.room.out_of_space = False
+
+    def _over_limit(self, size_bytes: int) -> bool:
+        """Tell whether one more file is too much; not at a start, nor beside one in use, as nothing would get free."""
+        if len(self.in_use) < 2 or self.in_use[-1].sealed:
+            return False
+        files_bytes = self.size_bytes
+        if size_bytes != self.segment_bytes:
+            files_bytes += len(self._spares) * self.segment_bytes
+        return self._has_too_many() or files_bytes + size_bytes > self.max_bytes
+
+    def _has_too_many(self) -> bool:
+        return self.pending_count > self.waiting_max_count * 3 // 4  # this file and the next one come on top
+
+    async def _wait_for_space(self, size_bytes: int) -> None:
+        if not self.room.out_of_space:
+            logger.warning(
+                "%s: produces wait until flushes have freed some",
+                f"{self.pending_count} batches wait for a flush, as many as the memory is meant for"
+                if self._has_too_many()
+                else f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}",
+            )
+        self.room.out_of_space = True
+        self.on_no_space()
+        if not self.can_delete() and not self._spares:
+            with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
+                await self._work.wait()
+        await self._delete_released()
+        while self._spares:
+            await self._delete(self._spares.pop())
+
+    async def _create(self, size_bytes: int) -> WalFile:
+        header = FileHeader(
+            number=self._next_number,
+            sequence=self.durable_sequence + 1,  # not the next one to be given out: those before it may yet be lost
+            salt=random.getrandbits(32),
+            created_ms=time.time_ns() // 1_000_000,
+        )
+        self._next_number += 1
+        file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
+        spare = self._spares[-1] if self._spares and size_bytes == self.segment_bytes else None
+        await self.disk.create(file.name, size_bytes, encode_file_header(header), reuse=spare)
+        if spare is not None:
+            self._spares.remove(spare)
+        return file
+
+    async def _delete_released(self) -> None:
+        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
+        while self.can_delete():
+            await self._discard(self.in_use[0])
+            self.in_use.popleft()
+
+    async def _discard(self, file: WalFile) -> None:
+        """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
+        if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self.room.out_of_space:
+            await self._delete(file.name)
+            return
+        spare = f"{SPARE_PREFIX}{file.name}"
+        try:
+            await self.disk.rename(file.name, spare)
+        except OSError as exc:
+            if exc.errno in NO_SPACE_ERRORS:
+                await self._delete(file.name)
+                return
+            raise self.failure(f"rename {file.name}", exc) from exc
+        self._spares.append(spare)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self.disk.delete(name)
+        except OSError as exc:
+            raise self.failure(f"delete {name}", exc) from exc
