@@ -1,14 +1,15 @@
-"""The command line: arguments to Settings to `trio.run`; one module a command.
+"""The command line: arguments to Settings to `trio.run`. A command `kafscale NAME` is in the module of that name.
 
-    main.py       the group, and how every error becomes one line and an exit code
-    serve.py      flags made from the settings; runs the broker
-    config.py     what is effective, and where it came from
-    topics.py groups.py produce.py consume.py inspect.py
-    records.py    records as lines: what produce reads and consume writes
-    inspection.py what is in a segment, an index or a WAL file, and whether it is whole
-    connecting.py --bootstrap and running a client command
-    output.py     tables on a terminal, plain columns in a pipe, JSON for programs
-    logs.py       the broker's own log
+    serve, config                         the broker, and what its settings are
+    topics, groups, produce, consume      clients of any broker; `records` is records as lines
+    flush                                 asks a running broker
+    inspect, verify, storage, adopt       look at a bucket or a data directory without a broker; `inspection` is what is
+                                          in one file, `previewing` the metadata that a broker would start with
+    sql, pipeline                         start Spark; `sql_serve`, `sql_options` and `sql_reference` belong to `sql`
+
+What commands share: `main` finds them by their names, and turns every error into one line and an exit code;
+`connecting` is `--bootstrap`, and running on trio; `output` is tables on a terminal, plain columns in a pipe, JSON for
+programs; `progress` is how far a long command has come, and `logs` the broker's own log.
 
 A command's module is imported when it is called, so that `kafscale --help` stays quick.
 """
