@@ -47,6 +47,16 @@ async def test_an_entry_larger_than_a_file_gets_one_of_its_own_size(autojump_clo
     assert await replayed(log.disk.crash()) == [0, 1, 2]
 
 
+async def test_a_next_file_that_is_too_short_for_an_entry_is_put_aside(autojump_clock, nursery):
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    await wait_all_tasks_blocked()
+    await log.append(0, 5 * SEGMENT_BYTES).wait()
+    await wait_all_tasks_blocked()
+    others = set(log.disk.files) - {file.name for file in log.wal.files.in_use}
+    assert len([name for name in others if not name.startswith("spare-")]) == 1, "the next file, and nothing forgotten"
+
+
 async def test_files_are_deleted_oldest_first_when_nothing_is_pending_in_them(autojump_clock, nursery):
     log = Log(MemoryDisk())
     await log.start(nursery)
@@ -106,6 +116,16 @@ async def test_who_waits_for_room_goes_on_as_soon_as_the_writer_does(autojump_cl
         await log.wal.wait_for_room()
         await rounds[-1].wait()
     assert not log.wal.is_full
+
+
+async def test_a_log_that_has_a_file_is_not_full_though_there_is_no_space_for_the_next_one(autojump_clock, nursery):
+    log = Log(MemoryDisk(free_bytes=SEGMENT_BYTES))
+    await log.start(nursery)
+    await trio.sleep(5)
+    assert log.wal.statistics().out_of_space
+    assert not log.wal.is_full
+    with trio.fail_after(1):
+        await log.append(0).wait()
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "rename"])
