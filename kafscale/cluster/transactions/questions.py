@@ -1,0 +1,107 @@
+"""The answers of DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from kafscale.cluster.transactions.outcome import Held
+from kafscale.cluster.transactions.states import STATES_BY_NAME, TransactionState
+from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.values import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP_MS,
+    PartitionsOfTopic,
+    partitions_by_topic,
+)
+from kafscale.wire.error_codes import NONE
+
+ANY_DURATION_MS = -1
+
+
+@attrs.frozen(kw_only=True)
+class TransactionDescription:
+    """What DescribeTransactions says of one transactional id."""
+
+    transactional_id: str
+    error_code: int = NONE
+    state: str = ""
+    timeout_ms: int = 0
+    start_timestamp_ms: int = NO_TIMESTAMP_MS
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    topics: tuple[PartitionsOfTopic, ...] = ()
+
+    @classmethod
+    def of(cls, held: Held) -> TransactionDescription:
+        """Describe it; while markers are outstanding, the partitions are those that lack one, as in Kafka."""
+        transaction = held.transaction
+        partitions = held.outstanding if transaction.state.is_prepared else transaction.partitions
+        return cls(
+            transactional_id=transaction.transactional_id,
+            state=transaction.state.kafka_name,
+            timeout_ms=transaction.timeout_ms,
+            start_timestamp_ms=transaction.start_timestamp_ms,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            topics=partitions_by_topic(partitions),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class TransactionFilter:
+    """Which transactional ids ListTransactions is to name; by default all."""
+
+    producer_ids: frozenset[int] = frozenset()
+    state_names: frozenset[str] = frozenset()
+    longer_than_ms: int = ANY_DURATION_MS
+    names: Callable[[str], bool] | None = None  # whether an id fits the pattern of version 2
+
+    @property
+    def unknown_state_names(self) -> frozenset[str]:
+        """Return those that no state has; nothing fits them, and the answer names them."""
+        return self.state_names - STATES_BY_NAME.keys()
+
+    def fits(self, transaction: Transaction, now_ms: int) -> bool:
+        if transaction.state is TransactionState.DEAD:
+            return False
+        if self.producer_ids and transaction.producer_id not in self.producer_ids:
+            return False
+        if self.state_names and transaction.state.kafka_name not in self.state_names:
+            return False
+        if self.longer_than_ms >= 0 and now_ms - transaction.start_timestamp_ms <= self.longer_than_ms:
+            return False
+        return self.names is None or self.names(transaction.transactional_id)
+
+
+@attrs.frozen(kw_only=True)
+class ListedTransaction:
+    """What ListTransactions says of each."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@attrs.frozen(kw_only=True)
+class TransactionListing:
+    """The answer to ListTransactions."""
+
+    error_code: int = NONE
+    unknown_state_names: frozenset[str] = frozenset()
+    transactions: tuple[ListedTransaction, ...] = ()
+
+
+def list_transactions(held: Iterable[Held], wanted: TransactionFilter, *, now_ms: int) -> TransactionListing:
+    """Name those that fit, in order of their ids."""
+    fitting = [each.transaction for each in held if wanted.fits(each.transaction, now_ms)]
+    fitting.sort(key=lambda each: each.transactional_id)
+    listed = (
+        ListedTransaction(
+            transactional_id=each.transactional_id, producer_id=each.producer_id, state=each.state.kafka_name
+        )
+        for each in fitting
+    )
+    return TransactionListing(unknown_state_names=wanted.unknown_state_names, transactions=tuple(listed))

@@ -1,0 +1,307 @@
+"""A world for the transaction coordinator: one write-ahead log, partitions here and elsewhere, producers that repeat.
+
+The log is a list of entries of which a prefix is durable; a crash keeps that, and any number of those behind it. What
+partitions hold is worked out from it, and from the logs of partitions that other brokers lead, which are durable at
+once. `Claims` are what producers asked for and were told of each transaction; `check_outcomes` holds the markers
+against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
+from kafscale.cluster.transactions.coordinators import Loading
+from kafscale.cluster.transactions.ledger import Places
+from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
+from kafscale.cluster.transactions.requests import MarkersWritten
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
+
+
+@attrs.frozen
+class Data:
+    """A transactional batch."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    token: int  # which transaction of which producer, as the test counts them
+
+
+@attrs.define
+class Claims:
+    """What a producer wanted of one transaction, and what it was told."""
+
+    asked_commit: bool = False
+    told_committed: bool | None = None
+
+
+@attrs.define
+class _Open:
+    epoch: int
+    first_offset: int
+    tokens: set[int]
+
+
+@attrs.define
+class PartitionModel:
+    """What a partition makes of its log: the rules of a leader, in as few lines as they need."""
+
+    epochs: dict[int, int] = attrs.field(factory=dict)  # by producer id
+    coordinator_epochs: dict[int, int] = attrs.field(factory=dict)
+    open: dict[int, _Open] = attrs.field(factory=dict)
+    end_offset: int = 0
+    ended: dict[int, bool] = attrs.field(factory=dict)  # by token: whether it was committed
+
+    @classmethod
+    def of(cls, entries: list[Data | Marker]) -> PartitionModel:
+        model = cls()
+        for entry in entries:
+            assert model.accepts(entry), f"{entry} is in the log"
+            model.apply(entry)
+        return model
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min((each.first_offset for each in self.open.values()), default=self.end_offset)
+
+    def accepts(self, entry: Data | Marker) -> bool:
+        known = self.epochs.get(entry.producer_id, -1)
+        if isinstance(entry, Marker) and entry.coordinator_epoch < self.coordinator_epochs.get(entry.producer_id, -1):
+            return False  # TRANSACTION_COORDINATOR_FENCED
+        return entry.producer_epoch >= known
+
+    def apply(self, entry: Data | Marker) -> None:
+        self.epochs[entry.producer_id] = entry.producer_epoch
+        if isinstance(entry, Data):
+            opened = self.open.setdefault(entry.producer_id, _Open(entry.producer_epoch, self.end_offset, set()))
+            assert opened.epoch == entry.producer_epoch, f"{entry} goes on with a transaction of epoch {opened.epoch}"
+            assert entry.token not in self.ended, f"{entry} comes behind its marker"
+            opened.tokens.add(entry.token)
+        else:
+            self.coordinator_epochs[entry.producer_id] = entry.coordinator_epoch
+            now = self.open.get(entry.producer_id)
+            if now is not None and (entry.transaction_version < 2 or entry.producer_epoch > now.epoch):
+                self.ended.update(dict.fromkeys(now.tokens, entry.committed))
+                del self.open[entry.producer_id]
+        self.end_offset += 1
+
+
+@attrs.define
+class World:
+    """One broker with a coordinator, and partitions of which some are led elsewhere."""
+
+    partitions: tuple[TopicPartition, ...]
+    settings: TransactionSettings = attrs.field(factory=TransactionSettings)
+    journal: list[StateRecord | Marker | Data] = attrs.field(factory=list)
+    durable_count: int = 0
+    elsewhere: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict)  # logs of other brokers
+    coordinator: TransactionCoordinator = attrs.field(init=False)
+    places: Places = attrs.field(init=False)
+    unwritten: list[tuple[int, Outcome[Any]]] = attrs.field(factory=list)  # end in the journal, and outcome
+    sending: list[MarkersToSend] = attrs.field(factory=list)
+    claims: dict[int, Claims] = attrs.field(factory=dict)
+    coordinator_epoch: int = 0
+    now_ms: int = 1_000_000
+    stable_offsets: dict[TopicPartition, int] = attrs.field(factory=dict)
+    _brought: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict, init=False)  # from elsewhere
+
+    def __attrs_post_init__(self) -> None:
+        self.places = Places(self.settings.max_transactional_id_count)
+        self.start()
+
+    def start(self) -> None:
+        """Load the coordinator from the log, as a broker's start does, and finish what is decided."""
+        self.coordinator_epoch += 1
+        self.places.count = 0
+        self.coordinator = self.load(self.journal, self.coordinator_epoch, self.places)
+        self.resume()
+
+    def load(
+        self, entries: list[StateRecord | Marker | Data], coordinator_epoch: int, places: Places
+    ) -> TransactionCoordinator:
+        loading = Loading(0, coordinator_epoch)
+        for entry in entries:
+            if isinstance(entry, StateRecord):
+                loading.apply(entry)
+        coordinator = TransactionCoordinator(
+            partition=0,
+            coordinator_epoch=coordinator_epoch,
+            settings=self.settings,
+            leads=lambda partition: partition not in self.elsewhere,
+            places=places,
+        )
+        coordinator.restore(loading.transactions)
+        return coordinator
+
+    # -- The log -----------------------------------------------------------------------------------------------------
+
+    def write(self, outcome: Outcome[Any], *behind: Data) -> None:
+        """Hand a group to the log."""
+        self.journal += [*outcome.entries, *behind]
+        self.unwritten.append((len(self.journal), outcome))
+
+    def sync(self, count: int | None = None) -> None:
+        """Have the log be durable up to the end, or `count` more entries of it, and all learn of it."""
+        end = len(self.journal) if count is None else min(len(self.journal), self.durable_count + count)
+        self.durable_count = end
+        while self.unwritten and self.unwritten[0][0] <= end:
+            outcome = self.unwritten.pop(0)[1]
+            self.sending += self.coordinator.done(outcome)
+        self._look_at_stable_offsets()
+
+    def crash(self, kept_count: int) -> None:
+        """Lose all but what is durable, and so many entries behind it; start again."""
+        del self.journal[self.durable_count + kept_count :]
+        self.durable_count = len(self.journal)
+        self.unwritten.clear()
+        self.coordinator.resign()
+        assert self.places.count == 0
+        self.start()
+
+    def resume(self) -> None:
+        for outcome in self.coordinator.resume(now_ms=self.now_ms):
+            self.write(outcome)
+
+    def run_due(self) -> None:
+        while (due_ms := self.coordinator.next_due_ms()) is not None and due_ms <= self.now_ms:
+            for outcome in self.coordinator.due(now_ms=self.now_ms):
+                self.write(outcome)
+
+    # -- Partitions --------------------------------------------------------------------------------------------------
+
+    def log(self, partition: TopicPartition, count: int | None = None) -> list[Data | Marker]:
+        """Return what is in a partition; of the journal's entries, the first so many."""
+        if partition in self.elsewhere:
+            return self.elsewhere[partition]
+        here = [
+            each for each in self.journal[:count] if not isinstance(each, StateRecord) and each.partition == partition
+        ]
+        return [*self._brought.get(partition, ()), *here]
+
+    def model(self, partition: TopicPartition, count: int | None = None) -> PartitionModel:
+        return PartitionModel.of(self.log(partition, count))
+
+    def move(self, partition: TopicPartition) -> None:
+        """Hand a partition over to another broker, or take it back; what it has is durable before."""
+        self.sync()
+        log, was_here = self.log(partition), partition not in self.elsewhere
+        self.journal = [each for each in self.journal if not self._is_of(each, partition)]
+        self.durable_count = len(self.journal)
+        self._brought.pop(partition, None)
+        self.elsewhere.pop(partition, None)
+        (self.elsewhere if was_here else self._brought)[partition] = log
+        self.resume()
+
+    @staticmethod
+    def _is_of(entry: StateRecord | Marker | Data, partition: TopicPartition) -> bool:
+        return not isinstance(entry, StateRecord) and entry.partition == partition
+
+    def deliver(self, sending: MarkersToSend, take: Callable[[Marker], bool] = lambda _: True) -> None:
+        """Have the leaders of these partitions write their markers, and tell the coordinator."""
+        written = set()
+        for marker in filter(take, sending.markers):
+            log = self.log(marker.partition)
+            if marker.partition not in self.elsewhere:
+                continue  # it is led here by now, and `resume` has written its marker
+            self._check_decided(marker)
+            model = self.model(marker.partition)
+            if model.accepts(marker):
+                log.append(marker)
+                written.add(marker.partition)
+            elif marker.producer_epoch < model.epochs.get(marker.producer_id, -1):
+                written.add(marker.partition)
+        outcome = self.coordinator.markers_written(
+            MarkersWritten(
+                transactional_id=sending.transactional_id,
+                producer_id=sending.producer_id,
+                producer_epoch=sending.producer_epoch,
+                partitions=frozenset(written),
+            ),
+            now_ms=self.now_ms,
+        )
+        self.write(outcome)
+
+    def _check_decided(self, marker: Marker) -> None:
+        """A marker leaves the broker only when its decision is durable."""
+        assert any(_is_decision(each, marker) for each in self.journal[: self.durable_count]), (
+            f"{marker} was sent before it was decided"
+        )
+
+    # -- What must hold ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Hold what is there now against the rules that any moment must keep."""
+        self._check_order()
+        for count in range(self.durable_count, len(self.journal) + 1):
+            self._check_prefix(count)
+        loaded = self.load(self.journal, self.coordinator_epoch + 1, Places(1 << 20))
+        for held in self.coordinator.held():
+            restored = loaded.get(held.transaction.transactional_id)
+            assert restored is not None, f"{held} is in no record"
+            last = held.transaction.last_producer_epoch
+            assert attrs.evolve(restored.transaction, last_producer_epoch=last) == held.transaction
+        assert len(loaded) == len(self.coordinator) == self.places.count
+
+    def _check_order(self) -> None:
+        """Every marker in the log stands behind the decision that it carries out."""
+        for at, entry in enumerate(self.journal):
+            if isinstance(entry, Marker):
+                assert any(_is_decision(each, entry) for each in self.journal[:at]), f"{entry} before its decision"
+
+    def _check_prefix(self, count: int) -> None:
+        """Whoever starts from these entries finds every open transaction, and will end it."""
+        loaded = self.load(self.journal[:count], self.coordinator_epoch + 1, Places(1 << 20))
+        known = {
+            (held.transaction.producer_id, partition)
+            for held in loaded.held()
+            for partition in (held.outstanding or held.transaction.partitions)
+        }
+        for partition in self.partitions:
+            for producer_id in PartitionModel.of(self.log(partition, count)).open:
+                assert (producer_id, partition) in known, f"nobody would end the transaction in {partition}"
+
+    def _look_at_stable_offsets(self) -> None:
+        for partition in self.partitions:
+            stable = self.model(partition, self.durable_count).last_stable_offset
+            assert stable >= self.stable_offsets.get(partition, 0), f"the last stable offset of {partition} went back"
+            self.stable_offsets[partition] = stable
+
+    def settle(self) -> None:
+        """Let time pass until every transaction has timed out, and every marker has arrived."""
+        self.sync()
+        self.now_ms += self.settings.transaction_max_timeout_ms + 1
+        self.run_due()
+        self.resume()
+        self.sync()
+        while self.sending:
+            self.deliver(self.sending.pop(0))
+            self.sync()
+
+    def check_outcomes(self) -> None:
+        """Every transaction has ended everywhere in one way, which is what its producer was told."""
+        ends: dict[int, set[bool]] = {}
+        for partition in self.partitions:
+            model = self.model(partition)
+            assert not model.open, f"{partition} has transactions that never end"
+            for token, committed in model.ended.items():
+                ends.setdefault(token, set()).add(committed)
+        for token, ways in ends.items():
+            claims = self.claims[token]
+            assert len(ways) == 1, f"transaction {token} is committed in one partition, and aborted in another"
+            (committed,) = ways
+            assert claims.asked_commit or not committed, f"transaction {token} was never to be committed"
+            assert claims.told_committed in (None, committed), f"the producer was told otherwise of {token}"
+        assert not any(held.outstanding for held in self.coordinator.held())
+
+
+def _is_decision(entry: object, marker: Marker) -> bool:
+    if not isinstance(entry, StateRecord) or entry.value is None:
+        return False
+    value = entry.value
+    who = (value.producer_id, value.producer_epoch) == (marker.producer_id, marker.producer_epoch)
+    return who and value.transaction_status == (2 if marker.committed else 3)
