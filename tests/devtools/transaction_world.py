@@ -108,7 +108,7 @@ class World:
     coordinator_epoch: int = 0
     now_ms: int = 1_000_000
     stable_offsets: dict[TopicPartition, int] = attrs.field(factory=dict)
-    _brought: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict, init=False)  # from elsewhere
+    brought: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict)  # what partitions came back with
 
     def __attrs_post_init__(self) -> None:
         self.places = Places(self.settings.max_transactional_id_count)
@@ -163,6 +163,25 @@ class World:
         assert self.places.count == 0
         self.start()
 
+    def check_every_crash(self) -> None:
+        """Whatever a crash at this moment leaves, it comes to a good end."""
+        for count in range(self.durable_count, len(self.journal) + 1):
+            after = World(
+                self.partitions,
+                settings=self.settings,
+                journal=self.journal[:count],
+                durable_count=count,
+                elsewhere={partition: list(log) for partition, log in self.elsewhere.items()},
+                brought={partition: list(log) for partition, log in self.brought.items()},
+                sending=list(self.sending),
+                claims=self.claims,
+                coordinator_epoch=self.coordinator_epoch,
+                now_ms=self.now_ms,
+            )
+            after.settle()
+            after.check()
+            after.check_outcomes()
+
     def resume(self) -> None:
         for outcome in self.coordinator.resume(now_ms=self.now_ms):
             self.write(outcome)
@@ -181,7 +200,7 @@ class World:
         here = [
             each for each in self.journal[:count] if not isinstance(each, StateRecord) and each.partition == partition
         ]
-        return [*self._brought.get(partition, ()), *here]
+        return [*self.brought.get(partition, ()), *here]
 
     def model(self, partition: TopicPartition, count: int | None = None) -> PartitionModel:
         return PartitionModel.of(self.log(partition, count))
@@ -192,9 +211,9 @@ class World:
         log, was_here = self.log(partition), partition not in self.elsewhere
         self.journal = [each for each in self.journal if not self._is_of(each, partition)]
         self.durable_count = len(self.journal)
-        self._brought.pop(partition, None)
+        self.brought.pop(partition, None)
         self.elsewhere.pop(partition, None)
-        (self.elsewhere if was_here else self._brought)[partition] = log
+        (self.elsewhere if was_here else self.brought)[partition] = log
         self.resume()
 
     @staticmethod
@@ -259,7 +278,7 @@ class World:
         known = {
             (held.transaction.producer_id, partition)
             for held in loaded.held()
-            for partition in (held.outstanding or held.transaction.partitions)
+            for partition in (held.outstanding if held.transaction.state.is_prepared else held.transaction.partitions)
         }
         for partition in self.partitions:
             for producer_id in PartitionModel.of(self.log(partition, count)).open:

@@ -9,6 +9,7 @@ the one way that its producer was told.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 import attrs
 import hypothesis
@@ -40,8 +41,18 @@ SETTINGS = TransactionSettings(
 IDS = ("orders", "payments", "worn out")
 TIMEOUT_MS = 30_000
 
+
+class Pace(Enum):
+    """Who keeps up with the requests."""
+
+    ALL = "all"
+    LOG = "log"
+    NOBODY = "nobody"
+
+
 instances = st.integers(0, 5)
 partitions = st.sampled_from(PARTITIONS)
+paces = st.sampled_from(Pace)
 
 
 @attrs.define(eq=False)
@@ -264,9 +275,15 @@ class Coordination(RuleBasedStateMachine):
         elif self.world.coordinator.is_durable(outcome):
             self.world.elsewhere[partition].append(data)
 
-    @rule(index=instances, several=st.lists(partitions, min_size=1, max_size=3), committed=st.none() | st.booleans())
-    def transact(self, index: int, several: list[TopicPartition], committed: bool | None) -> None:
+    @rule(
+        index=instances,
+        several=st.lists(partitions, min_size=1, max_size=3),
+        committed=st.none() | st.booleans(),
+        pace=paces,
+    )
+    def transact(self, index: int, several: list[TopicPartition], committed: bool | None, pace: Pace) -> None:
         """A transaction as most are; what is left of it is for other rules."""
+        self.change_pace(pace)
         for partition in several:
             self.enrol(index, partition)
         for partition in several:
@@ -337,10 +354,10 @@ class Coordination(RuleBasedStateMachine):
 
     # -- The world ---------------------------------------------------------------------------------------------------
 
-    @rule(syncs=st.booleans(), delivers=st.booleans())
-    def change_pace(self, syncs: bool, delivers: bool) -> None:
+    @rule(pace=paces)
+    def change_pace(self, pace: Pace) -> None:
         """The log and the other brokers are as fast as requests come, or slower."""
-        self.syncs_at_once, self.delivers_at_once = syncs, delivers
+        self.syncs_at_once, self.delivers_at_once = pace is not Pace.NOBODY, pace is Pace.ALL
 
     @rule(count=st.one_of(st.none(), st.integers(1, 5)))
     def sync(self, count: int | None) -> None:
@@ -352,6 +369,7 @@ class Coordination(RuleBasedStateMachine):
         self.waiting.clear()
         for producer in self.producers:
             producer.is_initialising = False
+        self.world.check_every_crash()
         self.world.crash(kept_count)
 
     @rule()
@@ -363,13 +381,13 @@ class Coordination(RuleBasedStateMachine):
         self.world.now_ms += elapsed_ms
         self.world.run_due()
 
-    @rule(index=st.integers(0, 5), keep=st.booleans(), which=st.sets(partitions))
-    def deliver_markers(self, index: int, keep: bool, which: set[TopicPartition]) -> None:
-        """Some markers of a request arrive; what is not told to be written is sent again."""
+    @rule(index=st.integers(0, 5), keep=st.booleans(), lost=st.none() | partitions)
+    def deliver_markers(self, index: int, keep: bool, lost: TopicPartition | None) -> None:
+        """Markers of a request arrive, all or all but one; what is not told to be written is sent again."""
         if not self.world.sending:
             return
         sending = self.world.sending.pop(index % len(self.world.sending))
-        self.world.deliver(sending, lambda marker: marker.partition in which)
+        self.world.deliver(sending, lambda marker: marker.partition != lost)
         if keep and all(marker.transaction_version >= 2 for marker in sending.markers):
             self.world.sending.append(sending)  # it arrives twice
 

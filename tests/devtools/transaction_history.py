@@ -1,0 +1,341 @@
+"""What transactions sent and polled, and what of it a broker must not let happen, by Jepsen's names for Kafka-likes.
+
+    G0                  transactions whose values lie before each other's in a circle: each before the next one's
+    G1a                 a value of an aborted transaction was polled
+    G1b                 a value was polled before its transaction had asked to be committed
+    G1c                 the same circle as G0, in which some are ordered only because one polled the other's value
+    aborted-read        a value was polled whose sending, outside transactions, had failed
+    lost-write          committed, polled by nobody, and something behind it was polled
+    duplicate           one value at two offsets
+    inconsistent-offsets  an offset that had two values
+    poll-skip           a consumer's next transaction went on behind a value that it had not polled
+    nonmonotonic-poll   it went back
+    int-poll-skip       the same two within one transaction
+    int-nonmonotonic-poll
+    int-send-skip       between two values that a transaction sent to a partition, one after the other, are others
+    int-nonmonotonic-send  a later one lies before an earlier one
+
+After the documentation of jepsen.tests.kafka (https://jepsen-io.github.io/jepsen/jepsen.tests.kafka.html), from which
+the edges between transactions are taken too: *ww* between the writers of neighbouring values, *wr* from the writer of
+the last value that a transaction polled. Offsets have holes where markers and aborted values are, so only values that
+some transaction committed, or somebody polled, can be skipped. G1b is what it means for a log: Jepsen's page has no
+case of its own for intermediate reads.
+
+G0, G1c and int-send-skip happen in Kafka by right, whose transactions do not isolate writers from each other; a caller
+says by `wanted` what it looks for. Values must be different. Pure functions; `anomalies` calls them all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import pairwise
+
+import attrs
+
+
+class Kind(Enum):
+    """The anomalies, by Jepsen's names."""
+
+    G0 = "G0"
+    G1A = "G1a"
+    G1B = "G1b"
+    G1C = "G1c"
+    ABORTED_READ = "aborted-read"
+    LOST_WRITE = "lost-write"
+    DUPLICATE = "duplicate"
+    INCONSISTENT_OFFSETS = "inconsistent-offsets"
+    POLL_SKIP = "poll-skip"
+    NONMONOTONIC_POLL = "nonmonotonic-poll"
+    INT_POLL_SKIP = "int-poll-skip"
+    INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"
+    INT_SEND_SKIP = "int-send-skip"
+    INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"
+
+
+# What a broker with Kafka's promises never lets happen.
+PROMISED = frozenset(Kind) - {Kind.G0, Kind.G1C, Kind.INT_SEND_SKIP}
+
+
+class End(Enum):
+    """How a transaction ended, as far as its producer knows."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen
+class Placed:
+    """A value at an offset of a partition."""
+
+    partition: str
+    offset: int
+    value: str
+
+
+@attrs.frozen
+class Send:
+    """A value that was sent; without an offset nobody knows where it came to lie."""
+
+    partition: str
+    value: str
+    offset: int | None = None
+
+
+@attrs.frozen
+class Poll:
+    """What one poll returned, in this order."""
+
+    records: tuple[Placed, ...]
+    at: int = 0  # when it returned; 0: nobody knows
+    sought: bool = False  # the consumer's position was moved before: by a seek, an abort or a rebalance
+
+
+@attrs.frozen(kw_only=True)
+class Transaction:
+    """One transaction, or one send or poll outside of any; those of one process in the order of its history."""
+
+    name: str
+    process: str
+    operations: tuple[Send | Poll, ...]
+    end: End = End.COMMITTED
+    ending_at: int = 0  # when its commit was asked for; 0: nobody knows
+    is_transactional: bool = True
+
+    @property
+    def sends(self) -> Iterator[Send]:
+        return (each for each in self.operations if isinstance(each, Send))
+
+    @property
+    def polls(self) -> Iterator[Poll]:
+        return (each for each in self.operations if isinstance(each, Poll))
+
+    @property
+    def polled(self) -> Iterator[Placed]:
+        return (record for poll in self.polls for record in poll.records)
+
+
+@attrs.frozen
+class Anomaly:
+    """Something that must not happen, and what shows it."""
+
+    kind: Kind
+    detail: str
+
+
+@attrs.frozen
+class _Edges:
+    """Which transactions, by number, come before which."""
+
+    ww: frozenset[tuple[int, int]]
+    wr: frozenset[tuple[int, int]]
+
+
+def anomalies(history: Sequence[Transaction], wanted: Iterable[Kind] = tuple(Kind)) -> list[Anomaly]:
+    """Return all that is wrong with the history."""
+    kinds = frozenset(wanted)
+    return [each for check in _CHECKS for each in check(history) if each.kind in kinds]
+
+
+def places(history: Sequence[Transaction]) -> set[Placed]:
+    """Return where values are, as far as anybody was told."""
+    sent = {
+        Placed(send.partition, send.offset, send.value)
+        for each in history
+        for send in each.sends
+        if send.offset is not None
+    }
+    return sent | {record for each in history for record in each.polled}
+
+
+def version_order(history: Sequence[Transaction]) -> dict[str, list[Placed]]:
+    """Return the values of each partition in order that a consumer must get: committed, or polled by somebody."""
+    writers = _writers(history)
+    polled = {record.value for each in history for record in each.polled}
+    order: defaultdict[str, list[Placed]] = defaultdict(list)
+    for placed in places(history):
+        writer = writers.get(placed.value)
+        if placed.value in polled or (writer is not None and history[writer].end is End.COMMITTED):
+            order[placed.partition].append(placed)
+    for each in order.values():
+        each.sort(key=lambda placed: placed.offset)
+    return dict(order)
+
+
+def aborted_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """G1a, and aborted-read outside of transactions."""
+    writers = _writers(history)
+    for each in history:
+        for record in each.polled:
+            writer = writers.get(record.value)
+            if writer is not None and history[writer].end is End.ABORTED:
+                kind = Kind.G1A if history[writer].is_transactional else Kind.ABORTED_READ
+                yield Anomaly(kind, f"{each.name} polled {record.value} of {history[writer].name}")
+
+
+def intermediate_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """G1b: what was polled before anybody could know that it would be committed."""
+    writers = _writers(history)
+    for each in history:
+        for poll in each.polls:
+            for record in poll.records:
+                writer = writers.get(record.value)
+                if writer is None or not history[writer].is_transactional or not poll.at:
+                    continue
+                if poll.at < history[writer].ending_at:
+                    yield Anomaly(Kind.G1B, f"{each.name} polled {record.value} before {history[writer].name} ended")
+
+
+def lost_writes(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """What was committed, and not polled by anybody although what lies behind it was."""
+    polled = {record for each in history for record in each.polled}
+    furthest: dict[str, int] = {}
+    for record in polled:
+        furthest[record.partition] = max(furthest.get(record.partition, -1), record.offset)
+    values = {record.value for record in polled}
+    for each in history:
+        for send in each.sends if each.end is End.COMMITTED else ():
+            is_passed = send.offset is not None and send.offset <= furthest.get(send.partition, -1)
+            if is_passed and send.value not in values:
+                yield Anomaly(Kind.LOST_WRITE, f"{send.value} of {each.name}, at {send.partition} {send.offset}")
+
+
+def misplaced(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """Values at two offsets, and offsets with two values."""
+    by_value: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+    by_place: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    for placed in places(history):
+        by_value[placed.value].add((placed.partition, placed.offset))
+        by_place[placed.partition, placed.offset].add(placed.value)
+    for value, found in by_value.items():
+        if len(found) > 1:
+            yield Anomaly(Kind.DUPLICATE, f"{value} at {sorted(found)}")
+    for place, values in by_place.items():
+        if len(values) > 1:
+            yield Anomaly(Kind.INCONSISTENT_OFFSETS, f"{sorted(values)} at {place}")
+
+
+def polls_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """What one consumer polls of a partition goes on without gaps, within a transaction and from one to the next."""
+    order = version_order(history)
+    positions: dict[tuple[str, str], tuple[str, int]] = {}  # process, partition: transaction, offset
+    for each in history:
+        for poll in each.polls:
+            if poll.sought:
+                positions = {key: value for key, value in positions.items() if key[0] != each.process}
+            for record in poll.records:
+                key = (each.process, record.partition)
+                name, former = positions.get(key, ("", record.offset - 1))
+                inside = name == each.name
+                detail = f"{each.name}: {record.partition} {former} to {record.offset}"
+                if record.offset <= former:
+                    yield Anomaly(Kind.INT_NONMONOTONIC_POLL if inside else Kind.NONMONOTONIC_POLL, detail)
+                elif _between(order[record.partition], former, record.offset):
+                    yield Anomaly(Kind.INT_POLL_SKIP if inside else Kind.POLL_SKIP, detail)
+                positions[key] = (each.name, record.offset)
+
+
+def sends_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """What a transaction sends to a partition lies there in that order, and nobody else's between."""
+    order = version_order(history)
+    where = {placed.value: placed.offset for placed in places(history)}
+    for each in history:
+        by_partition: defaultdict[str, list[int]] = defaultdict(list)
+        for send in each.sends:
+            if send.value in where:
+                by_partition[send.partition].append(where[send.value])
+        for partition, offsets in by_partition.items():
+            for former, following in pairwise(offsets):
+                detail = f"{each.name}: {partition} {former} and {following}"
+                if following <= former:
+                    yield Anomaly(Kind.INT_NONMONOTONIC_SEND, detail)
+                elif _between(order.get(partition, []), former, following):
+                    yield Anomaly(Kind.INT_SEND_SKIP, detail)
+
+
+def cycles(history: Sequence[Transaction]) -> Iterator[Anomaly]:
+    """G0, circles of ww edges; G1c, circles with a wr edge in them."""
+    edges = _edges(history)
+    for group in _circles(edges.ww):
+        yield Anomaly(Kind.G0, ", ".join(sorted(history[each].name for each in group)))
+    for group in _circles(edges.ww | edges.wr):
+        if any(a in group and b in group for a, b in edges.wr):
+            yield Anomaly(Kind.G1C, ", ".join(sorted(history[each].name for each in group)))
+
+
+_CHECKS: tuple[Callable[[Sequence[Transaction]], Iterator[Anomaly]], ...] = (
+    aborted_reads,
+    intermediate_reads,
+    lost_writes,
+    misplaced,
+    polls_out_of_order,
+    sends_out_of_order,
+    cycles,
+)
+
+
+def _writers(history: Sequence[Transaction]) -> dict[str, int]:
+    writers: dict[str, int] = {}
+    for number, each in enumerate(history):
+        for send in each.sends:
+            assert send.value not in writers, f"{send.value} was sent before"
+            writers[send.value] = number
+    return writers
+
+
+def _between(order: Sequence[Placed], former: int, following: int) -> bool:
+    return any(former < each.offset < following for each in order)
+
+
+def _edges(history: Sequence[Transaction]) -> _Edges:
+    writers = _writers(history)
+    ww: set[tuple[int, int]] = set()
+    for placed in version_order(history).values():
+        numbers = [writers[each.value] for each in placed if each.value in writers]
+        ww.update((a, b) for a, b in pairwise(numbers) if a != b)
+    wr: set[tuple[int, int]] = set()
+    for number, each in enumerate(history):
+        last: dict[str, Placed] = {}
+        for record in each.polled:
+            if record.partition not in last or record.offset > last[record.partition].offset:
+                last[record.partition] = record
+        wr.update((writers[each.value], number) for each in last.values() if each.value in writers)
+    return _Edges(frozenset(ww), frozenset((a, b) for a, b in wr if a != b))
+
+
+def _circles(edges: frozenset[tuple[int, int]]) -> list[frozenset[int]]:
+    """Return the largest groups of which each reaches each other: Kosaraju's two passes, without recursion."""
+    ahead: defaultdict[int, list[int]] = defaultdict(list)
+    back: defaultdict[int, list[int]] = defaultdict(list)
+    for a, b in sorted(edges):
+        ahead[a].append(b)
+        back[b].append(a)
+    finished: list[int] = []
+    seen: set[int] = set()
+    for start in sorted({*ahead, *back}):
+        stack = [] if start in seen else [(start, iter(ahead[start]))]
+        seen.add(start)
+        while stack:
+            node, rest = stack[-1]
+            following = next((each for each in rest if each not in seen), None)
+            if following is None:
+                finished.append(node)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(ahead[following])))
+    groups: list[frozenset[int]] = []
+    taken: set[int] = set()
+    for start in reversed(finished):
+        group, queue = set[int](), [start]
+        while queue:
+            node = queue.pop()
+            if node not in taken:
+                taken.add(node)
+                group.add(node)
+                queue += back[node]
+        if len(group) > 1:
+            groups.append(frozenset(group))
+    return groups
