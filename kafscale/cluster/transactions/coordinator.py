@@ -372,8 +372,9 @@ class TransactionCoordinator:
     def resume(self, *, now_ms: int) -> Iterator[Outcome[None]]:
         """Finish what is decided and not complete: after a start, and when other partitions are led here than before.
 
-        Markers that are outstanding elsewhere are to be sent again. Each outcome is to be written before the next
-        one is asked for, as with any other.
+        Markers that are outstanding elsewhere are to be sent again; those of version 1, whose epoch is that of the
+        producer's next transaction too, only if nobody can receive the former ones any more. Each outcome is to be
+        written before the next one is asked for, as with any other.
         """
         for transactional_id in self._ledger.unfinished():
             held = self._ledger.get(transactional_id)

@@ -62,6 +62,20 @@ def produce_code(error_code: int, produce_version: int) -> int:
     return error_code
 
 
+def txn_offset_commit_code(error_code: int, request_version: int) -> int:
+    """Return what a TxnOffsetCommit answers whose partition of `__consumer_offsets` could not be enrolled or verified.
+
+    From version 2 on clients try again after COORDINATOR_LOAD_IN_PROGRESS; earlier ones can crash of it (KAFKA-7296).
+    """
+    if error_code == PRODUCER_FENCED:
+        return INVALID_PRODUCER_EPOCH
+    if error_code == TRANSACTION_ABORTABLE and request_version < TXN_OFFSET_COMMIT_ABORTABLE_VERSION:
+        return INVALID_TXN_STATE
+    if error_code in (NETWORK_EXCEPTION, COORDINATOR_LOAD_IN_PROGRESS):
+        return COORDINATOR_LOAD_IN_PROGRESS if request_version >= 2 else COORDINATOR_NOT_AVAILABLE
+    return error_code
+
+
 _AGAIN = {
     CONCURRENT_TRANSACTIONS,
     NETWORK_EXCEPTION,

@@ -61,6 +61,21 @@ def test_what_a_produce_answers_is_what_its_version_knows(code: int, by_version:
 
 
 @pytest.mark.parametrize(
+    ("code", "by_version"),
+    [
+        (e.NONE, dict.fromkeys((0, 5), e.NONE)),
+        (e.PRODUCER_FENCED, dict.fromkeys((3, 5), e.INVALID_PRODUCER_EPOCH)),
+        (e.TRANSACTION_ABORTABLE, {3: e.INVALID_TXN_STATE, 4: e.TRANSACTION_ABORTABLE, 5: e.TRANSACTION_ABORTABLE}),
+        (e.NETWORK_EXCEPTION, {1: e.COORDINATOR_NOT_AVAILABLE, 2: e.COORDINATOR_LOAD_IN_PROGRESS}),
+        (e.COORDINATOR_LOAD_IN_PROGRESS, {1: e.COORDINATOR_NOT_AVAILABLE, 2: e.COORDINATOR_LOAD_IN_PROGRESS}),
+        (e.CONCURRENT_TRANSACTIONS, dict.fromkeys((4, 5), e.CONCURRENT_TRANSACTIONS)),
+    ],
+)
+def test_what_a_txn_offset_commit_answers_is_what_its_version_knows(code: int, by_version: dict[int, int]) -> None:
+    assert {version: v.txn_offset_commit_code(code, version) for version in by_version} == by_version
+
+
+@pytest.mark.parametrize(
     ("code", "fate"),
     [
         (e.NONE, MarkerFate.WRITTEN),
