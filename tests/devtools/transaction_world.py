@@ -151,7 +151,10 @@ class World:
         self.durable_count = end
         while self.unwritten and self.unwritten[0][0] <= end:
             outcome = self.unwritten.pop(0)[1]
-            self.sending += self.coordinator.done(outcome)
+            for sending in self.coordinator.done(outcome):
+                for marker in sending.markers:
+                    self._check_decided(marker)
+                self.sending.append(sending)
         self._look_at_stable_offsets()
 
     def crash(self, kept_count: int) -> None:
@@ -227,7 +230,6 @@ class World:
             log = self.log(marker.partition)
             if marker.partition not in self.elsewhere:
                 continue  # it is led here by now, and `resume` has written its marker
-            self._check_decided(marker)
             model = self.model(marker.partition)
             if model.accepts(marker):
                 log.append(marker)

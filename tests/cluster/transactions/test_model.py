@@ -381,13 +381,14 @@ class Coordination(RuleBasedStateMachine):
         self.world.now_ms += elapsed_ms
         self.world.run_due()
 
-    @rule(index=st.integers(0, 5), keep=st.booleans(), lost=st.none() | partitions)
-    def deliver_markers(self, index: int, keep: bool, lost: TopicPartition | None) -> None:
+    @rule(index=st.integers(0, 5), keep=st.booleans(), lost=st.none() | st.integers(0, 3))
+    def deliver_markers(self, index: int, keep: bool, lost: int | None) -> None:
         """Markers of a request arrive, all or all but one; what is not told to be written is sent again."""
         if not self.world.sending:
             return
         sending = self.world.sending.pop(index % len(self.world.sending))
-        self.world.deliver(sending, lambda marker: marker.partition != lost)
+        missing = None if lost is None else sending.markers[lost % len(sending.markers)]
+        self.world.deliver(sending, lambda marker: marker is not missing)
         if keep and all(marker.transaction_version >= 2 for marker in sending.markers):
             self.world.sending.append(sending)  # it arrives twice
 
