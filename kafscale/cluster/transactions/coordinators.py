@@ -45,8 +45,7 @@ class Loading:
 
     def apply(self, record: StateRecord) -> None:
         """The last record of an id counts. Raises ValueError for a state that Kafka does not have."""
-        is_dead = record.value is None or record.value.transaction_status == TransactionState.DEAD
-        if record.value is None or is_dead:
+        if record.value is None or record.value.transaction_status == TransactionState.DEAD:
             self._transactions.pop(record.transactional_id, None)
         else:
             self._transactions[record.transactional_id] = Transaction.of(record.transactional_id, record.value)

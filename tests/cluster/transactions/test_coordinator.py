@@ -321,9 +321,11 @@ def test_a_transaction_has_no_more_partitions_than_the_setting_says(version: int
     assert end(on, committed=False).reply.error_code == e.NONE
 
 
-def test_the_partitions_of_a_former_transaction_do_not_count() -> None:
+def test_the_partitions_of_a_former_transaction_are_forgotten_and_do_not_count() -> None:
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({P0, P1})))
-    end(on, committed=True)
+    completed = value_of(end(on, committed=True).entries[-1])
+    assert completed.transaction_partitions == ()
+    assert value_of(add(on, P0, epoch=4).entries[0]).transaction_partitions == (PartitionsOfTopic("t", (0,)),)
     assert add(on, P0, P1, epoch=4).reply.error_code == e.NONE
 
 
