@@ -107,8 +107,9 @@ def _inspect_segment(view: memoryview, name: str) -> Inspection:
     found.add("format version", version)
     if version == segment_v1.VERSION:
         return _inspect_version_1(found, view, name)
-    if version != segment.VERSION:
-        found.damage.append(f"format version {version} is not known, only {segment_v1.VERSION} and {segment.VERSION}")
+    if version not in (segment.VERSION, segment.VERSION_WITH_TRANSACTIONS):
+        newest = segment.VERSION_WITH_TRANSACTIONS
+        found.damage.append(f"format version {version} is not known, only {segment_v1.VERSION} to {newest}")
         return found
     footer = _footer(found, view, name)
     if footer is None:

@@ -1,6 +1,12 @@
-"""What a partition's last footers tell and a start needs: where the log ends, its producers and its leader epochs.
+"""What a partition's last footers tell and a start needs: where the log ends, its producers, the transactions that are
+open there, and its leader epochs.
 
-encoded = i64 last offset | u32 length of the producers | producers | leader epochs         (as in a footer)
+encoded = i64 last offset | u32 length of the producers | u32 length of the coordinator epochs
+          | u32 length of the open transactions | producers | coordinator epochs | open transactions | leader epochs
+                                                                                            (as in a footer)
+before  = i64 last offset | u32 length of the producers | producers | leader epochs
+
+The second is what checkpoints before version 3 have: there were no transactions.
 """
 
 from __future__ import annotations
@@ -20,10 +26,20 @@ from kafscale.formats.segment import (
     encode_epochs,
     encode_producers,
 )
+from kafscale.formats.transactions import (
+    OpenTransaction,
+    decode_coordinators,
+    decode_open,
+    encode_coordinators,
+    encode_open,
+    stable_end,
+    with_coordinators,
+)
 
 PRODUCERS_MAX_COUNT = 100  # of a partition; its last footers, which have them all, are read at a start then
 
-_HEAD = struct.Struct(">qI")
+_HEAD = struct.Struct(">qIII")
+_HEAD_BEFORE = struct.Struct(">qI")
 
 
 @attrs.frozen
@@ -38,6 +54,12 @@ class LogEnd:
     producers: Sequence[Producer]
     epochs: Sequence[EpochStart]
     kept_in: Mapping[int, int] = attrs.field(factory=dict)
+    open_transactions: Sequence[OpenTransaction] = ()
+
+    @property
+    def stable_end(self) -> int:
+        """Return where the oldest open transaction begins; behind the last offset if none is open."""
+        return stable_end(self.open_transactions, self.last_offset + 1)
 
     @classmethod
     def of(cls, last: Footer, earlier: Iterable[Footer] = ()) -> LogEnd:
@@ -53,20 +75,42 @@ class LogEnd:
         for producer in last.producers:
             latest[producer.producer_id] = producer
             kept_in.pop(producer.producer_id, None)
-        return cls(last.last_offset, list(latest.values()), last.epochs, kept_in)
+        return cls(last.last_offset, list(latest.values()), last.epochs, kept_in, last.open_transactions)
 
     def encode(self) -> bytes:
         """Empty for more than PRODUCERS_MAX_COUNT producers, and if the last footer has not all of them."""
         if len(self.producers) > PRODUCERS_MAX_COUNT or self.kept_in:
             return b""
-        producers = encode_producers(self.producers)
-        return _HEAD.pack(self.last_offset, len(producers)) + producers + encode_epochs(self.epochs)
+        told = [
+            encode_producers(self.producers),
+            encode_coordinators(self.producers),
+            encode_open(self.open_transactions),
+        ]
+        return b"".join([_HEAD.pack(self.last_offset, *map(len, told)), *told, encode_epochs(self.epochs)])
 
     @classmethod
     def decode(cls, data: Buffer) -> LogEnd | None:
         """None for what is empty. Raises struct.error, ValueError for what `encode` did not make."""
         if not data:
             return None
-        last_offset, size = _HEAD.unpack_from(data)
-        rest = memoryview(data)[_HEAD.size :]
+        view = memoryview(data)
+        last_offset, *sizes = _HEAD.unpack_from(view)
+        parts, position = [], _HEAD.size
+        for size in sizes:
+            parts.append(view[position : position + size])
+            position += size
+        return cls(
+            last_offset,
+            with_coordinators(decode_producers(parts[0]), decode_coordinators(parts[1])),
+            decode_epochs(view[position:]),
+            open_transactions=decode_open(parts[2]),
+        )
+
+    @classmethod
+    def decode_before(cls, data: Buffer) -> LogEnd | None:
+        """Decode what a checkpoint before version 3 has. As `decode`."""
+        if not data:
+            return None
+        last_offset, size = _HEAD_BEFORE.unpack_from(data)
+        rest = memoryview(data)[_HEAD_BEFORE.size :]
         return cls(last_offset, decode_producers(rest[:size]), decode_epochs(rest[size:]))

@@ -28,6 +28,8 @@ PartitionId = tuple[bytes, int]  # topic id, partition
 
 MAX_TIMESTAMP_UNKNOWN = 2**63 - 1  # the footer has not been read yet: any timestamp may be in there
 FINGERPRINT_UNKNOWN = 0
+STABLE_END_UNKNOWN = -1  # the footer has not been read yet
+ABORTED_COUNT_UNKNOWN = -1  # alike
 
 
 def fingerprint(object_size_bytes: int, etag: str) -> int:
@@ -59,6 +61,8 @@ class Segment:
     `max_timestamp_ms` is -1 if no record has a timestamp, and MAX_TIMESTAMP_UNKNOWN before the footer is read.
     `first_dirty_offset` is that of `Footer`; generation 0 has none.
     `fingerprint` is that of the `.kfs`, by which a later start knows it again; FINGERPRINT_UNKNOWN makes it look.
+    `stable_end` is where the oldest transaction begins that is open at its end, or behind its end, and `aborted_count`
+    how many aborted ones its footer has: both so that readers need not look into every footer.
     """
 
     key: SegmentKey
@@ -67,6 +71,8 @@ class Segment:
     max_timestamp_ms: int
     first_dirty_offset: int = 0
     fingerprint: int = FINGERPRINT_UNKNOWN
+    stable_end: int = STABLE_END_UNKNOWN
+    aborted_count: int = ABORTED_COUNT_UNKNOWN
 
     @property
     def base_offset(self) -> int:
@@ -103,6 +109,8 @@ def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRIN
         max_timestamp_ms=footer.identity.max_timestamp_ms,
         first_dirty_offset=footer.first_dirty_offset,
         fingerprint=fingerprint,
+        stable_end=footer.stable_end,
+        aborted_count=len(footer.aborted),
     )
 
 

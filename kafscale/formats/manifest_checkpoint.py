@@ -6,8 +6,10 @@
                  | the log's end, as `kafscale.formats.log_end` encodes it | segments
     segment    = base offset i64 | epoch i32 | generation u32 | version u8 | last offset i64 | size i64
                  | max timestamp ms i64 | first dirty offset i64 | fingerprint u64
+               | stable end i64 | aborted count i32
 
-Version 1 has no epochs: its segments have none in their keys.
+Version 2 has no stable ends and aborted counts, and a log's end without transactions: there were none. Version 1 has no
+epochs either: its segments have none in their keys.
 
 A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
 for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
@@ -35,7 +37,8 @@ from kafscale.formats.segment import HEADER
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
 
-VERSION = 2
+VERSION = 3
+VERSION_WITHOUT_TRANSACTIONS = 2
 VERSION_WITHOUT_EPOCHS = 1
 MAGIC = b"KAFSMANI"
 MAX_BYTES = 64 << 20  # 1.2 million segments; partitions that have no room are left out
@@ -43,8 +46,14 @@ MAX_BYTES = 64 << 20  # 1.2 million segments; partitions that have no room are l
 _HEADER = struct.Struct(">8sHxxIQ")
 HEADER_BYTES = _HEADER.size + 4
 _PARTITION = struct.Struct(">16siII")
-_SEGMENT = struct.Struct(">qiIBqqqqQ")
+_SEGMENT = struct.Struct(">qiIBqqqqQqi")
+_SEGMENT_WITHOUT_TRANSACTIONS = struct.Struct(">qiIBqqqqQ")
 _SEGMENT_WITHOUT_EPOCH = struct.Struct(">qIBqqqqQ")
+_ROWS = {
+    VERSION: _SEGMENT,
+    VERSION_WITHOUT_TRANSACTIONS: _SEGMENT_WITHOUT_TRANSACTIONS,
+    VERSION_WITHOUT_EPOCHS: _SEGMENT_WITHOUT_EPOCH,
+}
 
 
 @attrs.frozen
@@ -88,7 +97,7 @@ class KnownPartition:
 
     def end(self) -> LogEnd | None:
         """The state after the last segment; None if it was too large."""
-        return LogEnd.decode(self._end)
+        return LogEnd.decode(self._end) if self._row is _SEGMENT else LogEnd.decode_before(self._end)
 
     @property
     def segment_count(self) -> int:
@@ -98,7 +107,7 @@ class KnownPartition:
         """The largest; -1 if there is no segment."""
         return max((row[0] for row in self._row.iter_unpack(self._rows)), default=-1)
 
-    def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, int, int, int, int]]:
+    def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, ...]]:
         """Return what the checkpoint tells of each segment, by base offset, epoch, generation and version."""
         rows = self._row.iter_unpack(self._rows)
         if self._row is _SEGMENT_WITHOUT_EPOCH:
@@ -115,7 +124,8 @@ class KnownPartition:
             row = rows.pop((key.base_offset, key.epoch, key.generation, key.version), None)
             if row is None:
                 continue
-            last_offset, size_bytes, max_timestamp_ms, first_dirty_offset, fingerprint = row
+            last_offset, size_bytes, max_timestamp_ms, first_dirty_offset, fingerprint, *transactions = row
+            stable_end, aborted_count = transactions or (last_offset + 1, 0)
             segment = Segment(
                 key=key,
                 last_offset=last_offset,
@@ -123,6 +133,8 @@ class KnownPartition:
                 max_timestamp_ms=max_timestamp_ms,
                 first_dirty_offset=first_dirty_offset,
                 fingerprint=fingerprint,
+                stable_end=stable_end,
+                aborted_count=aborted_count,
             )
             if fingerprint == each.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(segment, each):
                 vouched.append(segment)
@@ -155,9 +167,9 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
     magic, version, partition_count, length = _HEADER.unpack(header)
     if magic != MAGIC or length != len(body):
         raise DamagedObject(f"{key}: is no checkpoint of manifests")
-    if version not in (VERSION, VERSION_WITHOUT_EPOCHS):
+    row = _ROWS.get(version)
+    if row is None:
         raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only up to {VERSION}")
-    row = _SEGMENT if version == VERSION else _SEGMENT_WITHOUT_EPOCH
     known: dict[PartitionId, KnownPartition] = {}
     position = 0
     for _ in range(partition_count):
@@ -206,6 +218,8 @@ def _encode_segment(segment: Segment) -> bytes:
         segment.max_timestamp_ms,
         segment.first_dirty_offset,
         segment.fingerprint,
+        segment.stable_end,
+        segment.aborted_count,
     )
 
 

@@ -17,6 +17,7 @@ from kafscale.formats import (
     metadata_checkpoint,
     segment,
     segment_v1,
+    transactions,
     wal_entries,
     wal_objects,
 )
@@ -35,6 +36,7 @@ A reader accepts every version that was ever written.
 _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Keys", paths),
     ("Segments", segment),
+    ("Transactions in a footer", transactions),
     ("Segments, version 1", segment_v1),
     ("Write-ahead log", wal_entries),
     ("Write-ahead log in the bucket", wal_objects),

@@ -1,18 +1,26 @@
-"""The segment format, version 2: encode, decode, verify. Sans-IO. Everything is big-endian.
+"""The segment format, versions 2 and 3: encode, decode, verify. Sans-IO. Everything is big-endian.
 
     .kfs   = header | record batches | footer | trailer
     .index = footer | trailer                                  (the same bytes as at the end of the .kfs)
 
-    header   32 bytes   "KAFS" | u16 version = 2 | u16 flags = 0 | i64 base offset | i32 batch count
+    header   32 bytes   "KAFS" | u16 version | u16 flags = 0 | i64 base offset | i32 batch count
                         | i64 created ms | u32 0                (the layout of version 1, so one look tells them apart)
     footer   sections   u16 kind | u16 version | u32 length | u32 CRC-32C of the payload | payload
     trailer  32 bytes   u32 footer length | u32 CRC-32C of the footer and of the trailer without this field
-                        | i64 last offset | i64 record count | u16 version = 2 | u16 0 | "KFE2"
+                        | i64 last offset | i64 record count | u16 version | u16 0 | "KFE2"
 
-Sections: identity (1), index (2), producers (3), leader epochs (4), and in what compaction wrote, compaction (5). A
-reader skips kinds that it does not know, so later versions can add some (aborted transactions, say); a known kind in a
-newer version is refused. The index has a row per batch, or per ~size/1024 bytes where there are more than 1,024, so
-that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
+Sections: identity (1), index (2), producers (3), leader epochs (4), in what compaction wrote, compaction (5), aborted
+transactions (6) and open ones (7) if there are any, and coordinator epochs of producers (8). A reader skips kinds that
+it does not know, so later versions can add some; a known kind in a newer version is refused. The index has a row per
+batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the one
+GET of the last 64 KiB.
+
+The version is 3, in header and trailer, if there is a section 6 or 7, and else 2: who does not know these would take
+records that were aborted, or are not committed yet, for all others, and does not read version 3.
+
+    aborted transactions   those whose marker is in this segment, in order of it; as in `kafscale.formats.transactions`
+    open transactions      those that have no marker up to the end of this segment, in order of their first offset
+    coordinator epochs     of the producers in section 3, where a marker has told one
 
     producers, version 1   producers                                   all that there are after the last batch
     producers, version 2   i64 producers from | producers              some: those that wrote here, and a few others
@@ -46,8 +54,21 @@ from crc32c import crc32c
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.formats.producers import ProducedBatch, Producer
+from kafscale.formats.transactions import (
+    AbortedTransaction,
+    OpenTransaction,
+    decode_aborted,
+    decode_coordinators,
+    decode_open,
+    encode_aborted,
+    encode_coordinators,
+    encode_open,
+    stable_end,
+    with_coordinators,
+)
 
 VERSION = 2
+VERSION_WITH_TRANSACTIONS = 3
 HEADER = struct.Struct(">4sHHqiqI")
 HEADER_MAGIC = b"KAFS"
 SECTION = struct.Struct(">HHII")
@@ -56,6 +77,7 @@ TRAILER_MAGIC = b"KFE2"
 FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
 
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
+ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION = 6, 7, 8
 SECTION_VERSION = 1  # of each of these
 SOME_PRODUCERS_VERSION = 2  # of the producers' section, where it has not all of them
 IDENTITY = struct.Struct(">16siqiiqiqqI")
@@ -125,6 +147,7 @@ class Footer:
     one alone.
 
     `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
+    `aborted` are the transactions whose marker is in the segment, `open_transactions` those open at its end.
     """
 
     identity: Identity
@@ -135,15 +158,26 @@ class Footer:
     epochs: Sequence[EpochStart]
     producers_from: int = attrs.field()
     first_dirty_offset: int = 0
-    version: int = VERSION
+    aborted: tuple[AbortedTransaction, ...] = ()
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    version: int = attrs.field()
 
     @producers_from.default
     def _here(self) -> int:
         return self.identity.base_offset
 
+    @version.default
+    def _least(self) -> int:
+        return VERSION_WITH_TRANSACTIONS if self.aborted or self.open_transactions else VERSION
+
     @property
     def has_all_producers(self) -> bool:
         return self.producers_from >= self.identity.base_offset
+
+    @property
+    def stable_end(self) -> int:
+        """Return where the oldest transaction begins that is open at the end; behind the last offset if none is."""
+        return stable_end(self.open_transactions, self.last_offset + 1)
 
     @property
     def end_position(self) -> int:
@@ -181,6 +215,8 @@ def build_footer(
     producers: Sequence[Producer],
     producers_from: int | None = None,
     epochs: Sequence[EpochStart],
+    aborted: Iterable[AbortedTransaction] = (),
+    open_transactions: Iterable[OpenTransaction] = (),
 ) -> Footer:
     """The footer of a segment that holds these batches, in this order. Without `producers_from` it has all of them."""
     return Footer(
@@ -191,6 +227,8 @@ def build_footer(
         producers=producers,
         producers_from=identity.base_offset if producers_from is None else producers_from,
         epochs=epochs,
+        aborted=tuple(aborted),
+        open_transactions=tuple(open_transactions),
     )
 
 
@@ -216,13 +254,15 @@ def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
 def encode_header(footer: Footer) -> bytes:
     """The first 32 bytes of the `.kfs`."""
     identity = footer.identity
-    return HEADER.pack(HEADER_MAGIC, VERSION, 0, identity.base_offset, identity.batch_count, identity.created_ms, 0)
+    version = footer.version
+    return HEADER.pack(HEADER_MAGIC, version, 0, identity.base_offset, identity.batch_count, identity.created_ms, 0)
 
 
 def encode_footer(footer: Footer) -> bytes:
     """Footer and trailer: the end of the `.kfs`, and the whole `.index`."""
     identity = footer.identity
     producers = encode_producers(footer.producers)
+    assert footer.version == (VERSION_WITH_TRANSACTIONS if footer.aborted or footer.open_transactions else VERSION)
     sections = [
         (IDENTITY_SECTION, SECTION_VERSION, IDENTITY.pack(*attrs.astuple(identity))),
         (INDEX_SECTION, SECTION_VERSION, _encode_index(footer.index)),
@@ -233,11 +273,17 @@ def encode_footer(footer: Footer) -> bytes:
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, SECTION_VERSION, COMPACTION.pack(footer.first_dirty_offset)))
+    transactions = (
+        (ABORTED_SECTION, SECTION_VERSION, encode_aborted(footer.aborted)),
+        (OPEN_SECTION, SECTION_VERSION, encode_open(footer.open_transactions)),
+        (COORDINATORS_SECTION, SECTION_VERSION, encode_coordinators(footer.producers)),
+    )
+    sections += [section for section in transactions if section[-1]]
     encoded = b"".join(
         SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload for kind, version, payload in sections
     )
     assert len(encoded) <= FOOTER_MAX_BYTES, f"a footer of {len(encoded)} bytes can't be read again"
-    trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
+    trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, footer.version, 0, TRAILER_MAGIC)
     crc = _trailer_crc(encoded, trailer)
     return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
 
@@ -288,26 +334,31 @@ def footer_bytes_needed(tail: Buffer, name: str) -> int:
     if len(tail) < TRAILER.size:
         raise DamagedObject(f"{name}: {len(tail)} bytes are too few for a trailer; it is cut off or not a segment")
     length, _, _, _, version, _, magic = TRAILER.unpack(memoryview(tail)[-TRAILER.size :])
-    if magic != TRAILER_MAGIC or version != VERSION or length > FOOTER_MAX_BYTES:
+    if magic != TRAILER_MAGIC or version < VERSION or length > FOOTER_MAX_BYTES:
         raise DamagedObject(f"{name}: no version {VERSION} trailer at the end; it is cut off or not a segment")
     return int(length) + TRAILER.size
 
 
 def decode_footer(tail: Buffer, name: str) -> Footer:
-    """Decode an `.index`, or the end of a `.kfs` that is at least `footer_bytes_needed`. Raises DamagedObject."""
+    """Decode an `.index`, or the end of a `.kfs` that is at least `footer_bytes_needed`.
+
+    Raises DamagedObject, of which NewerVersion says that it is whole.
+    """
     needed = footer_bytes_needed(tail, name)
     if len(tail) < needed:
         raise DamagedObject(f"{name}: the footer has {needed} bytes and only {len(tail)} are there")
     view = memoryview(tail)[len(tail) - needed :]
     encoded, trailer = view[: -TRAILER.size], view[-TRAILER.size :]
-    _, crc, last_offset, record_count, _, _, _ = TRAILER.unpack(trailer)
+    _, crc, last_offset, record_count, version, _, _ = TRAILER.unpack(trailer)
     if _trailer_crc(encoded, trailer) != crc:
         raise DamagedObject(f"{name}: the footer's CRC-32C is wrong")
+    if version > VERSION_WITH_TRANSACTIONS:
+        raise NewerVersion(f"{name}: the segment has version {version}; a newer KafScale has written it")
     try:
         sections = _split_sections(encoded, name)
         identity = _decode_identity(sections[IDENTITY_SECTION, SECTION_VERSION])
         producers, producers_from = _decode_producers_section(sections, identity)
-        return Footer(
+        footer = Footer(
             identity=identity,
             last_offset=last_offset,
             record_count=record_count,
@@ -316,16 +367,21 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             producers_from=producers_from,
             epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION]),
             first_dirty_offset=_decode_compaction(sections.get((COMPACTION_SECTION, SECTION_VERSION))),
+            aborted=decode_aborted(sections.get((ABORTED_SECTION, SECTION_VERSION), b"")),
+            open_transactions=decode_open(sections.get((OPEN_SECTION, SECTION_VERSION), b"")),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
+    if footer.version != version:
+        raise DamagedObject(f"{name}: its version is {version}, and that of what it holds {footer.version}")
+    return footer
 
 
-_Sections = dict[tuple[int, int], memoryview]  # by kind and version
+_Sections = dict[tuple[int, int], Buffer]  # by kind and version
 
 
 def _split_sections(encoded: memoryview, name: str) -> _Sections:
-    sections = {}
+    sections: _Sections = {}
     position = 0
     while position < len(encoded):
         kind, version, length, crc = SECTION.unpack_from(encoded, position)
@@ -333,19 +389,19 @@ def _split_sections(encoded: memoryview, name: str) -> _Sections:
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
         is_known = version == SECTION_VERSION or (kind, version) == (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION)
-        if kind <= COMPACTION_SECTION and not is_known:
+        if kind <= COORDINATORS_SECTION and not is_known:
             raise NewerVersion(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind, version] = payload
         position += SECTION.size + length
     return sections
 
 
-def _decode_identity(payload: memoryview) -> Identity:
+def _decode_identity(payload: Buffer) -> Identity:
     names = [field.name for field in attrs.fields(Identity)]
     return Identity(**dict(zip(names, IDENTITY.unpack(payload), strict=True)))
 
 
-def _decode_index(payload: memoryview) -> Index:
+def _decode_index(payload: Buffer) -> Index:
     columns = []
     size = len(payload) // 3
     for start in (0, size, 2 * size):
@@ -379,13 +435,16 @@ def decode_producers(payload: Buffer) -> Sequence[Producer]:
 
 
 def _decode_producers_section(sections: _Sections, identity: Identity) -> tuple[Sequence[Producer], int]:
+    coordinators = decode_coordinators(sections.get((COORDINATORS_SECTION, SECTION_VERSION), b""))
     some = sections.get((PRODUCERS_SECTION, SOME_PRODUCERS_VERSION))
     if some is None:
-        return decode_producers(sections[PRODUCERS_SECTION, SECTION_VERSION]), identity.base_offset
-    return decode_producers(some[PRODUCERS_FROM.size :]), PRODUCERS_FROM.unpack_from(some)[0]
+        all_of_them = decode_producers(sections[PRODUCERS_SECTION, SECTION_VERSION])
+        return with_coordinators(all_of_them, coordinators), identity.base_offset
+    producers = decode_producers(memoryview(some)[PRODUCERS_FROM.size :])
+    return with_coordinators(producers, coordinators), PRODUCERS_FROM.unpack_from(some)[0]
 
 
-def _decode_compaction(payload: memoryview | None) -> int:
+def _decode_compaction(payload: Buffer | None) -> int:
     return 0 if payload is None else int(COMPACTION.unpack(payload)[0])
 
 

@@ -122,7 +122,7 @@ def test_a_segment_under_another_key_is_damage() -> None:
 
 
 def test_an_unknown_version_is_said_and_nothing_else_is_tried() -> None:
-    assert inspect(KFS[:5] + b"\3" + KFS[6:], "x").damage == ["format version 3 is not known, only 1 and 2"]
+    assert inspect(KFS[:5] + b"\4" + KFS[6:], "x").damage == ["format version 4 is not known, only 1 to 3"]
 
 
 VERSION_1 = version_1_objects(version_1_key("t", 3, 100), make_batches(100, 4), interval=6)

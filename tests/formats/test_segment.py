@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.formats import segment
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES
 from kafscale.formats.producers import ProducedBatch, Producer
@@ -25,6 +25,7 @@ from kafscale.formats.segment import (
     encode_header,
     footer_bytes_needed,
 )
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -53,6 +54,7 @@ producers = st.builds(
     int16,
     st.lists(st.builds(ProducedBatch, int32, int32, int64, int64), max_size=5),
     int64,
+    coordinator_epoch=st.just(-1),
 )
 footers = st.builds(
     Footer,
@@ -63,7 +65,11 @@ footers = st.builds(
     producers=st.lists(producers, max_size=4),
     epochs=st.lists(st.builds(EpochStart, int32, int64), max_size=4),
     first_dirty_offset=int64,
+    aborted=st.lists(st.builds(AbortedTransaction, int64, int64, int64, int64), max_size=3).map(tuple),
+    open_transactions=st.lists(st.builds(OpenTransaction, int64, int16, int64, int32), max_size=3).map(tuple),
 )
+ABORTED = AbortedTransaction(producer_id=9, first_offset=100, marker_offset=102, stable_offset=101)
+OPEN = OpenTransaction(producer_id=8, epoch=2, first_offset=101, coordinator_epoch=5)
 
 
 def spans(sizes, *, records: int = 3):
@@ -159,17 +165,80 @@ def test_a_section_of_an_unknown_kind_is_skipped(first):
     assert decode_footer(with_trailer(sections), "x") == footer
 
 
-@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kind", range(1, 9))
 def test_a_known_section_in_a_newer_version_is_refused(kind):
     sections = sections_of(footer_of([50])) + section(kind, b"", version=3)
     with pytest.raises(DamagedObject, match="newer KafScale"):
         decode_footer(with_trailer(sections), "x")
 
 
-@pytest.mark.parametrize("version", [1, 3])
-def test_a_trailer_of_another_version_is_refused(version):
+def test_a_trailer_of_another_version_is_refused():
     with pytest.raises(DamagedObject, match="version 2"):
-        decode_footer(with_trailer(sections_of(footer_of([50])), version=version), "x")
+        decode_footer(with_trailer(sections_of(footer_of([50])), version=1), "x")
+    with pytest.raises(NewerVersion, match="newer KafScale"):
+        decode_footer(with_trailer(sections_of(footer_of([50])), version=4), "x")
+
+
+# ---- transactions ---------------------------------------------------------------------------------------------------
+
+NOT_DECIDED = {"open_transactions": [OPEN]}
+ONE_ABORTED = {"aborted": [ABORTED]}
+
+
+def transactional_footer(**transactions) -> Footer:
+    plain = footer_of([50, 60])
+    producers, epochs = plain.producers, plain.epochs
+    return build_footer(plain.identity, spans([50, 60]), producers=producers, epochs=epochs, **transactions)
+
+
+@pytest.mark.parametrize("transactions", [NOT_DECIDED, ONE_ABORTED, NOT_DECIDED | ONE_ABORTED])
+def test_a_reader_that_knows_no_transactions_refuses_a_segment_that_has_some(transactions):
+    """It looks for version 2 in the trailer, and in the header before it makes a lost footer anew from the batches."""
+    footer = transactional_footer(**transactions)
+    encoded = encode_footer(footer)
+    *_, version, _, magic = segment.TRAILER.unpack(encoded[-segment.TRAILER.size :])
+    assert (version, magic) == (3, segment.TRAILER_MAGIC)
+    assert segment.HEADER.unpack(encode_header(footer))[1] == 3
+    assert decode_footer(encoded, "x") == footer
+
+
+def test_a_segment_without_transactions_is_as_it_was():
+    footer = transactional_footer()
+    assert footer.version == 2
+    assert encode_footer(footer) == encode_footer(footer_of([50, 60]))
+    assert segment.HEADER.unpack(encode_header(footer))[1] == 2
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_version_that_does_not_go_with_the_sections_is_damage(version):
+    footer = transactional_footer(**(NOT_DECIDED if version == 2 else {}))
+    with pytest.raises(DamagedObject, match=f"its version is {version}"):
+        decode_footer(with_trailer(sections_of(footer), version=version), "x")
+
+
+def test_a_segment_is_stable_up_to_the_oldest_transaction_that_is_open_at_its_end():
+    assert transactional_footer(**ONE_ABORTED).stable_end == 106
+    later = attrs.evolve(OPEN, first_offset=103)
+    assert transactional_footer(open_transactions=[OPEN, later]).stable_end == 101
+
+
+def test_coordinator_epochs_are_told_to_who_knows_them_and_skipped_by_who_does_not():
+    footer = footer_of([50, 60])
+    fenced = [attrs.evolve(footer.producers[0], coordinator_epoch=4), Producer(10, 0, [], 5)]
+    told = attrs.evolve(footer, producers=fenced)
+    assert decode_footer(encode_footer(told), "x") == told
+    assert told.version == 2
+    assert segment.SECTION.unpack_from(sections_of(told), len(sections_of(told)) - 24)[0] == 8
+
+
+@given(st.binary(max_size=100))
+def test_garbage_in_the_sections_of_transactions_is_a_damaged_object_or_decoded(garbage):
+    for kind in (6, 7, 8):
+        try:
+            decode_footer(with_trailer(sections_of(footer_of([50])) + section(kind, garbage), version=3), "x")
+        except DamagedObject:
+            continue
+        assert len(garbage) % {6: 32, 7: 22, 8: 12}[kind] == 0
 
 
 def test_a_footer_without_one_of_its_sections_is_damaged():
@@ -287,4 +356,27 @@ GOLDEN_FOOTER = (
     "0000000000000069"  # last offset
     "0000000000000006"  # record count
     "000200004b464532"  # version, 0, magic
+)
+
+
+def test_the_bytes_of_transactions_stay_as_they_are():
+    footer = transactional_footer(**NOT_DECIDED, **ONE_ABORTED)
+    footer = attrs.evolve(footer, producers=[attrs.evolve(footer.producers[0], coordinator_epoch=4)])
+    assert sections_of(footer)[len(sections_of(footer_of([50, 60]))) :].hex() == TRANSACTIONS
+
+
+TRANSACTIONS = (
+    "00060001000000209595cec0"  # aborted transactions
+    "0000000000000009"  # producer id
+    "0000000000000064"  # first offset
+    "0000000000000066"  # marker offset
+    "0000000000000065"  # last stable offset
+    "0007000100000016a0cb6f0d"  # open transactions
+    "0000000000000008"  # producer id
+    "0002"  # epoch
+    "0000000000000065"  # first offset
+    "00000005"  # coordinator epoch
+    "000800010000000c118c467f"  # coordinator epochs
+    "0000000000000009"  # producer id
+    "00000004"  # coordinator epoch
 )
