@@ -1,0 +1,187 @@
+"""The transactions of one partition: which are open, which were aborted, and up to where all of it is decided.
+
+    a batch with the first records of a producer's transaction      opens it
+    its marker, a control batch of the coordinator's                ends it: committed or aborted
+
+Decided is what lies below the last stable offset (LSO): the first offset of the oldest transaction that is open, or
+whose marker is not durable yet, or the high watermark if there is none. Offsets are given out in order, so it never
+goes back.
+
+What has ended is remembered until a segment in the bucket tells of it, since a footer is to say what was open at its
+segment's end, also where the marker has come since. So everything here follows from the batches of the log alone.
+
+Pure and synchronous: the rules of KIP-98, KIP-360 and KIP-890, as Kafka's ProducerStateManager has them. Sequence
+numbers are the affair of `kafscale.log.partition.producers`.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Final
+
+import attrs
+
+from kafscale.errors import InvalidRecord, KafkaError
+from kafscale.formats.producers import Producer
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.wire.control_records import EndMarker
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
+from kafscale.wire.records import BatchHeader
+
+NEVER: Final = sys.maxsize  # the first unstable offset where there is none
+
+_marker_offset = attrgetter("marker_offset")
+_first_offset = attrgetter("first_offset")
+
+
+@attrs.frozen
+class EndedTransaction:
+    """A transaction as it was before its marker, and where that is."""
+
+    before: OpenTransaction
+    marker_offset: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.before.first_offset
+
+
+@attrs.define(eq=False)
+class Transactions:
+    """All transactions of a partition that matter still.
+
+    `open` is by producer id, in order of the first offset. `first_unstable_offset` is what bounds the LSO beside the
+    high watermark; NEVER if nothing does.
+    """
+
+    open: dict[int, OpenTransaction] = attrs.field(factory=dict, init=False)
+    first_unstable_offset: int = attrs.field(default=NEVER, init=False)
+    _ended: list[EndedTransaction] = attrs.field(factory=list, init=False)  # and in no segment; by marker
+    _aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)  # of these
+    _undurable: deque[EndedTransaction] = attrs.field(factory=deque, init=False)  # of these, by marker
+
+    # ---- what may come next -------------------------------------------------------------------------------------
+
+    def check_data(self, header: BatchHeader, *, is_enrolled: bool) -> None:
+        """Check that a data batch, which repeats no earlier one, goes with the transactions there are.
+
+        `is_enrolled` says that the coordinator has enrolled this partition in a transaction of this producer and epoch.
+        Raises KafkaError INVALID_TXN_STATE (data of no transaction, or beside one), INVALID_PRODUCER_EPOCH.
+        """
+        current = self.open.get(header.producer_id)
+        if current is not None and header.producer_epoch < current.epoch:
+            raise _older_epoch(header.producer_id, current.epoch, header.producer_epoch)
+        if not header.is_transactional:
+            if current is not None:
+                raise KafkaError(
+                    INVALID_TXN_STATE,
+                    f"producer {header.producer_id} has a transaction open, and this batch is not part of it",
+                )
+            return
+        if not header.has_producer_id:
+            raise InvalidRecord("a transactional batch without a producer id")
+        if not is_enrolled and (current is None or current.epoch != header.producer_epoch):
+            raise KafkaError(
+                INVALID_TXN_STATE,
+                f"producer {header.producer_id} has no transaction with epoch {header.producer_epoch} here",
+            )
+
+    def check_marker(self, marker: EndMarker, producer: Producer | None) -> bool:
+        """Check whether a marker may be appended: False if it repeats the last one, which has done all that it would.
+
+        `producer` is what is remembered of its producer. Raises KafkaError INVALID_PRODUCER_EPOCH for an epoch that is
+        over, TRANSACTION_COORDINATOR_FENCED for a coordinator that another one has followed.
+        """
+        current = self.open.get(marker.producer_id)
+        known = [each for each in (current, producer) if each is not None]
+        epoch = max((each.epoch for each in known), default=-1)
+        coordinator_epoch = max((each.coordinator_epoch for each in known), default=-1)
+        if marker.producer_epoch < epoch:
+            raise _older_epoch(marker.producer_id, epoch, marker.producer_epoch)
+        if marker.coordinator_epoch < coordinator_epoch:
+            raise KafkaError(
+                TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {marker.coordinator_epoch} for producer {marker.producer_id}, which "
+                f"one of epoch {coordinator_epoch} has served since",
+            )
+        is_news = (marker.producer_epoch, marker.coordinator_epoch) != (epoch, coordinator_epoch)
+        return current is not None or is_news
+
+    # ---- what has come ------------------------------------------------------------------------------------------
+
+    def take_data(self, header: BatchHeader, base_offset: int, coordinator_epoch: int) -> None:
+        """A transactional batch was appended: it opens a transaction, or goes on with the open one."""
+        current = self.open.get(header.producer_id)
+        if current is None:
+            opened = OpenTransaction(header.producer_id, header.producer_epoch, base_offset, coordinator_epoch)
+            self.open[header.producer_id] = opened
+            self.first_unstable_offset = min(self.first_unstable_offset, base_offset)
+        elif current.epoch != header.producer_epoch:
+            self.open[header.producer_id] = attrs.evolve(current, epoch=header.producer_epoch)
+
+    def take_marker(self, marker: EndMarker, offset: int) -> OpenTransaction | None:
+        """A marker was appended at this offset. Returns the transaction that it ends; None if there was none here."""
+        ended = self.open.pop(marker.producer_id, None)
+        if ended is not None:
+            end = EndedTransaction(ended, offset)
+            self._ended.append(end)
+            self._undurable.append(end)
+            if not marker.is_commit:
+                stable_offset = min(self._first_open_offset(), offset + 1)
+                self._aborted.append(
+                    AbortedTransaction(marker.producer_id, ended.first_offset, offset, stable_offset),
+                )
+        return ended
+
+    def became_durable(self, high_watermark: int) -> None:
+        """All below the high watermark is durable: markers there count for readers."""
+        undurable = self._undurable
+        while undurable and undurable[0].marker_offset < high_watermark:
+            undurable.popleft()
+        self.first_unstable_offset = min((self._first_open_offset(), *map(_first_offset, undurable)))
+
+    def _first_open_offset(self) -> int:
+        first = next(iter(self.open.values()), None)
+        return NEVER if first is None else first.first_offset
+
+    # ---- what segments tell -------------------------------------------------------------------------------------
+
+    def open_at(self, end_offset: int) -> Sequence[OpenTransaction]:
+        """The transactions that are open in a log that ends at this offset (exclusive), in order of first offset."""
+        later = self._ended[bisect_left(self._ended, end_offset, key=_marker_offset) :]
+        candidates = [*self.open.values(), *(each.before for each in later)]
+        return sorted((each for each in candidates if each.first_offset < end_offset), key=_first_offset)
+
+    def aborted_by_markers(self, first_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions of the tail whose marker is from `first_offset` on and before `end_offset`."""
+        begin = bisect_left(self._aborted, first_offset, key=_marker_offset)
+        return self._aborted[begin : bisect_left(self._aborted, end_offset, begin, key=_marker_offset)]
+
+    def aborted_between(self, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions of the tail that have offsets from `offset` on and before `end_offset`."""
+        if not self._aborted:
+            return ()
+        begin = bisect_left(self._aborted, offset, key=_marker_offset)
+        return [each for each in self._aborted[begin:] if each.first_offset < end_offset]
+
+    def flushed(self, end_offset: int) -> None:
+        """Segments tell of all that lies before this offset, which is durable."""
+        if self._ended:
+            del self._ended[: bisect_left(self._ended, end_offset, key=_marker_offset)]
+            del self._aborted[: bisect_left(self._aborted, end_offset, key=_marker_offset)]
+
+    def restore(self, open_transactions: Iterable[OpenTransaction]) -> None:
+        """Begin with those that are open at the end of the last segment."""
+        self.open.clear()  # and not another dictionary: the producers' states look into this one
+        self._ended, self._aborted, self._undurable = [], [], deque()
+        for each in sorted(open_transactions, key=_first_offset):
+            self.open[each.producer_id] = each
+        self.first_unstable_offset = self._first_open_offset()
+
+
+def _older_epoch(producer_id: int, epoch: int, given: int) -> KafkaError:
+    return KafkaError(INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {epoch}, this batch has {given}")

@@ -1,0 +1,71 @@
+"""The marker that ends a transaction: a control batch of one record, which no client writes or is shown (KIP-98).
+
+key     i16 version = 0 | i16 type: 0 abort, 1 commit
+value   i16 version = 0 | i32 coordinator epoch
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import attrs
+
+from kafscale.errors import CorruptBatch
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, BatchHeader
+from kafscale.wire.batch_records import ProducerStamp, Record, build_batch, iterate_records
+
+ABORT: Final = 0
+COMMIT: Final = 1
+MARKER_MAX_BYTES: Final = 1 << 10
+"""What the records of a marker may take unpacked: they have some 20 bytes."""
+
+_NO_SEQUENCE: Final = -1
+_key = struct.Struct(">hh")
+_value = struct.Struct(">hi")
+
+
+@attrs.frozen(kw_only=True)
+class EndMarker:
+    """The end of a producer's transaction in one partition, as the coordinator of this epoch decided it."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+
+
+def encode_marker(marker: EndMarker, timestamp_ms: int) -> bytearray:
+    """The control batch, whose offset is still to be given."""
+    record = Record(
+        key=_key.pack(0, COMMIT if marker.is_commit else ABORT),
+        value=_value.pack(0, marker.coordinator_epoch),
+        timestamp_ms=timestamp_ms,
+    )
+    producer = ProducerStamp(marker.producer_id, marker.producer_epoch, _NO_SEQUENCE)
+    return build_batch([record], attributes=TRANSACTIONAL | CONTROL, producer=producer)
+
+
+def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:
+    """The marker that a control batch holds; None if it is another control record, or compaction has emptied it.
+
+    Raises CorruptBatch, KafkaError: MESSAGE_TOO_LARGE.
+    """
+    for record in iterate_records(batch, max_decompressed_bytes=MARKER_MAX_BYTES):
+        key, value = record.key or b"", record.value or b""
+        if len(key) < _key.size:
+            break
+        kind = _key.unpack_from(key)[1]
+        if kind not in (ABORT, COMMIT):
+            return None
+        if len(value) < _value.size:
+            break
+        return EndMarker(
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            coordinator_epoch=_value.unpack_from(value)[1],
+            is_commit=kind == COMMIT,
+        )
+    else:
+        return None
+    raise CorruptBatch(f"the control record at offset {header.base_offset} has too few bytes")
