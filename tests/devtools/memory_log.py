@@ -63,11 +63,13 @@ def topic_spec(partition_count: int = 1, *, name: str = TOPIC, topic_id: bytes =
     )
 
 
-def batch_of(*values: bytes, timestamps_ms: Sequence[int] = (), producer: ProducerStamp = _NO_PRODUCER) -> memoryview:
+def batch_of(
+    *values: bytes, timestamps_ms: Sequence[int] = (), producer: ProducerStamp = _NO_PRODUCER, attributes: int = 0
+) -> memoryview:
     """A record batch as a producer sends it."""
     timestamps_ms = timestamps_ms or [NOW_MS] * len(values)
     records = [Record(value=value, timestamp_ms=ms) for value, ms in zip(values, timestamps_ms, strict=True)]
-    return memoryview(build_batch(records, producer=producer))
+    return memoryview(build_batch(records, producer=producer, attributes=attributes))
 
 
 @attrs.define(eq=False)

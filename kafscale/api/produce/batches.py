@@ -22,7 +22,14 @@ from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.record_check import RecordCheck
-from kafscale.wire.records import CODEC_MASK, BatchHeader, set_log_append_time, set_max_timestamp, validate_header
+from kafscale.wire.records import (
+    CODEC_MASK,
+    TRANSACTIONAL,
+    BatchHeader,
+    set_log_append_time,
+    set_max_timestamp,
+    validate_header,
+)
 
 FIRST_VERSION_WITH_ZSTD = 7
 ALLOWED_ATTRIBUTES = CODEC_MASK  # of clients' batches
@@ -96,16 +103,19 @@ def begin_batch(
     return batch
 
 
-def append_batch(batch: Batch, now_ms: int) -> bool:
+def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False) -> bool:
     """Append a checked batch, or find that it repeats an earlier one: either way its offset is known then.
 
     False if it has no memory yet, and the pool has none: then nothing has happened. Raises KafkaError if it is refused.
+    `is_enrolled` says that the coordinator has made this partition part of the producer's transaction.
     """
     partition, header = batch.partition, batch.header
     try:
         if partition.closed:
             raise KafkaError(partition.closed_error)
         earlier = partition.producers.check(header) if header.producer_id >= 0 else None
+        if earlier is None and (header.attributes & TRANSACTIONAL or partition.transactions.open):
+            partition.transactions.check_data(header, is_enrolled=is_enrolled)
     except KafkaError:
         batch.give_back()
         raise

@@ -218,6 +218,8 @@ async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buf
         producers=plan.producers,
         producers_from=plan.producers_from,
         epochs=plan.epochs,
+        aborted=plan.aborted,
+        open_transactions=plan.open_transactions,
     )
 
 

@@ -28,17 +28,20 @@ from kafscale.formats.manifest import Manifest, PartitionId, Segment
 from kafscale.formats.producers import Producer
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart, Footer
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch
+from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.wal.journal import Journal, Round
 from kafscale.metrics import Counter
 from kafscale.store.paths import SegmentKey, partition_prefix
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import BatchHeader, set_base_offset
+from kafscale.wire.records import TRANSACTIONAL, BatchHeader, set_base_offset
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +60,14 @@ class Traffic:
 
 @attrs.define(eq=False)
 class FetchWaiter:
-    """A fetch that waits until `missing_bytes` more have become readable in any of its partitions."""
+    """A fetch that waits until `missing_bytes` more have become readable in any of its partitions.
+
+    One that reads only what is committed looks again whenever the last stable offset of a partition has moved in which
+    transactions are open: how much that makes readable is not counted.
+    """
 
     missing_bytes: int
+    committed_only: bool = False
     event: Signal = attrs.field(factory=Signal)
 
     def became_readable(self, size_bytes: int) -> None:
@@ -100,6 +108,8 @@ class FlushPlan:
     producers_from: int
     epochs: Sequence[EpochStart]
     leader_epoch: int
+    aborted: Sequence[AbortedTransaction]
+    open_transactions: Sequence[OpenTransaction]
 
 
 def _ignore(partition: Partition) -> None:
@@ -139,6 +149,7 @@ class Partition:
     flushable_bytes: int = attrs.field(default=0, init=False)  # of the tail, what a flush may take now
     tail: Tail = attrs.field(factory=Tail, init=False)
     producers: ProducerStates = attrs.field(init=False)
+    transactions: Transactions = attrs.field(factory=Transactions, init=False)
     epochs: list[EpochStart] = attrs.field(factory=list, init=False)
     latest_round: Round | None = attrs.field(default=None, init=False)
     waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
@@ -155,7 +166,7 @@ class Partition:
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.producers = ProducerStates(self.producer_budget)
+        self.producers = ProducerStates(self.producer_budget, self.transactions.open)
         self.acknowledges_flushes = not self.journal.keeps_entries
 
     @property
@@ -165,8 +176,14 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what `read_committed` may read: the high watermark, as there are no transactions."""
-        return self.high_watermark
+        """The end of what `read_committed` may read (LSO): up to here each transaction is decided, and durably so.
+
+        A deletion may pass it, as in Kafka; then it is the log start.
+        """
+        unstable, high_watermark = self.transactions.first_unstable_offset, self.high_watermark
+        return (
+            high_watermark if high_watermark <= unstable else min(high_watermark, max(unstable, self.log_start_offset))
+        )
 
     @property
     def flushable_offset(self) -> int:
@@ -255,7 +272,11 @@ class Partition:
         self.latest_round = self.journal.append(batch)
         self.next_offset = batch.last_offset + 1
         if header.producer_id >= 0:
-            self.producers.record(header, base_offset, now_ms, durable_before=self.high_watermark)
+            durable_before = self.high_watermark
+            if header.attributes & TRANSACTIONAL:
+                self._take_transactional(header, data, base_offset, now_ms, durable_before)
+            else:
+                self.producers.record(header, base_offset, now_ms, durable_before=durable_before)
         if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
             self.epochs.append(EpochStart(self.leader_epoch, base_offset))
         self.traffic.bytes_in.value += batch.size_bytes
@@ -273,7 +294,11 @@ class Partition:
         """
         assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
         if header.producer_id >= 0:
-            self.producers.record(header, entry.base_offset, now_ms, durable_before=entry.base_offset)
+            offset = entry.base_offset
+            if header.attributes & TRANSACTIONAL:
+                self._take_transactional(header, memoryview(entry.data), offset, now_ms, offset)
+            else:
+                self.producers.record(header, offset, now_ms, durable_before=offset)
         if not self.epochs or self.epochs[-1].epoch != entry.leader_epoch:
             self.epochs.append(EpochStart(entry.leader_epoch, entry.base_offset))
         batch = TailBatch(
@@ -291,9 +316,23 @@ class Partition:
         )
         batch.file, batch.position, batch.sequence = entry.file, entry.position, entry.sequence
         self.next_offset = self.high_watermark = batch.last_offset + 1
+        self.transactions.became_durable(self.high_watermark)
         self.tail.append(batch)
         self._became_flushable(batch.size_bytes)
         return batch
+
+    def _take_transactional(
+        self, header: BatchHeader, data: memoryview, base_offset: int, now_ms: int, durable_before: int
+    ) -> None:
+        take_transactional(
+            self.producers,
+            self.transactions,
+            header,
+            data,
+            base_offset=base_offset,
+            now_ms=now_ms,
+            durable_before=durable_before,
+        )
 
     def on_durable(self, end_offset: int, size_bytes: int) -> None:
         """The WAL holds everything before `end_offset`, `size_bytes` more than before: consumers may see it."""
@@ -302,9 +341,23 @@ class Partition:
 
     def _move_high_watermark(self, end_offset: int, size_bytes: int) -> None:
         assert end_offset > self.high_watermark, (end_offset, self.high_watermark)
+        if self.transactions.first_unstable_offset != NEVER:
+            self._move_stable_offset(end_offset, size_bytes)
+            return
         self.high_watermark = end_offset
         for waiter in self.waiters:
             waiter.became_readable(size_bytes)
+
+    def _move_stable_offset(self, end_offset: int, size_bytes: int) -> None:
+        before = self.last_stable_offset
+        self.high_watermark = end_offset
+        self.transactions.became_durable(end_offset)
+        has_moved = self.last_stable_offset > before
+        for waiter in self.waiters:
+            if not waiter.committed_only:
+                waiter.became_readable(size_bytes)
+            elif has_moved:
+                waiter.event.set()
 
     def _became_flushable(self, size_bytes: int) -> None:
         before = self.flushable_bytes
@@ -386,6 +439,8 @@ class Partition:
             producers_from=kept.producers_from,
             epochs=[start for start in self.epochs if start.start_offset < end_offset],
             leader_epoch=self.leader_epoch,
+            aborted=self.transactions.aborted_by_markers(base_offset, end_offset),
+            open_transactions=self.transactions.open_at(end_offset),
         )
 
     def plan_until(self, last_offset: int) -> FlushPlan | None:
@@ -412,6 +467,7 @@ class Partition:
             self._leave_chunk()
         if self.acknowledges_flushes:
             self._move_high_watermark(plan.end_offset, plan.size_bytes)
+        self.transactions.flushed(plan.end_offset)
         self.journal.flush_committed(self, plan.end_offset)
         self.on_flushed(self)
 
@@ -423,6 +479,7 @@ class Partition:
         """
         self.manifest = Manifest(list(segments))
         self.lost_before = lost_before
+        self.transactions.restore(() if end is None else end.open_transactions)
         if end is None:
             self.producers.restore((), {})
             self.epochs, self.next_offset, self.encoded_end = [], 0, b""
@@ -517,6 +574,7 @@ class Partition:
         self.closed = self.is_leaving = True
         self.closed_error = error
         self.producers.clear()
+        self.transactions.restore(())
         self.flushable_bytes = 0
         self.dirty_since = None
         for batch in self.tail.drop_first(self.tail.find(self.flushable_offset)):

@@ -7,21 +7,25 @@ that ends there can tell of it.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 
-How many producers are remembered is bounded: `kafscale.log.partition.producer_budget`. A segment's footer does not hold
-all of them, so a flush costs what has changed: `ProducerStates.for_footer`.
+A transaction's marker is remembered among its producer's batches, so that a footer tells the epoch that it began, and
+which coordinator wrote it.
+
+How many producers are remembered is bounded: `kafscale.log.partition.producer_budget`. Those with an open transaction
+go last. A segment's footer does not hold all of them, so a flush costs what has changed: `ProducerStates.for_footer`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
 
 from kafscale.errors import KafkaError
-from kafscale.formats.producers import ProducedBatch, Producer
+from kafscale.formats.producers import NO_COORDINATOR_EPOCH, NO_SEQUENCE, ProducedBatch, Producer
 from kafscale.log.partition.producer_budget import BATCH_BYTES, PRODUCER_BYTES, ProducerBudget
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
@@ -50,9 +54,12 @@ class ProducerStates:
     The footer of each segment holds those that wrote in it, and UNCHANGED_MAX_COUNT of the others, those first whose
     latest state is in the oldest footer. So a flush costs what has changed, and the footers of few segments, from
     `kept_from` on, have all of them.
+
+    `with_transaction` has the ids of those with an open transaction.
     """
 
     budget: ProducerBudget = attrs.field(factory=ProducerBudget)
+    with_transaction: Container[int] = ()
     producers: OrderedDict[int, Producer] = attrs.field(factory=OrderedDict, init=False)
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
 
@@ -98,15 +105,46 @@ class ProducerStates:
         """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
         producer = self.producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
-            if producer is None:
-                self._make_room(now_ms)
-            producer = Producer(header.producer_id, header.producer_epoch, [], now_ms)
-            self._add(producer)
+            producer = self._begin_epoch(header.producer_id, header.producer_epoch, now_ms)
         else:
             self.producers.move_to_end(header.producer_id)
-        batches = producer.batches
         last_offset = base_offset + header.last_offset_delta
-        batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset))
+        batch = ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
+        self._remember(producer, batch, now_ms, durable_before)
+
+    def record_marker(self, marker: EndMarker, offset: int, now_ms: int, *, goes_on: bool, durable_before: int) -> None:
+        """Remember the end of a transaction.
+
+        `goes_on` says that it had the same epoch, so that sequence numbers go on where they were, known or forgotten.
+        In a new epoch they begin at 0.
+        """
+        producer_id, epoch = marker.producer_id, marker.producer_epoch
+        producer = self.producers.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            is_forgotten = producer is None and goes_on
+            producer = self._begin_epoch(producer_id, epoch, now_ms)
+            producer.coordinator_epoch = marker.coordinator_epoch
+            if is_forgotten:
+                return
+        else:
+            self.producers.move_to_end(producer_id)
+            producer.coordinator_epoch = marker.coordinator_epoch
+        last_sequence = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
+        self._remember(producer, ProducedBatch(NO_SEQUENCE, last_sequence, offset, offset), now_ms, durable_before)
+
+    def _begin_epoch(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
+        """Add a producer that is new, or has a new epoch."""
+        before = self.producers.get(producer_id)
+        if before is None:
+            self._make_room(now_ms)
+        coordinator_epoch = NO_COORDINATOR_EPOCH if before is None else before.coordinator_epoch
+        producer = Producer(producer_id, epoch, [], now_ms, coordinator_epoch=coordinator_epoch)
+        self._add(producer)
+        return producer
+
+    def _remember(self, producer: Producer, batch: ProducedBatch, now_ms: int, durable_before: int) -> None:
+        batches = producer.batches
+        batches.append(batch)
         producer.last_timestamp_ms = now_ms
         if len(batches) <= REMEMBERED_BATCH_COUNT:
             self.budget.used_bytes += BATCH_BYTES
@@ -138,9 +176,16 @@ class ProducerStates:
         self.budget.count -= 1
         self.budget.used_bytes -= _memory_bytes(producer)
 
-    def _forget_oldest(self) -> Producer:
-        producer_id, producer = self.producers.popitem(last=False)
-        self.kept_in.pop(producer_id, None)
+    def _oldest(self) -> Producer | None:
+        """Return the one that has been idle for longest, of those without an open transaction if there is any."""
+        for producer_id, producer in self.producers.items():
+            if producer_id not in self.with_transaction:
+                return producer
+        return next(iter(self.producers.values()), None)
+
+    def _forget(self, producer: Producer) -> Producer:
+        del self.producers[producer.producer_id]
+        self.kept_in.pop(producer.producer_id, None)
         self._release(producer)
         if not self.producers:
             self.budget.leave(self)
@@ -155,16 +200,21 @@ class ProducerStates:
 
     def oldest_ms(self) -> int | None:
         """Return when the producer that has been idle for longest was last heard of; None if there is none."""
-        return next((producer.last_timestamp_ms for producer in self.producers.values()), None)
+        oldest = self._oldest()
+        return None if oldest is None else oldest.last_timestamp_ms
 
     def evict_oldest(self, now_ms: int) -> None:
         """Forget the one that has been idle for longest, for want of room."""
-        self.budget.evicted(self._forget_oldest().last_timestamp_ms, now_ms)
+        oldest = self._oldest()
+        assert oldest is not None
+        self.budget.evicted(self._forget(oldest).last_timestamp_ms, now_ms)
 
     def expire(self, before_ms: int) -> None:
         """Forget producers not heard of since `before_ms` (`producer.id.expiration.ms`, KIP-854)."""
-        while (oldest_ms := self.oldest_ms()) is not None and oldest_ms < before_ms:
-            self._forget_oldest()
+        while (oldest := self._oldest()) is not None and oldest.last_timestamp_ms < before_ms:
+            if oldest.producer_id in self.with_transaction:
+                return
+            self._forget(oldest)
 
     def clear(self) -> None:
         """Forget all of them, in new dictionaries: a caller may hold those of before."""
@@ -253,7 +303,13 @@ def _copy(producer: Producer, before_offset: int) -> Producer:
     batches = producer.batches[-REMEMBERED_BATCH_COUNT:]
     if batches and batches[-1].last_offset >= before_offset:
         batches = [batch for batch in producer.batches if batch.last_offset < before_offset][-REMEMBERED_BATCH_COUNT:]
-    return Producer(producer.producer_id, producer.epoch, batches, producer.last_timestamp_ms)
+    return Producer(
+        producer.producer_id,
+        producer.epoch,
+        batches,
+        producer.last_timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+    )
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:

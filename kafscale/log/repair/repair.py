@@ -8,7 +8,7 @@ wins. A segment is read again after its repair, and is repaired only if nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 import attrs
@@ -21,7 +21,9 @@ from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.formats.segment_check import BodyCheck
+from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.producers import ProducerStates
+from kafscale.log.partition.transactions import Transactions
 from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
 from kafscale.store.base import ObjectStore
@@ -107,7 +109,8 @@ class Repairer:
 
 def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, created_ms: int) -> Footer:
     """The footer of a segment that has these batches, after a segment with the footer `before`. Raises KafkaError."""
-    headers = [parse_header(batch) for batch in batches(body)]
+    found = [(parse_header(batch), batch) for batch in batches(body)]
+    headers = [header for header, _ in found]
     epochs = [] if before is None else list(before.epochs)
     for header in headers:
         if header.leader_epoch >= 0 and (not epochs or epochs[-1].epoch != header.leader_epoch):
@@ -124,24 +127,42 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
         body_crc=segment.body_crc([body]),
     )
-    states = _producers_after(headers, before)
+    states, transactions = _replay(found, before)
+    end_offset = headers[-1].next_offset
     return build_footer(
         identity,
         headers,
-        producers=states.snapshot(headers[-1].next_offset),
+        producers=states.snapshot(end_offset),
         producers_from=None if before is None or before.has_all_producers else before.producers_from,
         epochs=epochs,
+        aborted=transactions.aborted_by_markers(key.base_offset, end_offset),
+        open_transactions=transactions.open_at(end_offset),
     )
 
 
-def _producers_after(headers: Sequence[BatchHeader], before: Footer | None) -> ProducerStates:
-    states = ProducerStates()
+def _replay(
+    found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None
+) -> tuple[ProducerStates, Transactions]:
+    """Return the state after these batches, of which each begins where the one before it ends."""
+    states, transactions = ProducerStates(), Transactions()
     if before is not None:
         states.restore(before.producers)
-    for header in headers:
-        if header.has_producer_id and not header.is_control:
-            states.record(header, header.base_offset, header.max_timestamp_ms, durable_before=header.base_offset)
-    return states
+        transactions.restore(before.open_transactions)
+    for header, batch in found:
+        base_offset, now_ms = header.base_offset, header.max_timestamp_ms
+        if header.is_transactional and header.has_producer_id:
+            take_transactional(
+                states,
+                transactions,
+                header,
+                batch,
+                base_offset=base_offset,
+                now_ms=now_ms,
+                durable_before=base_offset,
+            )
+        elif header.has_producer_id and not header.is_control:
+            states.record(header, base_offset, now_ms, durable_before=base_offset)
+    return states, transactions
 
 
 def _trailer_of(body: memoryview) -> bytes:
