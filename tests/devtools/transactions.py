@@ -5,9 +5,10 @@ from __future__ import annotations
 from kafscale.api.produce.batches import Batch, append_batch
 from kafscale.log.partition.marking import Marked, append_marker
 from kafscale.log.partition.partition import Partition
-from kafscale.wire.control_records import EndMarker
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, parse_header
-from tests.devtools.memory_log import batch_of
+from kafscale.log.partition.tail import Slices
+from kafscale.wire.control_records import EndMarker, parse_marker
+from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, batches, iterate_records, parse_header
+from tests.devtools.memory_log import MemoryLog, batch_of
 
 NOW_MS = 1 << 45  # so late that producers are not forgotten for their age
 
@@ -58,3 +59,37 @@ async def commit(partition: Partition, *, is_awaited: bool = True, **marker: int
 async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int) -> Marked:
     """End a transaction, and have its records not count."""
     return await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
+
+
+def committed_values(slices: Slices, offset: int) -> list[bytes | None]:
+    """What a consumer of `read_committed` makes of an answer: the algorithm of Java's."""
+    pending = sorted(slices.aborted, key=lambda each: each.first_offset)
+    dropped: set[int] = set()
+    values: list[bytes | None] = []
+    for batch in (batch for buffer in slices.buffers for batch in batches(memoryview(buffer))):
+        header = parse_header(batch)
+        while pending and pending[0].first_offset <= header.last_offset:
+            dropped.add(pending.pop(0).producer_id)
+        if header.is_control:
+            marker = parse_marker(batch, header)
+            if marker is not None and not marker.is_commit:
+                dropped.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in dropped):
+            values += [record.value for record in iterate_records(batch) if record.offset >= offset]
+    return values
+
+
+async def read_committed(log: MemoryLog, partition: Partition, *, max_bytes: int = 1 << 40) -> list[bytes | None]:
+    """Every committed value of a partition, by as many reads as `max_bytes` makes necessary."""
+    offset, values = partition.log_start_offset, list[bytes | None]()
+    while offset < partition.last_stable_offset:
+        reader = log.log.reader
+        slices = reader.read_nowait(partition, offset, max_bytes, committed=True) or await reader.read(
+            partition, offset, max_bytes, committed=True
+        )
+        assert isinstance(slices, Slices)
+        assert offset < slices.end_offset <= partition.last_stable_offset
+        values += committed_values(slices, offset)
+        offset = slices.end_offset
+        slices.release()
+    return values

@@ -5,6 +5,9 @@
     11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
                                                    16  where other leaders are (KIP-951)
 
+With `read_committed` a fetch ends at the last stable offset, and tells which transactions were aborted in what it
+returns.
+
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
 by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
 """
@@ -29,6 +32,7 @@ from kafscale.log.read.file_ranges import FileSlice
 from kafscale.log.read.reader import LogReader
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -60,6 +64,7 @@ class _Pass:
     """One look at all partitions of a fetch, of which at most `left_bytes` more are to be returned."""
 
     left_bytes: int
+    committed: bool = False  # nothing of transactions that are not decided, and which were aborted
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
     held: list[Releasable] = attrs.field(factory=list)
     moved: list[tuple[PartitionData, Leader | None]] = attrs.field(factory=list)  # led elsewhere, and by whom
@@ -69,6 +74,9 @@ class _Pass:
     def add(self, slices: Slices | FileSlice, data: PartitionData) -> None:
         """Return these records for a partition."""
         data.records = slices.buffers
+        if slices.aborted and self.committed:
+            told = sorted((each.first_offset, each.producer_id) for each in slices.aborted)
+            data.aborted_transactions = [AbortedTransaction(producer_id=who, first_offset=at) for at, who in told]
         self.held.append(slices)
         self.size_bytes += slices.size_bytes
         self.left_bytes -= slices.size_bytes
@@ -110,7 +118,8 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
     if look.is_enough(request.min_bytes):  # as for most, which then need no watch
         return look
     _release(look.held)
-    with _Watch(services, context) as watch:
+    waiter = FetchWaiter(0, committed_only=request.isolation_level == READ_COMMITTED)
+    with _Watch(services, context, waiter) as watch:
         while True:
             watch.begin(request.min_bytes)
             look = await _read_all(services, request, context)
@@ -131,7 +140,7 @@ class _Watch:
 
     services: Services
     context: FetchContext
-    waiter: FetchWaiter = attrs.field(factory=lambda: FetchWaiter(0), init=False)
+    waiter: FetchWaiter
     _partitions: list[Partition] = attrs.field(factory=list, init=False)
 
     def __enter__(self) -> _Watch:
@@ -169,13 +178,14 @@ def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
 
 
 async def _read_all(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
-    look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)))
+    committed = request.isolation_level == READ_COMMITTED
+    look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)), committed=committed)
     turns = Turns()
     try:
         for fetched in context.partitions:
             await turns.step()
             data = PartitionData(partition_index=fetched.wanted.partition)
-            if request.isolation_level != READ_COMMITTED:
+            if not committed:
                 data.aborted_transactions = None
             look.results.append((fetched, data))
             try:
@@ -217,13 +227,16 @@ async def _read_into(
 ) -> None:
     """Put what there is of a partition, and what the response has room for, into the response."""
     offset, max_bytes = wanted.fetch_offset, min(wanted.partition_max_bytes, look.left_bytes)
-    if offset >= partition.high_watermark or (look.size_bytes and max_bytes <= 0):
+    committed = look.committed
+    end_offset = data.last_stable_offset if committed else partition.high_watermark
+    if offset >= end_offset or (look.size_bytes and max_bytes <= 0):
         return
-    slices: Slices | FileSlice | None = reader.read_nowait(partition, offset, max_bytes)
+    slices: Slices | FileSlice | None = reader.read_nowait(partition, offset, max_bytes, committed=committed)
     if slices is None:
         try:
             # Who may hold some of the fetch budget does not wait for more: those who do could wait for each other.
-            slices = await reader.read(partition, offset, max_bytes, may_wait=not look.size_bytes)
+            may_wait = not look.size_bytes
+            slices = await reader.read(partition, offset, max_bytes, may_wait=may_wait, committed=committed)
         except (NotFound, DamagedObject, StoreError) as exc:
             logger.error("fetch of %s at offset %d failed: %s", partition, offset, exc)
             raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc

@@ -2,7 +2,8 @@
 
     2  isolation level      4  leader epochs      6  flexible encoding      7  the largest timestamp (KIP-734)
 
-With `read_committed`, "latest" is the last stable offset. A partition that is asked for twice is refused, as in Kafka.
+With `read_committed`, "latest" is the last stable offset, and no record behind it is found. A partition that is asked
+for twice is refused, as in Kafka.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ async def _find(
 ) -> FoundOffset:
     """The answer for one partition. No record late enough: offset and timestamp -1. Raises KafkaError."""
     timestamp_ms = wanted.timestamp
+    committed = isolation_level == READ_COMMITTED
     if timestamp_ms == LATEST:
-        committed = isolation_level == READ_COMMITTED
         offset = partition.last_stable_offset if committed else partition.high_watermark
         return FoundOffset(offset, -1, partition.leader_epoch)
     if timestamp_ms == EARLIEST:
@@ -102,7 +103,9 @@ async def _find(
     except (DamagedObject, StoreError) as exc:
         logger.error("looking up a timestamp in %s failed: %s", partition, exc)
         raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
-    return found or FoundOffset(-1, -1, -1)
+    if found is None or (committed and found.offset >= partition.last_stable_offset):
+        return FoundOffset(-1, -1, -1)
+    return found
 
 
 API = Api(2, "ListOffsets", 1, 7, ListOffsetsRequest, ListOffsetsResponse, handle)

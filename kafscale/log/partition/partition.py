@@ -375,11 +375,14 @@ class Partition:
         for waiter in self.waiters:
             waiter.event.set()
 
-    def select_tail(self, offset: int, max_bytes: int) -> Sequence[TailBatch]:
-        """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail."""
+    def select_tail(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Sequence[TailBatch]:
+        """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail.
+
+        `end_offset` bounds what may be read (exclusive) where that is less than what is durable.
+        """
         if offset < self.flushed_offset:
             return ()
-        return self.tail.select(offset, self.high_watermark, max_bytes)
+        return self.tail.select(offset, self.high_watermark if end_offset is None else end_offset, max_bytes)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch under which the record at `offset` was written; the current one past the end."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from kafscale.buffers import Buffer, size_of
+from kafscale.formats.transactions import AbortedTransaction
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.partition.chunks import Lease
 
@@ -142,12 +143,14 @@ class Slices:
     """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
 
     `end_offset` is the one behind the last record in them, or behind what a batch without any is to lead over.
+    `aborted` are the aborted transactions that have offsets in them, where only what is committed is to be read.
     """
 
     buffers: list[Buffer] = attrs.field(factory=list)
     leases: list[Releasable] = attrs.field(factory=list)
     end_offset: int = 0
     is_hole: bool = False  # there are no records in it
+    aborted: Sequence[AbortedTransaction] = ()
 
     @property
     def size_bytes(self) -> int:

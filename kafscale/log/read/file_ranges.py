@@ -7,12 +7,14 @@ stay open, since opening one costs as much as sending it; but for what the broke
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import attrs
 
 from kafscale.errors import CorruptBatch, KafkaError, StoreError
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.file.open_files import FileRange, FileSource, OpenFile
 from kafscale.store.paths import SegmentKey
@@ -25,11 +27,15 @@ MIN_BYTES = 32 << 10  # to read and send less costs less
 
 @attrs.define(eq=False)
 class FileSlice:
-    """What `Slices` are in memory: batches on their way to a socket, up to `end_offset`. The caller owes `release`."""
+    """What `Slices` are in memory: batches on their way to a socket, up to `end_offset`. The caller owes `release`.
+
+    `aborted` is that of `Slices`.
+    """
 
     range: FileRange
     end_offset: int
     _ranges: FileRanges
+    aborted: Sequence[AbortedTransaction] = ()
     is_hole = False
 
     @property

@@ -17,6 +17,7 @@ from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch, coalesce
+from kafscale.log.read.aborted import aborted_behind, aborted_in
 from kafscale.log.read.file_ranges import FileRanges, FileSlice
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.holes import empty_batch
@@ -74,45 +75,66 @@ class LogReader:
                 if self.files is not None:
                     self.files.close()
 
-    def read_nowait(self, partition: Partition, offset: int, max_bytes: int) -> Slices | FileSlice | None:
+    def read_nowait(
+        self, partition: Partition, offset: int, max_bytes: int, *, committed: bool = False
+    ) -> Slices | FileSlice | None:
         """Batches from the memory tail or of a file in the page cache, without a copy; None if they are elsewhere.
 
-        The caller owes `release()`.
+        `committed` is as for `read`. The caller owes `release()`.
         """
-        selected = partition.select_tail(offset, max_bytes)
+        end_offset = partition.last_stable_offset if committed else None
+        selected = partition.select_tail(offset, max_bytes, end_offset)
         if selected:
-            return coalesce(selected) if _are_pooled(selected) else None
+            if not _are_pooled(selected):
+                return None
+            slices = coalesce(selected)
+            if committed:
+                slices.aborted = partition.transactions.aborted_between(offset, slices.end_offset)
+            return slices
         if self.files is None or partition.closed:
             return None
         segment = partition.manifest.find(offset)
         footer = None if segment is None else self.footers.get_nowait(segment)
         if segment is None or footer is None or footer.last_offset < offset:
             return None
-        return self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
+        if end_offset is not None and footer.stable_end <= footer.last_offset:
+            return None  # it may have to be cut, or later segments to be asked
+        found = self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
+        if committed and footer.aborted and found is not None:
+            found.aborted = aborted_in(footer, offset, found.end_offset)
+        return found
 
-    async def read(self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True) -> Slices | None:
+    async def read(
+        self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True, committed: bool = False
+    ) -> Slices | None:
         """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
 
-        Where nothing follows any more below the high watermark, a batch without records that leads there.
+        With `committed` they end at the last stable offset instead, and come with the transactions that were aborted.
+        Where nothing follows any more below that end, a batch without records that leads there.
         What is not in the chunk pool counts in the fetch budget; None if that is used up and the caller may not wait.
         Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
         KafkaError UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER if the topic was deleted or the partition handed
         over meanwhile, NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
         """
         wanted_offset = offset
-        while offset < partition.high_watermark:
+        while offset < (end_offset := partition.last_stable_offset if committed else partition.high_watermark):
             if partition.closed:
                 raise KafkaError(partition.closed_error, f"{partition} was closed meanwhile")
-            selected = partition.select_tail(offset, max_bytes)
+            selected = partition.select_tail(offset, max_bytes, end_offset)
             segment = None if selected else partition.manifest.find(offset)
             if selected:
                 slices = await self._read_tail(partition, selected, may_wait)
             elif segment is None:  # a hole behind the last segment
+                if offset >= partition.flushed_offset:
+                    break
                 offset = partition.flushed_offset
                 continue
             else:
+                wanted = _Wanted(max(offset, segment.base_offset), end_offset, max_bytes, may_wait)
                 try:
-                    slices = await self._read_segment(segment, max(offset, segment.base_offset), max_bytes, may_wait)
+                    slices = await self._read_segment(segment, wanted)
+                    if committed and slices is not None and slices.buffers:
+                        await self._add_aborted(slices, partition, segment, wanted.offset)
                 except NotFound:
                     self.footers.forget(segment)
                     if not _has_moved(partition, segment, offset):
@@ -120,6 +142,10 @@ class LogReader:
                     continue
                 except DamagedObject as exc:
                     await self._settle_damage(partition, segment, exc)
+                    continue
+                if committed and not partition.manifest.refers_to(segment.key):
+                    if slices is not None:
+                        slices.release()  # what took its place may not tell any more what was aborted in this one
                     continue
             if slices is None:
                 return None
@@ -129,7 +155,7 @@ class LogReader:
                 return slices
             slices.release()
             offset = max(offset, slices.end_offset)
-        return _hole(partition, wanted_offset)
+        return _hole(partition, wanted_offset, end_offset)
 
     def forget(self, partition: Partition) -> None:
         """The partition is handed over: keep nothing of its segments, and read nothing of it ahead.
@@ -142,19 +168,24 @@ class LogReader:
 
     async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
         """These batches, or as many; none, if they were flushed while this one waited."""
+        first_offset, end_offset = selected[0].base_offset, selected[-1].last_offset + 1
+        aborted = partition.transactions.aborted_between(first_offset, end_offset)
         if _are_pooled(selected):
-            return coalesce(selected)
+            slices = coalesce(selected)
+            slices.aborted = aborted
+            return slices
         size_bytes = sum(batch.size_bytes for batch in selected)
         share = await self.ranges.budget.share(size_bytes, may_wait=may_wait)
         if share is None:
             return None
         try:
-            selected = partition.select_tail(selected[0].base_offset, size_bytes)
+            selected = partition.select_tail(first_offset, size_bytes, end_offset)
             slices = await self.read_batches(selected) if selected else Slices()
         except BaseException:
             share.release()
             raise
         slices.leases.append(share)
+        slices.aborted = aborted
         return slices
 
     async def read_batches(self, selected: Sequence[TailBatch]) -> Slices:
@@ -198,25 +229,45 @@ class LogReader:
             assert batch.file is not None
             self.journal.release(batch.file)
 
-    async def _read_segment(self, segment: Segment, offset: int, max_bytes: int, may_wait: bool) -> Slices | None:
+    async def _read_segment(self, segment: Segment, wanted: _Wanted) -> Slices | None:
         """Read a segment by one ranged GET at most.
 
-        The result is empty if there is no record from `offset` up to the slices' `end_offset`.
+        The result is empty if there is no record from the wanted offset up to the slices' `end_offset`.
         """
-        footer = await self.footers.get(segment)
+        footer, offset = await self.footers.get(segment), wanted.offset
         if footer.last_offset < offset:  # the listing told where the next one begins, not where this one ends
             return Slices(end_offset=max(segment.last_offset, footer.last_offset) + 1)
         row = footer.row_of(offset)
-        start, end = footer.row_start(row), footer.row_start(footer.rows_within(row, max_bytes))
-        slices = await self.ranges.read(segment.key, start, end, may_wait=may_wait)
+        end_row = footer.rows_within(row, wanted.max_bytes)
+        is_cut = footer.last_offset >= wanted.end_offset
+        if is_cut:
+            end_row = min(end_row, footer.row_of(wanted.end_offset - 1) + 1)
+        start, end = footer.row_start(row), footer.row_start(end_row)
+        slices = await self.ranges.read(segment.key, start, end, may_wait=wanted.may_wait)
         if slices is not None:
             slices.end_offset = footer.offset_at(start + slices.size_bytes)
             try:
-                _cut(slices, offset, max_bytes, segment.kfs_key)
+                _cut(slices, offset, wanted.max_bytes, segment.kfs_key)
+                if is_cut:
+                    _cut_end(slices, wanted.end_offset, segment.kfs_key)
             except DamagedObject:
                 slices.release()
                 raise
+            if footer.aborted:
+                slices.aborted = aborted_in(footer, offset, slices.end_offset)
         return slices
+
+    async def _add_aborted(self, slices: Slices, partition: Partition, segment: Segment, offset: int) -> None:
+        """Add the aborted transactions that later segments and the tail tell of. Raises as `read` does."""
+        try:
+            footer = await self.footers.get(segment)
+            if footer.stable_end < slices.end_offset:
+                end_offset, settle = slices.end_offset, self._settle_damage
+                behind = await aborted_behind(self.footers, partition, segment, end_offset, settle)
+                slices.aborted = [*slices.aborted, *behind]
+        except BaseException:
+            slices.release()
+            raise
 
     async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
         """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does."""
@@ -305,11 +356,21 @@ class LogReader:
         return footer.identity.max_timestamp_ms
 
 
-def _hole(partition: Partition, offset: int) -> Slices:
-    """Answer that there is no record from `offset` up to the high watermark."""
-    if offset >= partition.high_watermark:
+@attrs.frozen
+class _Wanted:
+    """What is to be read of a segment: from `offset` on and before `end_offset`, as far as `max_bytes` allow."""
+
+    offset: int
+    end_offset: int
+    max_bytes: int
+    may_wait: bool
+
+
+def _hole(partition: Partition, offset: int, until: int) -> Slices:
+    """Answer that there is no record from `offset` up to the end of what may be read."""
+    if offset >= until:
         return Slices()
-    batch, end_offset = empty_batch(offset, partition.high_watermark, partition.epoch_of(offset))
+    batch, end_offset = empty_batch(offset, until, partition.epoch_of(offset))
     return Slices([batch], end_offset=end_offset, is_hole=True)
 
 
@@ -365,6 +426,24 @@ def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:
             return
         del slices.buffers[0]
         slices.leases.pop(0).release()
+
+
+def _cut_end(slices: Slices, end_offset: int, name: str) -> None:
+    """Leave the batches before `end_offset`. All but the last row end before it, so others than the last buffer do."""
+    while slices.buffers:
+        last = memoryview(slices.buffers[-1])
+        position = 0
+        for batch in _batches(last, name):
+            base_offset = parse_header(batch).base_offset
+            if base_offset >= end_offset:
+                slices.end_offset = base_offset
+                break
+            position += len(batch)
+        if position:
+            slices.buffers[-1] = last[:position]
+            return
+        slices.buffers.pop()
+        slices.leases.pop().release()
 
 
 def _start_of(data: memoryview, offset: int, name: str) -> int:

@@ -1,0 +1,60 @@
+"""Which aborted transactions have offsets in what was read: `read_committed` consumers drop their records (KIP-98).
+
+A transaction is told of in the segment that has its marker, so it may be some segments behind the records. The search
+ends where a segment is stable up to the end of what was read: whatever was aborted behind it begins there or later. The
+manifest tells which segments tell of none, so most footers need not be read for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats.manifest import Segment
+from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction
+from kafscale.log.partition.partition import Partition
+from kafscale.log.read.footers import Footers
+
+
+def aborted_in(footer: Footer, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+    """The aborted transactions that a segment tells of with offsets from `offset` on and before `end_offset`."""
+    return [each for each in footer.aborted if each.overlaps(offset, end_offset)]
+
+
+async def aborted_behind(
+    footers: Footers,
+    partition: Partition,
+    segment: Segment,
+    end_offset: int,
+    settle: Callable[[Partition, Segment, DamagedObject], Awaitable[None]],
+) -> Sequence[AbortedTransaction]:
+    """The aborted transactions that began before `end_offset` and whose markers are behind a segment.
+
+    `settle` is called for a segment that is damaged; afterwards it is rebuilt, or not in the manifest any more. Raises
+    NotFound, StoreError, and what `settle` does.
+    """
+    found: list[AbortedTransaction] = []
+    behind = segment.last_offset + 1
+    while behind < partition.flushed_offset:
+        following = partition.manifest.find(behind)
+        if following is None:
+            break
+        stable_end = following.stable_end
+        if following.aborted_count:  # or if that is not known
+            try:
+                footer = await footers.get(following)
+            except NotFound:
+                footers.forget(following)
+                if partition.manifest.refers_to(following.key):
+                    raise
+                continue
+            except DamagedObject as exc:
+                await settle(partition, following, exc)
+                continue
+            found += aborted_in(footer, behind, end_offset)
+            stable_end = footer.stable_end
+        if stable_end >= end_offset:
+            return found
+        behind = following.last_offset + 1
+    return [*found, *partition.transactions.aborted_between(behind, end_offset)]

@@ -1,0 +1,116 @@
+"""What `read_committed` returns: everything that was committed, nothing else, and only what is decided."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import attrs
+import pytest
+
+from kafscale.config import Durability
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore
+from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log
+from tests.devtools.transactions import NOW_MS, abort, commit, read_committed, send
+
+NEVER_SECONDS = 1e9
+SETTINGS = {"flush_interval_seconds": NEVER_SECONDS, "segment_merge_bytes": 0, "segment_bytes": 1024}
+PRODUCER_COUNT = 4
+STEPS_COUNT = 60
+
+
+@attrs.define
+class Expected:
+    """What was written, and how each transaction ended: offsets of its records, and their values."""
+
+    values: dict[int, bytes] = attrs.field(factory=dict)
+    open: dict[int, list[int]] = attrs.field(factory=lambda: defaultdict(list))
+    aborted: set[int] = attrs.field(factory=set)
+    sequences: dict[int, int] = attrs.field(factory=lambda: defaultdict(int))
+
+    def committed(self, end_offset: int) -> list[bytes]:
+        return [value for at, value in self.values.items() if at < end_offset and at not in self.aborted]
+
+
+async def _step(log: MemoryLog, chance: random.Random, expected: Expected) -> None:
+    partition, producer_id = log.partition(), chance.randrange(PRODUCER_COUNT)
+    what = chance.random()
+    value = b"%d." % partition.next_offset + bytes(chance.choice([0, 200]))
+    if what < 0.5:
+        sequence = expected.sequences[producer_id]
+        at = await send(partition, value, producer_id=producer_id, sequence=sequence)
+        expected.values[at] = value
+        expected.open[producer_id].append(at)
+        expected.sequences[producer_id] += 1
+    elif what < 0.6:
+        appended, round = append_nowait(partition, value, now_ms=NOW_MS)
+        await round.wait()
+        expected.values[appended.base_offset] = value
+    elif what < 0.85:
+        ended = expected.open.pop(producer_id, [])
+        if chance.random() < 0.5:
+            await commit(partition, producer_id=producer_id)
+        else:
+            await abort(partition, producer_id=producer_id)
+            expected.aborted.update(ended)
+    else:
+        await log.log.flusher.flush_all()
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", range(6))
+async def test_all_that_was_committed_is_read_and_nothing_else(autojump_clock, durability, seed):
+    chance, expected = random.Random(seed), Expected()
+    disk, store = MemoryDisk(), MemoryStore()
+    for epoch in (1, 2, 3):
+        async with memory_log(store, disk, leader_epoch=epoch, durability=durability, **SETTINGS) as log:
+            for _ in range(STEPS_COUNT):
+                await _step(log, chance, expected)
+                stable = log.partition().last_stable_offset
+                first_open = [offsets[0] for offsets in expected.open.values() if offsets]
+                assert stable == min([log.partition().high_watermark, *first_open])
+                max_bytes = chance.choice([1, 500, 1 << 20])
+                assert await read_committed(log, log.partition(), max_bytes=max_bytes) == expected.committed(stable)
+            everything = [value for value in await log.values(log.partition()) if value in expected.values.values()]
+            assert everything == list(expected.values.values()), "read_uncommitted leaves something out"
+            disk = disk.crash()
+
+
+async def test_a_marker_many_segments_behind_is_found_without_a_look_into_those_that_tell_of_none(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
+        partition = log.partition()
+        await send(partition, b"aborted")
+        for number in range(5):
+            await log.log.flusher.flush_all()
+            append_nowait(partition, b"plain %d" % number)
+        await log.log.flusher.flush_all()
+        await abort(partition)
+        await log.log.flusher.flush_all()
+        for segment in partition.manifest.segments:
+            log.log.reader.footers.forget(segment)
+        before = store.count("get_tail")
+        slices = await log.log.reader.read(partition, 0, 1, committed=True)
+        assert slices is not None
+        assert [(each.producer_id, each.first_offset, each.marker_offset) for each in slices.aborted] == [(7, 0, 6)]
+        assert store.count("get_tail") - before == 2, "the footer of what is read, and that of the marker's segment"
+        slices.release()
+
+
+async def test_where_nothing_is_open_no_other_footer_is_looked_at(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
+        partition = log.partition()
+        for number in range(3):
+            await send(partition, b"x", sequence=number)
+            await abort(partition)
+            await log.log.flusher.flush_all()
+        for segment in partition.manifest.segments:
+            log.log.reader.footers.forget(segment)
+        slices = await log.log.reader.read(partition, 0, 1, committed=True)
+        assert slices is not None
+        assert [each.marker_offset for each in slices.aborted] == [1]
+        assert store.count("get_tail") == 1
+        slices.release()
