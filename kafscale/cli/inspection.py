@@ -192,6 +192,9 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
         ("max timestamp", iso_time(identity.max_timestamp_ms)),
         ("index rows", len(footer.index.positions)),
         ("producers", len(footer.producers)),
+        ("aborted transactions", len(footer.aborted)),
+        ("open transactions", len(footer.open_transactions)),
+        ("stable end", footer.stable_end),
         ("leader epochs", ", ".join(f"{each.epoch} from {each.start_offset}" for each in footer.epochs) or "none"),
     ):
         found.add(fact, value)

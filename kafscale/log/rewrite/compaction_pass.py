@@ -147,7 +147,8 @@ class KeyPass:
 class RewritePass:
     """Gathers what is left of the batches of one group of segments, in one buffer.
 
-    `last_offset` is that of the group, whose last batch stays in any case.
+    `last_offset` is that of the group, whose last batch stays in any case. `marker_offsets` are those of the markers
+    that are left: a reader must not be told of an aborted transaction whose end it never meets.
     """
 
     filter: CompactionFilter
@@ -157,6 +158,7 @@ class RewritePass:
     record_count: int = attrs.field(default=0, init=False)
     max_timestamp_ms: int = attrs.field(default=-1, init=False)
     has_changed: bool = attrs.field(default=False, init=False)
+    marker_offsets: set[int] = attrs.field(factory=set, init=False)
 
     @property
     def is_over(self) -> bool:
@@ -179,6 +181,8 @@ class RewritePass:
         self.body += left
         self.spans.append(header)
         self.record_count += header.record_count
+        if header.is_control and header.record_count:
+            self.marker_offsets.add(header.base_offset)
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
 
     def crc(self) -> int:

@@ -2,8 +2,10 @@
 
     log start ... clean ... | first dirty offset ... cleanable ... | end offset ... not cleanable yet ... | tail
 
-The end is the first segment with a record younger than `min.compaction.lag.ms`, else that of what is in the bucket. A
-partition is worth it when more than `min.cleanable.dirty.ratio` of its bytes up to there are dirty, or when its first
+The end is the first segment with a record younger than `min.compaction.lag.ms`, else that of what is in the bucket; and
+no later than the last stable offset, since nobody knows yet what is worth keeping of an open transaction.
+
+A partition is worth it when more than `min.cleanable.dirty.ratio` of its bytes up to there are dirty, or when its first
 dirty record is older than `max.compaction.lag.ms` (KIP-58, KIP-354).
 """
 
@@ -61,6 +63,9 @@ async def find_cleanable(partition: Partition, footers: Footers, now_ms: int) ->
     is_overdue = False
     if dirty and (young := await _first_young(partition, dirty, footers, now_ms)) is not None:
         end_offset = young.base_offset
+    end_offset = min(end_offset, partition.last_stable_offset)
+    if end_offset <= first_dirty:
+        dirty = []
     if dirty and partition.config.max_compaction_lag_ms < INT64_MAX:
         is_overdue = await _is_overdue(partition, dirty[0], footers, now_ms)
     return CleanablePart(

@@ -191,12 +191,15 @@ class CompactionRound:
         )
         in_order = sorted(sources, key=lambda each: each.last_offset)
         end = in_order[-1]
+        aborted = {each.marker_offset: each for source in in_order for each in source.aborted}
         footer = build_footer(
             identity,
             left.spans,
             producers=producers_of(self.partition, in_order),
             producers_from=min(end.producers_from, identity.base_offset),
             epochs=end.epochs,
+            aborted=[aborted[offset] for offset in sorted(aborted.keys() & left.marker_offsets)],
+            open_transactions=end.open_transactions,
         )
         last_offset = max(footer.last_offset, *(each.last_offset for each in group))
         return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)

@@ -109,6 +109,8 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
         producers_from=min(last.producers_from, first.identity.base_offset),
         epochs=last.epochs,
         first_dirty_offset=max(footer.first_dirty_offset for footer in footers),
+        aborted=tuple(each for footer in footers for each in footer.aborted),
+        open_transactions=last.open_transactions,
     )
 
 

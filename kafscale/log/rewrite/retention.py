@@ -4,8 +4,10 @@
     by size   the oldest segments without which the partition still has `retention.bytes`
     always    segments that lie below the log start, wherever that came from
 
-The first two need `delete` in `cleanup.policy`. Only what is in the bucket goes. Of that the last segment's objects
-stay, even below the log start, until another one follows: their footer has what a restart needs.
+The first two need `delete` in `cleanup.policy`, and end at the last stable offset: what is not decided yet is not old.
+
+Only what is in the bucket goes. Of that the last segment's objects stay, even below the log start, until another one
+follows: their footer has what a restart needs.
 
 For each partition: the new log start is made durable, then it holds for readers, then the segments below it leave the
 manifest, and some time later their objects the bucket (`kafscale.log.bucket.deletion`). The log start only grows; so a
@@ -129,9 +131,11 @@ def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int
     """
     offset = partition.log_start_offset
     segments = live_segments(partition)
+    stable_offset = partition.last_stable_offset
     if _retains_by_age(partition):
         for segment in segments:
-            if not _is_too_old(partition, newest_ms.get(segment.key, now_ms), now_ms):
+            is_old = _is_too_old(partition, newest_ms.get(segment.key, now_ms), now_ms)
+            if not is_old or segment.last_offset >= stable_offset:
                 break
             offset = segment.last_offset + 1
     if partition.config.delete and partition.config.retention_bytes >= 0:
@@ -139,7 +143,7 @@ def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int
         excess_bytes -= partition.config.retention_bytes
         for segment in segments:
             excess_bytes -= segment.size_bytes
-            if excess_bytes < 0:
+            if excess_bytes < 0 or segment.last_offset >= stable_offset:
                 break
             offset = max(offset, segment.last_offset + 1)
     return offset
