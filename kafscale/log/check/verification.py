@@ -1,9 +1,11 @@
 """Reading a namespace of the bucket, all of it, and saying what in it is not as it must be.
 
 Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
-say what is in the batches; that objects are under the keys they belong to; that the segments of a partition, as readers
-resolve them, follow one another without gap or overlap; that the write-ahead logs, in the bucket and in the data
-directory of a stopped broker, are whole, go on where the segments end, and have what segments have, too.
+say what is in the batches; that each aborted transaction which is told has its marker, that none is open without being
+told, and that what is stable grows from segment to segment; that objects are under the keys they belong to; that the
+segments of a partition, as readers resolve them, follow one another without gap or overlap; that the write-ahead logs,
+in the bucket and in the data directory of a stopped broker, are whole, go on where the segments end, and have what
+segments have, too.
 
 Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
 checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction
@@ -221,6 +223,7 @@ class Verifier:
         if topic is not None:
             end = min(end, topic.log_start_offsets.get(partition_id[1], 0))
         before: Segment | None = None
+        self._check_stable_ends(segments, checked)
         for segment in segments:
             if segment.base_offset > end:
                 self._check_gap(partition_id, before, segment, end)
@@ -232,6 +235,17 @@ class Verifier:
                 )
             end = max(end, segment.last_offset + 1)
             before = segment
+
+    def _check_stable_ends(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
+        """Check that what was decided at the end of one segment is so at the end of all that follow."""
+        told = {each.key: each.stable_end for each in checked}
+        stable_end = 0
+        for segment in sorted(segments, key=lambda each: each.last_offset):
+            own = told[segment.key]
+            if own is not None and own < stable_end:
+                what = f"is stable up to offset {own}, and a segment before it up to {stable_end}"
+                self._damage(segment.kfs_key, Kind.FOOTER, what)
+            stable_end = max(stable_end, own or 0)
 
     def _lateness(self, late: CheckedSegment) -> str:
         return (

@@ -40,7 +40,9 @@ class CheckedSegment:
     `footer` is the one that the batches agree with, wherever it was found, and `footer_bytes` what it was decoded from:
     a later version may have put more into it than this one reads. `epochs` are where the leader epochs of the log
     began, up to its end and as far as is known. `marks` has its batches by offset, if they are to be held against a
-    write-ahead log. `is_late` is known when all segments of the partition have been read.
+    write-ahead log. `is_late` is known when all segments of the partition have been read. `stable_end` is what the
+    footer tells; None if it is not known. Of transactions the producers are kept whose marker is at an offset, and
+    where their last batch is that no marker follows.
     """
 
     key: SegmentKey
@@ -56,6 +58,9 @@ class CheckedSegment:
     gone: bool = False
     is_late: bool = False
     marks: dict[int, BatchMark] | None = None
+    stable_end: int | None = None
+    markers: dict[int, int] = attrs.field(factory=dict)
+    undecided: dict[int, int] = attrs.field(factory=dict)
     findings: list[Finding] = attrs.field(factory=list)
 
     @property
@@ -64,7 +69,13 @@ class CheckedSegment:
         return self.epochs[-1].epoch if self.epochs else -1
 
     def take_batch(self, header: BatchHeader, position: int) -> None:
-        """Remember it in `marks`, if that is wanted."""
+        """Remember it in `marks`, if that is wanted, and what it does to a transaction."""
+        if header.is_control:
+            if header.record_count:
+                self.markers[header.base_offset] = header.producer_id
+            self.undecided.pop(header.producer_id, None)
+        elif header.is_transactional and header.record_count:
+            self.undecided[header.producer_id] = header.base_offset
         if self.marks is not None:
             self.marks[header.base_offset] = BatchMark(header.crc, header.leader_epoch)
 
@@ -168,7 +179,23 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
                 can_repair=not check.damage,
             )
     _take_facts(checked, own or footer, check)
+    if own is not None and not check.damage:
+        _check_transactions(checked, own)
     _check_index(objects, checked)
+
+
+def _check_transactions(checked: CheckedSegment, footer: Footer) -> None:
+    """Hold what the footer tells of transactions against the batches."""
+    checked.stable_end = footer.stable_end
+    for each in footer.aborted:
+        if checked.markers.get(each.marker_offset) != each.producer_id:
+            what = f"the footer tells of a transaction of producer {each.producer_id} that was aborted"
+            checked.note(Kind.FOOTER, f"{what} at offset {each.marker_offset}, where no marker of it is")
+    told = {each.producer_id for each in footer.open_transactions}
+    for producer_id, offset in checked.undecided.items():
+        if producer_id not in told:
+            what = f"the transaction of producer {producer_id} at offset {offset} has no marker"
+            checked.note(Kind.FOOTER, f"{what}, and the footer does not tell that it is open")
 
 
 def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
