@@ -14,7 +14,7 @@ from kafscale.log.read.file_ranges import FileRanges
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.ranges import RangeReader
 from kafscale.log.read.read_ahead import ReadAhead
-from kafscale.log.read.reader import LogReader
+from kafscale.log.read.reader import LogReader, _Wanted
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.wal.flush_on_append import FlushOnAppend
@@ -92,7 +92,7 @@ async def test_the_same_batches_as_who_reads_finds(files, version):
             if found is None:
                 continue
             found_count += 1
-            read = await files.reader._read_segment(segment, offset, max_bytes, True)
+            read = await files.reader._read_segment(segment, _Wanted(offset, ALL, max_bytes, may_wait=True))
             assert found.range.read(0, found.size_bytes) == b"".join(read.buffers)
             assert found.end_offset == read.end_offset
             read.release()
