@@ -87,7 +87,20 @@ def parse_log_start_offset_key(key: str) -> tuple[bytes, int]:
     return bytes.fromhex(topic_id), int(partition)
 
 
-def draft_transaction(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic]) -> Transaction:
+@attrs.frozen
+class Planned:
+    """A transaction that makes a draft true, and what its values say: `topics` by name, deleted ones by id."""
+
+    transaction: Transaction
+    topics: Mapping[str, Topic | None]
+    deleted: Mapping[bytes, DeletedTopic]
+
+    def has(self, key: str, value: bytes) -> bool:
+        """Tell whether these are the bytes that the transaction has for the key."""
+        return self.transaction.puts.get(key) == value
+
+
+def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic]) -> Planned:
     """Make the transaction by which a draft becomes true, given the deleted topics.
 
     One of these exists again if its data was adopted.
@@ -95,18 +108,21 @@ def draft_transaction(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopi
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     prefixes: list[str] = []
+    buried: dict[bytes, DeletedTopic] = {}
     for name, topic in draft.changes.items():
         old = draft.index.by_name.get(name)
         if topic is not None:
             puts[f"{TOPICS}{name}"] = encode(_stored(topic))
             deletes += [deleted_key(topic.topic_id)] if topic.topic_id in deleted_ids else []
         elif old is not None:
-            puts[deleted_key(old.topic_id)] = encode(_buried(old))
+            buried[old.topic_id] = _buried(old)
+            puts[deleted_key(old.topic_id)] = encode(buried[old.topic_id])
             deletes.append(f"{TOPICS}{name}")
             prefixes.append(_offsets_prefix(old.topic_id))
     for topic_id, offsets in draft.log_start_offsets.items():
         puts |= {log_start_offset_key(topic_id, partition): encode(offset) for partition, offset in offsets.items()}
-    return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes, essential=bool(prefixes))
+    transaction = Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes, essential=bool(prefixes))
+    return Planned(transaction, draft.changes, buried)
 
 
 def forget_transaction(topic_ids: Iterable[bytes]) -> Transaction:

@@ -1,6 +1,14 @@
-"""What the metadata store says about topics, in memory: it follows the store's changes, and nothing else alters it."""
+"""What the metadata store says about topics, in memory: it follows the store's changes, and nothing else alters it.
+
+A change is applied in one way, whoever has committed it; only where its values come from differs. While a transaction
+of this process is under way, what its values were made of is at hand: a change that has the very same bytes gets these
+objects, and any other is decoded. To decode what had just been encoded was a third of the time of a large creation.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -13,6 +21,7 @@ from kafscale.cluster.topics.records import (
     LOG_START_OFFSETS,
     TOPICS,
     DeletedTopic,
+    Planned,
     parse_log_start_offset_key,
     read_topic,
 )
@@ -34,6 +43,17 @@ class TopicState:
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
+    _planned: Planned | None = attrs.field(default=None, init=False)
+
+    @contextmanager
+    def expecting(self, planned: Planned) -> Iterator[None]:
+        """In this block the transaction is under way, one at a time; what comes of it later is decoded."""
+        assert self._planned is None, "two transactions of topics at once"
+        self._planned = planned
+        try:
+            yield
+        finally:
+            self._planned = None
 
     def apply(self, change: Change) -> list[TopicEvent]:
         """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
@@ -49,9 +69,9 @@ class TopicState:
         offsets: dict[str, bytes] = {}
         for key, value in change.puts.items():
             if key.startswith(TOPICS):
-                events += self._put(read_topic(key.removeprefix(TOPICS), value, self._defaults))
+                events += self._put(self._topic(key, value))
             elif key.startswith(DELETED_TOPICS):
-                self.deleted[_deleted_id(key)] = decode(DeletedTopic, value)
+                self.deleted[_deleted_id(key)] = self._deleted_topic(key, value)
             elif key.startswith(LOG_START_OFFSETS):
                 offsets[key] = value
         for key, value in offsets.items():  # when all topics are there
@@ -59,6 +79,19 @@ class TopicState:
             if topic_id in self.index.by_id:
                 self.log_start_offsets.setdefault(topic_id, {})[partition] = decode(int, value)
         return events
+
+    def _topic(self, key: str, value: bytes) -> Topic:
+        name = key.removeprefix(TOPICS)
+        if self._planned is not None and self._planned.has(key, value):
+            topic = self._planned.topics[name]
+            assert topic is not None, "a topic was put that was to be deleted"
+            return topic
+        return read_topic(name, value, self._defaults)
+
+    def _deleted_topic(self, key: str, value: bytes) -> DeletedTopic:
+        if self._planned is not None and self._planned.has(key, value):
+            return self._planned.deleted[_deleted_id(key)]
+        return decode(DeletedTopic, value)
 
     def _put(self, topic: Topic) -> list[TopicEvent]:
         """One of another id in the place of a topic is a new one, after that was deleted."""

@@ -28,10 +28,10 @@ from kafscale.cluster.topics.records import (
     LOG_START_OFFSETS,
     TOPICS,
     DeletedTopic,
-    draft_transaction,
     forget_transaction,
     log_start_offset_key,
     parse_log_start_offset_key,
+    plan,
 )
 from kafscale.cluster.topics.state import TopicEvent, TopicState
 from kafscale.concurrency.turns import in_turns
@@ -288,18 +288,20 @@ class TopicRegistry:
     async def _change(
         self,
         changes: Iterable[Wanted],
-        plan: Callable[[TopicDraft, Wanted], Topic],
+        attempt: Callable[[TopicDraft, Wanted], Topic],
         *,
         validate_only: bool = False,
     ) -> list[Outcome]:
         async with self._changing:
             await self._follower.settle()
             draft = TopicDraft(self._index)
-            outcomes = [_attempt(plan, draft, change) async for change in in_turns(changes)]
+            outcomes = [_attempt(attempt, draft, change) async for change in in_turns(changes)]
             if validate_only or not draft.changes:
                 return outcomes
             try:
-                await self._follower.commit(draft_transaction(draft, self._state.deleted))
+                planned = plan(draft, self._state.deleted)
+                with self._state.expecting(planned):
+                    await self._follower.commit(planned.transaction)
             except StorageFull as exc:
                 return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes]
             return [self._as_it_is(outcome) if isinstance(outcome, Topic) else outcome for outcome in outcomes]

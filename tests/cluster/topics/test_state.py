@@ -1,0 +1,106 @@
+"""What is planned here and what others have committed is applied alike; only the second is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+
+from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.metadata.base import Change
+from kafscale.cluster.topics import state as state_module
+from kafscale.cluster.topics.index import Topic, TopicDraft
+from kafscale.cluster.topics.records import Planned, plan
+from kafscale.cluster.topics.state import TopicEvent, TopicState
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.testing.metadata import MemoryMetadataStore
+
+DEFAULTS = BrokerDefaults()
+OVERRIDES = [{}, {"retention.ms": "5", "cleanup.policy": "compact,delete"}, {"min.cleanable.dirty.ratio": "0.25"}]
+
+
+def a_topic(name: str, number: int, overrides: Mapping[str, str]) -> Topic:
+    return Topic(
+        name=name,
+        topic_id=bytes([number]) * 16,
+        partition_count=number,
+        replication_factor=3,
+        overrides=dict(overrides),
+        config=log_config(overrides, DEFAULTS),
+    )
+
+
+def creation(*topics: Topic) -> Planned:
+    draft = TopicDraft(TopicState(DEFAULTS).index)
+    for topic in topics:
+        draft.put(topic)
+    return plan(draft, {})
+
+
+def deletion(state: TopicState, name: str) -> Planned:
+    draft = TopicDraft(state.index)
+    draft.remove(state.index.by_name[name])
+    return plan(draft, {})
+
+
+def changed_by(planned: Planned, revision: int) -> Change:
+    return Change(revision, planned.transaction.puts, planned.transaction.deletes)
+
+
+def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
+    topics = [a_topic(f"t{number}", number, overrides) for number, overrides in enumerate(OVERRIDES, 1)]
+    planning, following = TopicState(DEFAULTS), TopicState(DEFAULTS)
+    planned = creation(*topics)
+    with planning.expecting(planned):
+        events = planning.apply(changed_by(planned, 1))
+    assert events == following.apply(changed_by(planned, 1)) == [TopicEvent(None, topic) for topic in topics]
+    assert all(planning.index.by_name[topic.name] is topic for topic in topics)
+    planned = deletion(planning, "t2")
+    with planning.expecting(planned):
+        events = planning.apply(changed_by(planned, 2))
+    assert events == following.apply(changed_by(planned, 2)) == [TopicEvent(topics[1], None)]
+    assert planning.deleted == following.deleted != {}
+    assert planning.index.by_id == following.index.by_id
+
+
+def test_what_somebody_else_has_committed_of_the_same_name_is_not_taken_for_what_was_planned() -> None:
+    state = TopicState(DEFAULTS)
+    ours, others = a_topic("a", 1, {}), a_topic("a", 2, {})
+    with state.expecting(creation(ours)):
+        assert state.apply(changed_by(creation(others), 1)) == [TopicEvent(None, others)]
+    assert state.index.by_name == {"a": others}
+
+
+def test_two_transactions_at_once_are_a_bug() -> None:
+    state = TopicState(DEFAULTS)
+    planned = creation(a_topic("a", 1, {}))
+    with state.expecting(planned), pytest.raises(AssertionError, match="two transactions"), state.expecting(planned):
+        pass
+
+
+def test_a_transaction_that_failed_is_not_expected_any_more() -> None:
+    state = TopicState(DEFAULTS)
+    planned = creation(a_topic("a", 1, {}))
+    with suppress(OSError), state.expecting(planned):
+        raise OSError("lost")
+    (event,) = state.apply(changed_by(planned, 1))
+    assert event.after == planned.topics["a"]
+    assert event.after is not planned.topics["a"]
+
+
+async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a third of the time of a creation of 10,000 topics."""
+    decoded: list[str] = []
+
+    def read_topic(name: str, value: bytes, defaults: BrokerDefaults) -> Topic:
+        decoded.append(name)
+        return real(name, value, defaults)
+
+    real = state_module.read_topic
+    monkeypatch.setattr(state_module, "read_topic", read_topic)
+    store = MemoryMetadataStore()
+    topics, other = TopicRegistry(store=store), TopicRegistry(store=store)
+    await topics.create([NewTopic(name="a", partition_count=1), NewTopic(name="b", partition_count=1)])
+    assert decoded == ["a", "b"], "only the other registry has to"
+    assert other.all() == topics.all()
