@@ -13,6 +13,7 @@
     ├─ StoreError                the object store refused or failed
     │  ├─ NotFound               no such key
     │  ├─ PreconditionFailed     a conditional write lost (412)
+    │  │  └─ PlanOutdated        the metadata has changed since a transaction was planned; plan it anew
     │  ├─ Conflict               two conditional writes met (409); try again
     │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
     │  ├─ WrongRegion            the bucket is in another region, which the message names
@@ -110,6 +111,14 @@ class NotFound(StoreError):
 
 class PreconditionFailed(StoreError):
     """A conditional write lost: the key exists (If-None-Match) or has another ETag (If-Match)."""
+
+
+class PlanOutdated(PreconditionFailed):
+    """What a transaction was planned from has changed: plan it anew from `revision` of the metadata or a later one."""
+
+    def __init__(self, message: str, revision: int) -> None:
+        super().__init__(message)
+        self.revision = revision
 
 
 class Conflict(StoreError):

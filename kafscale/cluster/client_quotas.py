@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.errors import KafkaError
@@ -88,8 +88,8 @@ class ClientQuotas:
 
     async def alter(self, changes: Sequence[QuotaChange]) -> None:
         """Apply all in their order, as one transaction. Raises KafkaError, and what the store raises."""
-        async with self._altering:
-            await self._follower.settle()
+
+        async def plan(revision: int) -> Transaction:
             changed: dict[str | None, Values] = {}
             for change in changes:
                 before = changed.get(change.client_id, self._by_client.get(change.client_id, {}))
@@ -98,12 +98,14 @@ class ClientQuotas:
             clients = {client for client, values in {**self._by_client, **changed}.items() if values}
             if len(clients) > max(QUOTAS_MAX_COUNT, len(self._by_client)):
                 raise KafkaError(POLICY_VIOLATION, f"there can't be more than {QUOTAS_MAX_COUNT:,} client quotas")
-            await self._follower.commit(
-                Transaction(
-                    puts={_key(client): encode(dict(values)) for client, values in changed.items() if values},
-                    deletes=[_key(client) for client, values in changed.items() if not values],
-                )
+            return Transaction(
+                puts={_key(client): encode(dict(values)) for client, values in changed.items() if values},
+                deletes=[_key(client) for client, values in changed.items() if not values],
+                planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
             )
+
+        async with self._altering:
+            await self._follower.commit_planned(plan)
 
 
 def _key(client_id: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
-from kafscale.errors import StartupError
+from kafscale.errors import PreconditionFailed, StartupError
 
 CLUSTER_ID_KEY = "cluster/id"
 
@@ -68,14 +69,26 @@ async def register_node(
 
     Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
     """
-    id_entry = await store.get(CLUSTER_ID_KEY)
-    known_id = decode(str, id_entry.value) if id_entry else None
-    if cluster_id is not None and known_id not in (None, cluster_id):
+    known_id = await _known_id(store)
+    if known_id is None:
+        puts = {CLUSTER_ID_KEY: encode(cluster_id or random_cluster_id())}
+        with suppress(PreconditionFailed):  # then another broker has just made one known
+            await store.commit(Transaction(puts=puts, expect={CLUSTER_ID_KEY: 0}, essential=True))
+        known_id = await _known_id(store)
+        assert known_id is not None, "the id of a cluster is never deleted"
+    if cluster_id not in (None, known_id):
         raise StartupError(
             f"--cluster-id is {cluster_id} but the metadata in the data directory is of cluster {known_id}: "
             "leave the option out, or give another --data-dir"
         )
-    final_id = known_id or cluster_id or uuid_text(random_uuid())
-    puts = {CLUSTER_ID_KEY: encode(final_id), epoch_key(node_id): encode(broker_epoch)}
-    await store.commit(Transaction(puts=puts, essential=True))
-    return Node(node_id=node_id, cluster_id=final_id, broker_epoch=broker_epoch, advertised=advertised)
+    await store.commit(Transaction(puts={epoch_key(node_id): encode(broker_epoch)}, essential=True))
+    return Node(node_id=node_id, cluster_id=known_id, broker_epoch=broker_epoch, advertised=advertised)
+
+
+async def _known_id(store: MetadataStore) -> str | None:
+    entry = await store.get(CLUSTER_ID_KEY)
+    return None if entry is None else decode(str, entry.value)
+
+
+def random_cluster_id() -> str:
+    return uuid_text(random_uuid())

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.errors import KafkaError
@@ -115,8 +115,19 @@ class ProducerIds:
         return 0 <= epoch < self.epoch and producer_id < self._ends.get(epoch, 0)
 
     async def _reserve_block(self) -> None:
-        end = min(self._end + BLOCK_COUNT, self._first + IDS_PER_EPOCH)
-        if end == self._end:
-            raise KafkaError(COORDINATOR_NOT_AVAILABLE, "this broker has no producer ids left: start it again")
-        await self._follower.commit(Transaction(puts={f"{_ENDS}{self.epoch:010d}": encode(end)}))
+        key = f"{_ENDS}{self.epoch:010d}"
+        end = self._end
+
+        async def plan(revision: int) -> Transaction:
+            nonlocal end
+            known_end = self._ends.get(self.epoch, 0)
+            if known_end > self._end:  # somebody else hands out ids of this epoch: those are not ours
+                self._next = self._end = known_end
+            end = min(self._end + BLOCK_COUNT, self._first + IDS_PER_EPOCH)
+            if end == self._end:
+                raise KafkaError(COORDINATOR_NOT_AVAILABLE, "this broker has no producer ids left: start it again")
+            planned_from = PlannedFrom(revision=revision, keys=(key,))
+            return Transaction(puts={key: encode(end)}, planned_from=planned_from)
+
+        await self._follower.commit_planned(plan)
         self._end = end

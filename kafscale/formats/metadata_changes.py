@@ -11,7 +11,7 @@ essential.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -22,9 +22,24 @@ VERSION = 1
 _LENGTH = struct.Struct(">I")
 
 
+@attrs.frozen(kw_only=True)
+class PlannedFrom:
+    """What a transaction was planned from: a revision, and whatever of the metadata the plan has looked at.
+
+    The plan has become wrong where one of `keys`, or a key that begins with one of `prefixes`, was put or deleted after
+    that revision. A prefix ends in `/`.
+    """
+
+    revision: int
+    keys: Collection[str] = ()
+    prefixes: Collection[str] = ()
+
+
 @attrs.frozen
 class Transaction:
-    """All of `puts` and `deletes`, if every key of `expect` has the revision given (0: does not exist).
+    """All of `puts` and `deletes`, if what it expects holds; otherwise nothing of it.
+
+    Every key of `expect` has the revision given (0: does not exist), and nothing of `planned_from` has changed.
 
     `essential` is what must go on while the local disk is full: what a start writes, and what leads to free space. It
     may use the room that is reserved for that.
@@ -34,11 +49,21 @@ class Transaction:
     deletes: Sequence[str] = ()
     delete_prefixes: Sequence[str] = ()
     expect: Mapping[str, int] = attrs.field(factory=dict)
+    planned_from: PlannedFrom | None = attrs.field(default=None, kw_only=True)
     essential: bool = attrs.field(default=False, kw_only=True)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Tell whether it expects something, so that it may be refused."""
+        return bool(self.expect) or self.planned_from is not None
+
+    def unconditionally(self) -> Transaction:
+        """Return the same, for those who have looked already whether what it expects holds."""
+        return attrs.evolve(self, expect={}, planned_from=None)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    """The whole of it but for `expect` and `essential`."""
+    """The whole of it but for what it expects, and for `essential`."""
     pairs = [(key.encode(), value) for key, value in transaction.puts.items()]
     deletes, prefixes = ([key.encode() for key in keys] for keys in (transaction.deletes, transaction.delete_prefixes))
     return encode_pairs(pairs, deletes, prefixes)

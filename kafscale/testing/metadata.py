@@ -62,9 +62,9 @@ class MemoryMetadataStore:
             outcomes.append(outcome)
         return outcomes
 
-    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
+    async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         await self._reach()
-        return self._refusal(transaction)
+        return [self._refusal(each) for each in transactions]
 
     async def check_room(self) -> None:
         await self._reach()
@@ -89,7 +89,7 @@ class MemoryMetadataStore:
             entry = self._entries.get(key)
             if (entry.revision if entry is not None else 0) != revision:
                 return PreconditionFailed(f"{key} does not have revision {revision}")
-        return None
+        return None if transaction.planned_from is None else self._published.refusal(transaction.planned_from)
 
     def _apply(self, transaction: Transaction) -> Outcome:
         if (refusal := self._refusal(transaction)) is not None:

@@ -9,6 +9,7 @@ from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, DEFAULT_CLIENT, P
 from kafscale.cluster.client_quotas import ClientQuotas as Quotas
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.late_metadata import LateMetadataStore, compete
 
 
 def setting(client_id: str | None, **values: float | None) -> QuotaChange:
@@ -68,3 +69,32 @@ async def test_what_another_broker_sets_is_followed_and_told() -> None:
     await other.alter([setting("a", producer_byte_rate=None)])
     assert told == [1.0, 5.0]
     assert quotas.all() == other.all() == {DEFAULT_CLIENT: {PRODUCER_BYTE_RATE: 5.0}}
+
+
+async def test_what_two_brokers_set_at_once_for_one_client_is_both_set() -> None:
+    """The later one had written over the earlier one what it had known before that."""
+    store = LateMetadataStore()
+    quotas, other = Quotas(store), Quotas(store)
+    await compete(
+        store,
+        lambda: quotas.alter([setting("a", producer_byte_rate=1.0)]),
+        lambda: other.alter([setting("a", consumer_byte_rate=2.0)]),
+    )
+    assert quotas.all() == other.all() == {"a": {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 2.0}}
+
+
+async def test_two_brokers_do_not_exceed_the_most_that_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_quotas, "QUOTAS_MAX_COUNT", 1)
+    store = LateMetadataStore()
+    quotas, other = Quotas(store), Quotas(store)
+    refused: list[str] = []
+
+    async def alter(registry: Quotas, client_id: str) -> None:
+        try:
+            await registry.alter([setting(client_id, producer_byte_rate=1.0)])
+        except KafkaError:
+            refused.append(client_id)
+
+    await compete(store, lambda: alter(quotas, "a"), lambda: alter(other, "b"))
+    assert len(refused) == 1
+    assert quotas.all() == other.all() == {"ab".strip(refused[0]): {PRODUCER_BYTE_RATE: 1.0}}

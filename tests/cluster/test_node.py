@@ -4,6 +4,7 @@ import base64
 
 import attrs
 import pytest
+import trio
 
 from kafscale.cluster.node import Endpoint, Node, epoch_key, register_node
 from kafscale.errors import StartupError
@@ -27,6 +28,20 @@ async def test_the_cluster_id_is_made_up_once() -> None:
     assert first.cluster_id == second.cluster_id
     assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
     assert len(first.cluster_id) == 22
+
+
+async def test_brokers_that_start_at_once_make_up_one_cluster_id() -> None:
+    """The last one's was kept, and the others went on with their own."""
+    store = MemoryMetadataStore()
+    nodes: list[Node] = []
+
+    async def start() -> None:
+        nodes.append(await register(store))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(start)
+    assert len({node.cluster_id for node in nodes}) == 1
 
 
 async def test_the_epoch_that_was_claimed_is_kept() -> None:

@@ -10,6 +10,7 @@ from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
+from tests.devtools.late_metadata import LateMetadataStore, compete
 
 
 async def begun(store: MemoryMetadataStore | None = None, epoch: int = 0, known_ids=()) -> ProducerIds:
@@ -141,3 +142,17 @@ async def test_what_another_broker_hands_out_is_known() -> None:
     assert not newer.was_allocated(first + BLOCK_COUNT)
     await note_uncertain(store, 2, 3)
     assert newer.was_allocated(2 * IDS_PER_EPOCH + 123_456)
+
+
+async def test_two_that_were_given_the_same_epoch_hand_out_different_ids() -> None:
+    """The second one overwrote the block that the first had reserved, and handed out the same ids."""
+    store = LateMetadataStore()
+    one, other = await begun(store, 3), await begun(store, 3)
+    ids: list[int] = []
+
+    async def allocate(producer_ids: ProducerIds) -> None:
+        ids.extend(await allocated(producer_ids, BLOCK_COUNT))
+
+    await compete(store, lambda: allocate(one), lambda: allocate(other))
+    await compete(store, lambda: allocate(one), lambda: allocate(other))
+    assert len(set(ids)) == len(ids) == 4 * BLOCK_COUNT

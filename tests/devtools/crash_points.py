@@ -207,8 +207,8 @@ class CrashingMetadataStore:
         await self.point.reach("metadata-commit-after")
         return outcomes
 
-    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
-        return await self.store.check(transaction)
+    async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
+        return await self.store.check(transactions)
 
     async def aclose(self) -> None:
         await self.store.aclose()

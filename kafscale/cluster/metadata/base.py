@@ -15,7 +15,7 @@ import attrs
 
 from kafscale.cluster.metadata.changes import Change, ChangeReader, Outcome
 from kafscale.errors import PreconditionFailed
-from kafscale.formats.metadata_changes import Transaction
+from kafscale.formats.metadata_changes import PlannedFrom, Transaction
 
 __all__ = [
     "LOCAL_PREFIX",
@@ -25,6 +25,7 @@ __all__ = [
     "MetadataStore",
     "Outcome",
     "Pair",
+    "PlannedFrom",
     "Snapshot",
     "Take",
     "Transaction",
@@ -75,8 +76,10 @@ class MetadataStore(Protocol):
         ...
 
     async def commit(self, transaction: Transaction) -> int:
-        """Apply it, durably, and return its revision. Raises PreconditionFailed where `expect` does not hold.
+        """Apply it, durably, and return its revision.
 
+        Raises PreconditionFailed where `expect` does not hold, and PlanOutdated where something has changed that it was
+        planned from. It may also do so where nobody remembers that nothing has: who plans anew then comes to an end.
         Raises StorageFull where the disk has no room for it: nothing has changed then.
         Transactions take effect in the order of the calls. `changes` has it before this returns.
         """
@@ -103,6 +106,6 @@ class LocalMetadataStore(MetadataStore, Protocol):
         """
         ...
 
-    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
-        """Why it would be refused now, if what it expects does not hold."""
+    async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
+        """Tell for each, taken alone, why it would be refused now, if what it expects does not hold."""
         ...

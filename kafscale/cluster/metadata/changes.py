@@ -16,11 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import ChangesForgotten
+from kafscale.errors import ChangesForgotten, PlanOutdated
+from kafscale.formats.metadata_changes import PlannedFrom
 
 # Remembered of keys and values together. etcd keeps five minutes by default, whatever they take.
 REMEMBERED_MAX_BYTES = 4 << 20
 KEY_BYTES = 100  # what a key costs beside its characters, about
+
+
+def root_of(key: str) -> str:
+    """Return what a key, or a prefix that ends in `/`, has in front of its first `/`."""
+    return key.partition("/")[0]
 
 
 def _as_tuple(keys: Iterable[str]) -> tuple[str, ...]:
@@ -42,7 +48,14 @@ class Change:
 
     @roots.default
     def _find_roots(self) -> frozenset[str]:
-        return frozenset(key.partition("/")[0] for keys in (self.puts, self.deletes) for key in keys)
+        return frozenset(root_of(key) for keys in (self.puts, self.deletes) for key in keys)
+
+    def changes_any_of(self, plan: PlannedFrom) -> bool:
+        """Tell whether it has changed something that a plan has looked at."""
+        if any(key in self.puts or key in self.deletes for key in plan.keys):
+            return True
+        prefixes = tuple(plan.prefixes)
+        return bool(prefixes) and any(key.startswith(prefixes) for keys in (self.puts, self.deletes) for key in keys)
 
     @size_bytes.default
     def _count_bytes(self) -> int:
@@ -61,6 +74,12 @@ class ChangeLog:
     _changes: deque[Change] = attrs.field(factory=deque, init=False)  # the last one is that of `revision`
     _size_bytes: int = attrs.field(default=0, init=False)
     _readers: list[ChangeReader] = attrs.field(factory=list, init=False)
+    _began_at: int = attrs.field(init=False)
+    # The revision at which something below a root has changed last, if that was here. There are a dozen roots.
+    _changed_at: dict[str, int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._began_at = self.revision
 
     def publish(self, outcomes: Iterable[Outcome]) -> None:
         """Tell the readers what is durable now. A transaction that changed nothing has no revision of its own."""
@@ -73,6 +92,7 @@ class ChangeLog:
         self.revision = change.revision
         self._changes.append(change)
         self._size_bytes += change.size_bytes
+        self._changed_at.update(dict.fromkeys(change.roots, change.revision))
         for reader in tuple(self._readers):
             reader.notify()
         while self._size_bytes > REMEMBERED_MAX_BYTES:
@@ -87,6 +107,27 @@ class ChangeLog:
                 f"{self.revision - len(self._changes)} up to {self.revision}: list everything again"
             )
         return [self._changes[-distance] for distance in range(count, 0, -1)]
+
+    def refusal(self, plan: PlannedFrom, unpublished: Iterable[Outcome] = ()) -> PlanOutdated | None:
+        """Why a plan is not carried out: what it has looked at has changed since, here or in what is not published yet.
+
+        Where it is forgotten what has changed, anything below the same roots counts.
+        """
+        later = [each for each in unpublished if isinstance(each, Change)]
+        revision = max([self.revision, *(each.revision for each in later)])
+        if plan.revision > revision:
+            return PlanOutdated(
+                f"a plan was made from revision {plan.revision}, and there is only {revision}", revision
+            )
+        roots = {root_of(key) for keys in (plan.keys, plan.prefixes) for key in keys}
+        if any(self._changed_at.get(root, self._began_at) > plan.revision for root in roots):
+            try:
+                later += self.behind(plan.revision)
+            except ChangesForgotten:
+                return PlanOutdated(f"it is forgotten what has changed after revision {plan.revision}", revision)
+        if any(change.revision > plan.revision and change.changes_any_of(plan) for change in later):
+            return PlanOutdated(f"what was planned from revision {plan.revision} has changed since", revision)
+        return None
 
     def read(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
         """A reader of what comes after a revision. Raises ChangesForgotten."""

@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 
 from kafscale.cluster.metadata.base import Change, Outcome, Take, Transaction
+from kafscale.cluster.metadata.changes import ChangeLog
 from kafscale.cluster.metadata.reserve import Reserve, has_room
 from kafscale.errors import PreconditionFailed, StartupError, StorageFull
 
@@ -74,33 +75,35 @@ class Database:
         """The revision of the latest transaction that changed something."""
         return _revision(self.connection)
 
-    def check(self, transaction: Transaction) -> PreconditionFailed | None:
-        """Why it would be refused now, if what it expects does not hold."""
-        return _refusal(self.connection, transaction)
+    def check(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[PreconditionFailed | None]:
+        """Tell for each, taken alone, why it would be refused now, if what it expects does not hold."""
+        return [_refusal(self.connection, each, published) for each in transactions]
 
-    def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+    def apply(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[Outcome]:
         """Apply them in order, with one sync; for each what it has changed, or why it had no effect.
+
+        `published` has all that was applied before, and nobody publishes meanwhile.
 
         That is PreconditionFailed, or StorageFull. Raises sqlite3.Error: then it is unknown what has reached the disk.
         """
         try:
-            outcomes: Sequence[Outcome] = _apply_all(self.connection, transactions)
+            outcomes: Sequence[Outcome] = _apply_all(self.connection, transactions, published)
         except sqlite3.Error as exc:
             if not _is_for_want_of_room(exc, self.path):
                 raise
             self._note_full()
-            return self._apply_essential(transactions)
+            return self._apply_essential(transactions, published)
         if not self._lacks_reserve:
             self._note_room()
         return outcomes
 
-    def _apply_essential(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+    def _apply_essential(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[Outcome]:
         """Apply those that may use the reserve, and refuse the others."""
         outcomes: list[Outcome] = [StorageFull(self._no_room) for _ in transactions]
         places = [place for place, each in enumerate(transactions) if each.essential]
         while places and self.reserve is not None and self.reserve.release():
             try:
-                applied = _apply_all(self.connection, [transactions[place] for place in places])
+                applied = _apply_all(self.connection, [transactions[place] for place in places], published)
             except sqlite3.Error as exc:
                 if not _is_for_want_of_room(exc, self.path):
                     raise
@@ -217,14 +220,16 @@ def _is_for_want_of_room(exc: sqlite3.Error, path: Path) -> bool:
         return False
 
 
-def _apply_all(connection: sqlite3.Connection, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+def _apply_all(
+    connection: sqlite3.Connection, transactions: Sequence[Transaction], published: ChangeLog
+) -> Sequence[Outcome]:
     """Apply them in order in one SQLite transaction; for each what it changed, or PreconditionFailed and no effect."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         revision = _revision(connection)
         outcomes: list[Outcome] = []
         for transaction in transactions:
-            if (refusal := _refusal(connection, transaction)) is not None:
+            if (refusal := _refusal(connection, transaction, published, outcomes)) is not None:
                 outcomes.append(refusal)
                 continue
             change = _apply(connection, transaction, revision + 1) or Change(revision)
@@ -244,7 +249,13 @@ def _revision(connection: sqlite3.Connection) -> int:
     return int(revision)
 
 
-def _refusal(connection: sqlite3.Connection, transaction: Transaction) -> PreconditionFailed | None:
+def _refusal(
+    connection: sqlite3.Connection, transaction: Transaction, published: ChangeLog, earlier: Sequence[Outcome] = ()
+) -> PreconditionFailed | None:
+    if transaction.planned_from is not None:
+        outdated = published.refusal(transaction.planned_from, earlier)
+        if outdated is not None:
+            return outdated
     for key, expected in transaction.expect.items():
         row = connection.execute("SELECT revision FROM entry WHERE key = ?", (key.encode(),)).fetchone()
         actual = row[0] if row else 0

@@ -4,18 +4,25 @@ A registry decides what is to change and commits it here. Nothing changes in its
 one of the store's, in order of revision, with those that others have committed; the commit returns after that. So what
 a caller has committed it finds in memory, and a commit whose caller was cancelled, or was told that its outcome is not
 known, is applied when it comes. What is there at the start is applied by the same function, as one change.
+
+What is decided by what is in memory is committed with what it was planned from (`commit_planned`). If somebody else has
+changed that, the store refuses, and it is planned anew when memory has followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.changes import Change, ChangeReader
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import ChangesForgotten, PreconditionFailed, StorageFull
+from kafscale.errors import ChangesForgotten, KafkaError, PlanOutdated, PreconditionFailed, StorageFull
+from kafscale.wire.error_codes import REQUEST_TIMED_OUT
+
+# Of a transaction, while others change again and again what it is planned from; whoever asked for it may try again.
+PLAN_ATTEMPTS_MAX_COUNT = 10
 
 
 @attrs.define(eq=False)
@@ -40,6 +47,11 @@ class Follower:
         self._roots = frozenset(prefix.partition("/")[0] for prefix in self.prefixes)
         self._reader = self.store.changes(self.store.revision, self._catch_up)
         self._applied_revision = self._reader.revision
+
+    @property
+    def revision(self) -> int:
+        """The revision up to which every change is applied."""
+        return self._applied_revision
 
     async def load(self) -> Change:
         """Apply what the store has, and return it. What is committed meanwhile is applied behind it."""
@@ -76,6 +88,29 @@ class Follower:
         except BaseException:
             self._outcome_unknown = True
             raise
+        await self._wait_applied(revision)
+
+    async def commit_planned(self, plan: Callable[[int], Awaitable[Transaction | None]]) -> None:
+        """Commit what is planned; plan it anew if the store says PlanOutdated.
+
+        `plan` gets the revision that memory has, for its transaction's `planned_from`; it returns None if there is
+        nothing to do. Raises what it does and what `commit` does, and KafkaError REQUEST_TIMED_OUT if others were
+        faster again and again.
+        """
+        for _ in range(PLAN_ATTEMPTS_MAX_COUNT):
+            await self.settle()
+            transaction = await plan(self._applied_revision)
+            if transaction is None:
+                return
+            try:
+                await self.commit(transaction)
+            except PlanOutdated as outdated:
+                await self._wait_applied(outdated.revision)
+            else:
+                return
+        raise KafkaError(REQUEST_TIMED_OUT, "others change the same all the time: nothing was changed, try again")
+
+    async def _wait_applied(self, revision: int) -> None:
         while self._applied_revision < revision:
             await self._applied.wait()
 

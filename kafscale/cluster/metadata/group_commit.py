@@ -85,6 +85,29 @@ class _Ticket:
 
 
 @attrs.define(eq=False)
+class _Touched:
+    """What the transactions of a batch may change."""
+
+    _keys: set[str] = attrs.field(factory=set, init=False)
+    _prefixes: tuple[str, ...] = attrs.field(default=(), init=False)
+
+    def add(self, transaction: Transaction) -> None:
+        self._keys.update(transaction.puts, transaction.deletes)
+        self._prefixes += tuple(transaction.delete_prefixes)
+
+    def decides(self, transaction: Transaction) -> bool:
+        """Tell whether it may depend on these whether what a transaction expects holds."""
+        plan = transaction.planned_from
+        keys = [*transaction.expect, *(plan.keys if plan is not None else ())]
+        if any(key in self._keys or key.startswith(self._prefixes) for key in keys):
+            return True
+        prefixes = tuple(plan.prefixes) if plan is not None else ()
+        if any(one.startswith(other) or other.startswith(one) for one in prefixes for other in self._prefixes):
+            return True
+        return bool(prefixes) and any(key.startswith(prefixes) for key in self._keys)
+
+
+@attrs.define(eq=False)
 class GroupCommit:
     """A MetadataStore around a local one, which nobody else changes while `run` runs.
 
@@ -205,23 +228,25 @@ class GroupCommit:
             ticket.settle(outcome)
 
     async def _apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-        """Make them durable; of those that expect something, only the first may be one."""
+        """Make them durable; none of them touches what a later one expects."""
         return await self.local.apply(transactions)
 
     def _take(self) -> Sequence[_Ticket]:
         """The next batch; empty if what waited has been cancelled."""
         batch: list[_Ticket] = []
+        touched = _Touched()
         change_count = 0
         while self._waiting and change_count < BATCH_TARGET_COUNT:
             first = self._waiting[0]
             if isinstance(first, _Submission):
                 ticket = self._merged()
-            elif batch and first.transaction.expect:
-                break  # what it expects is looked at after everything before it has taken effect
+            elif touched.decides(first.transaction):
+                break  # what it expects is looked at after everything that touches it has taken effect
             else:
                 ticket = first
                 self._waiting.popleft()
             batch.append(ticket)
+            touched.add(ticket.transaction)
             change_count += ticket.change_count
         if not self._waiting:
             self._came.clear()

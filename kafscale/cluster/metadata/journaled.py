@@ -3,7 +3,8 @@
 A transaction is an entry of the log; when that is durable it is applied to the local store, then its caller goes on.
 So the local store never has what the log has not, and a broker with an empty disk finds everything in a checkpoint and
 the entries behind it. Transactions of a batch are waited for once, so under load they share PUTs. What one expects is
-looked at in the local store, to which everything earlier has been applied.
+looked at in the local store before its batch is logged: nothing of that batch touches it, and everything earlier has
+been applied.
 
 A full disk refuses transactions before they are in the log. What is in the log is applied with the room that is
 reserved, and if that is not enough waits for more; then what comes behind it is refused.
@@ -59,16 +60,18 @@ class JournaledMetadataStore(GroupCommit):
             await self.local.check_room()
         except StorageFull as full:
             refused = {id(each): full for each in transactions if not each.essential}
-        first = transactions[0]
-        if first.expect and (refusal := await self.local.check(first)) is not None:
-            refused[id(first)] = refusal
+        if conditional := [each for each in transactions if each.is_conditional]:
+            refusals = zip(conditional, await self.local.check(conditional), strict=True)
+            refused |= {id(each): refusal for each, refusal in refusals if refusal is not None}
         return refused
 
     async def _log_and_apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         entries = [_entry(each) for each in transactions]
         rounds = [self._journal.append(entry) for entry in entries]
         await rounds[-1].wait()
-        outcomes = await self._apply_all([attrs.evolve(each, expect={}, essential=True) for each in transactions])
+        outcomes = await self._apply_all(
+            [attrs.evolve(each.unconditionally(), essential=True) for each in transactions]
+        )
         written = entries[-1].file
         assert isinstance(written, WalObject)
         self.applied_position = written.position

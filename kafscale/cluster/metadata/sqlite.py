@@ -97,15 +97,16 @@ class SqliteMetadataStore:
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         self._check_usable()
         async with self._applying:
-            outcomes = await self._in_thread(lambda: self._database.apply(transactions))
+            outcomes = await self._in_thread(lambda: self._database.apply(transactions, self._published))
             self._commit_count += len(transactions)
             self._sync_count += 1
             self._published.publish(outcomes)
         return outcomes
 
-    async def check(self, transaction: Transaction) -> PreconditionFailed | None:
+    async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         self._check_usable()
-        return await self._in_thread(lambda: self._database.check(transaction))
+        async with self._applying:  # so that whatever is applied is published
+            return await self._in_thread(lambda: self._database.check(transactions, self._published))
 
     async def check_room(self) -> None:
         self._check_usable()

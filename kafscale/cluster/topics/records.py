@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.topics.index import Topic, TopicDraft
 from kafscale.errors import KafkaError, StartupError
@@ -73,6 +73,10 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults) -> Topic:
     )
 
 
+def topic_key(name: str) -> str:
+    return f"{TOPICS}{name}"
+
+
 def deleted_key(topic_id: bytes) -> str:
     return f"{DELETED_TOPICS}{topic_id.hex()}"
 
@@ -100,10 +104,11 @@ class Planned:
         return self.transaction.puts.get(key) == value
 
 
-def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic]) -> Planned:
-    """Make the transaction by which a draft becomes true, given the deleted topics.
+def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic], revision: int) -> Planned:
+    """Make the transaction by which a draft of this revision becomes true, given the deleted topics.
 
-    One of these exists again if its data was adopted.
+    One of these exists again if its data was adopted. Another topic may have a colliding name, or be the last one that
+    there may be: so no topic at all may have changed meanwhile.
     """
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
@@ -112,22 +117,29 @@ def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic]) -> Planne
     for name, topic in draft.changes.items():
         old = draft.index.by_name.get(name)
         if topic is not None:
-            puts[f"{TOPICS}{name}"] = encode(_stored(topic))
+            puts[topic_key(name)] = encode(_stored(topic))
             deletes += [deleted_key(topic.topic_id)] if topic.topic_id in deleted_ids else []
         elif old is not None:
             buried[old.topic_id] = _buried(old)
             puts[deleted_key(old.topic_id)] = encode(buried[old.topic_id])
-            deletes.append(f"{TOPICS}{name}")
+            deletes.append(topic_key(name))
             prefixes.append(_offsets_prefix(old.topic_id))
     for topic_id, offsets in draft.log_start_offsets.items():
         puts |= {log_start_offset_key(topic_id, partition): encode(offset) for partition, offset in offsets.items()}
-    transaction = Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes, essential=bool(prefixes))
+    transaction = Transaction(
+        puts=puts,
+        deletes=deletes,
+        delete_prefixes=prefixes,
+        planned_from=PlannedFrom(revision=revision, prefixes=(TOPICS, DELETED_TOPICS)),
+        essential=bool(prefixes),
+    )
     return Planned(transaction, draft.changes, buried)
 
 
-def forget_transaction(topic_ids: Iterable[bytes]) -> Transaction:
-    """Make the transaction that forgets deleted topics."""
-    return Transaction(deletes=[deleted_key(topic_id) for topic_id in topic_ids], essential=True)
+def forget_transaction(topic_ids: Iterable[bytes], revision: int) -> Transaction:
+    """Make the transaction that forgets deleted topics, as they are at this revision."""
+    keys = [deleted_key(topic_id) for topic_id in topic_ids]
+    return Transaction(deletes=keys, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
 
 def _stored(topic: Topic) -> _Stored:

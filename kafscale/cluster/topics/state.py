@@ -7,9 +7,6 @@ objects, and any other is decoded. To decode what had just been encoded was a th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
@@ -37,23 +34,16 @@ class TopicEvent:
 
 @attrs.define(eq=False)
 class TopicState:
-    """Topics, the log start offsets of their partitions, and the deleted topics, by their ids."""
+    """Topics, the log start offsets of their partitions, and the deleted topics, by their ids.
+
+    `planned` is the transaction of this process that is under way, if there is one.
+    """
 
     _defaults: BrokerDefaults
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
-    _planned: Planned | None = attrs.field(default=None, init=False)
-
-    @contextmanager
-    def expecting(self, planned: Planned) -> Iterator[None]:
-        """In this block the transaction is under way, one at a time; what comes of it later is decoded."""
-        assert self._planned is None, "two transactions of topics at once"
-        self._planned = planned
-        try:
-            yield
-        finally:
-            self._planned = None
+    planned: Planned | None = attrs.field(default=None, init=False)
 
     def apply(self, change: Change) -> list[TopicEvent]:
         """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
@@ -82,15 +72,15 @@ class TopicState:
 
     def _topic(self, key: str, value: bytes) -> Topic:
         name = key.removeprefix(TOPICS)
-        if self._planned is not None and self._planned.has(key, value):
-            topic = self._planned.topics[name]
+        if self.planned is not None and self.planned.has(key, value):
+            topic = self.planned.topics[name]
             assert topic is not None, "a topic was put that was to be deleted"
             return topic
         return read_topic(name, value, self._defaults)
 
     def _deleted_topic(self, key: str, value: bytes) -> DeletedTopic:
-        if self._planned is not None and self._planned.has(key, value):
-            return self._planned.deleted[_deleted_id(key)]
+        if self.planned is not None and self.planned.has(key, value):
+            return self.planned.deleted[_deleted_id(key)]
         return decode(DeletedTopic, value)
 
     def _put(self, topic: Topic) -> list[TopicEvent]:

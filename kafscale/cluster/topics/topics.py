@@ -3,20 +3,22 @@
 Reads are synchronous, from memory, which follows the metadata store. Changes take a batch (what one request asks for),
 are checked one by one and written to the store in one transaction. When that comes back as a change, as it would from
 another broker, it is applied to memory and told to the listeners; then the call returns. Batches run one at a time, so
-that of two that create the same name the second finds it taken.
+that of two that create the same name the second finds it taken. Of two on different brokers the store refuses the
+second, which is then checked anew.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import attrs
 import trio
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.metadata.uuids import random_uuid
@@ -32,11 +34,12 @@ from kafscale.cluster.topics.records import (
     log_start_offset_key,
     parse_log_start_offset_key,
     plan,
+    topic_key,
 )
 from kafscale.cluster.topics.state import TopicEvent, TopicState
 from kafscale.concurrency.turns import in_turns
 from kafscale.config import ReplicationFactorPolicy, Settings
-from kafscale.errors import KafkaError, StorageFull
+from kafscale.errors import KafkaError, PlanOutdated
 from kafscale.wire.error_codes import (
     INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR,
@@ -157,7 +160,6 @@ class TopicRegistry:
     _state: TopicState = attrs.field(init=False)
     _follower: Follower = attrs.field(init=False)
     _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
-    _wanted_log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)  # durable or not
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _pace: CreationPace = attrs.field(init=False)
 
@@ -179,7 +181,9 @@ class TopicRegistry:
         offsets = [key for key in loaded.puts if key.startswith(LOG_START_OFFSETS)]
         orphans = [key for key in offsets if parse_log_start_offset_key(key)[0] not in self._index.by_id]
         if orphans:
-            await self._follower.commit(Transaction(deletes=orphans, essential=True))
+            planned_from = PlannedFrom(revision=loaded.revision, keys=orphans, prefixes=(TOPICS,))
+            with suppress(PlanOutdated):  # then it is for the next start to look
+                await self._follower.commit(Transaction(deletes=orphans, planned_from=planned_from, essential=True))
 
     def follow(self, listener: TopicListener) -> None:
         """Tell the listener of every change from now on, in order."""
@@ -187,8 +191,6 @@ class TopicRegistry:
 
     def _apply(self, change: Change) -> None:
         for event in self._state.apply(change):
-            if event.after is None and event.before is not None:
-                self._wanted_log_start_offsets.pop(event.before.topic_id, None)
             for listener in self._listeners:
                 listener.tell(event)
 
@@ -254,22 +256,21 @@ class TopicRegistry:
     async def set_log_start_offset(self, topic_id: bytes, partition: int, offset: int) -> None:
         """Remember, durably, that what is below `offset` was removed. It never goes back.
 
-        Raises KafkaError UNKNOWN_TOPIC_ID, StorageFull. If the topic is deleted meanwhile, `load` removes the key.
+        Raises KafkaError UNKNOWN_TOPIC_ID, also if the topic is deleted meanwhile, and StorageFull.
         """
-        if topic_id not in self._index.by_id:
-            raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-        if offset <= self.log_start_offsets(topic_id).get(partition, 0):
-            return
-        # Retention and DeleteRecords may come at once: the later commit must not undo the earlier one.
-        wanted = self._wanted_log_start_offsets.setdefault(topic_id, {})
-        offset = wanted[partition] = max(offset, wanted.get(partition, 0))
         key = log_start_offset_key(topic_id, partition)
-        try:
-            await self._follower.commit(Transaction(puts={key: encode(offset)}, essential=True))
-        except StorageFull:
-            if wanted.get(partition) == offset:  # nobody has asked for more meanwhile: it was never wanted
-                del wanted[partition]
-            raise
+
+        async def raise_it(revision: int) -> Transaction | None:
+            topic = self._index.by_id.get(topic_id)
+            if topic is None:
+                raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            if offset <= self.log_start_offsets(topic_id).get(partition, 0):
+                return None
+            # Retention and DeleteRecords may come at once: the later commit must not undo the earlier one.
+            planned_from = PlannedFrom(revision=revision, keys=(topic_key(topic.name), key))
+            return Transaction(puts={key: encode(offset)}, planned_from=planned_from, essential=True)
+
+        await self._follower.commit_planned(raise_it)
 
     @property
     def deleted(self) -> Mapping[bytes, DeletedTopic]:
@@ -283,7 +284,8 @@ class TopicRegistry:
             deleted = self._state.deleted
             gone = [each for each in topic_ids if each in deleted and deleted[each].deleted_ms < before_ms]
             if gone:
-                await self._follower.commit(forget_transaction(gone))
+                with suppress(PlanOutdated):  # whoever lists the objects next finds out what has changed
+                    await self._follower.commit(forget_transaction(gone, self._follower.revision))
 
     async def _change(
         self,
@@ -292,18 +294,26 @@ class TopicRegistry:
         *,
         validate_only: bool = False,
     ) -> list[Outcome]:
-        async with self._changing:
-            await self._follower.settle()
+        wanted = list(changes)
+        outcomes: list[Outcome] = []
+
+        async def draft(revision: int) -> Transaction | None:
             draft = TopicDraft(self._index)
-            outcomes = [_attempt(attempt, draft, change) async for change in in_turns(changes)]
+            outcomes[:] = [_attempt(attempt, draft, change) async for change in in_turns(wanted)]
             if validate_only or not draft.changes:
-                return outcomes
+                return None
+            planned = self._state.planned = plan(draft, self._state.deleted, revision)
+            return planned.transaction
+
+        async with self._changing:
             try:
-                planned = plan(draft, self._state.deleted)
-                with self._state.expecting(planned):
-                    await self._follower.commit(planned.transaction)
-            except StorageFull as exc:
+                await self._follower.commit_planned(draft)
+            except KafkaError as exc:  # of the whole, so of each that would have been done
                 return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes]
+            finally:
+                self._state.planned = None
+            if validate_only:
+                return outcomes
             return [self._as_it_is(outcome) if isinstance(outcome, Topic) else outcome for outcome in outcomes]
 
     def _as_it_is(self, topic: Topic) -> Topic:

@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 from kafscale.cluster.metadata import changes as changes_module
-from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.errors import ChangesForgotten, PreconditionFailed
+from kafscale.errors import ChangesForgotten, PlanOutdated, PreconditionFailed
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
@@ -198,6 +199,99 @@ async def test_a_prefix_ends_after_every_character_that_can_follow_it(store: Met
     assert [entry.key for entry in await store.list("")] == ["q"]
 
 
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+async def plan_is_carried_out(store: MetadataStore, plan: PlannedFrom) -> bool:
+    before = store.revision
+    try:
+        await store.commit(Transaction(puts={"by/plan": b""}, planned_from=plan))
+    except PlanOutdated as exc:
+        refused_at = exc.revision
+    else:
+        return True
+    assert refused_at == store.revision == before
+    return False
+
+
+async def test_of_two_who_have_planned_from_the_same_state_the_second_is_refused(store: MetadataStore) -> None:
+    planned_from = PlannedFrom(revision=store.revision, prefixes=["topics/"])
+    await store.commit(Transaction(puts={"topics/a_b": b""}, planned_from=planned_from))
+    with pytest.raises(PlanOutdated) as caught:  # though no key is the same
+        await store.commit(Transaction(puts={"topics/a.b": b""}, planned_from=planned_from))
+    assert caught.value.revision == store.revision
+    assert [entry.key for entry in await store.list("")] == ["topics/a_b"]
+
+
+@pytest.mark.parametrize("change", ["put", "put again", "delete", "delete by prefix"])
+async def test_whatever_changes_outdates_a_plan_and_what_it_has_not_looked_at_does_not(
+    store: MetadataStore, change: str
+) -> None:
+    planned_at = await store.commit(Transaction(puts={"a/1": b"", "a/10": b"", "a/2/x": b"", "ab/1": b""}))
+    changed = {
+        "put": Transaction(puts={"a/2/y": b""}),
+        "put again": Transaction(puts={"a/2/x": b""}),
+        "delete": Transaction(deletes=["a/2/x"]),
+        "delete by prefix": Transaction(delete_prefixes=["a/2/"]),
+    }[change]
+    await store.commit(changed)
+    assert not await plan_is_carried_out(store, PlannedFrom(revision=planned_at, prefixes=["z/", "a/"]))
+    assert not await plan_is_carried_out(store, PlannedFrom(revision=planned_at, prefixes=["a/2/"]))
+    (changed_key,) = changed.puts or ["a/2/x"]
+    assert not await plan_is_carried_out(store, PlannedFrom(revision=planned_at, keys=["z", changed_key]))
+    assert await plan_is_carried_out(store, PlannedFrom(revision=planned_at, keys=["a/1"], prefixes=["ab/", "a/10/"]))
+    assert await plan_is_carried_out(store, PlannedFrom(revision=store.revision, prefixes=["a/"]))
+
+
+async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups commit offsets all the time: what has changed is forgotten, and that nothing else has is known."""
+    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
+    for number in range(5):
+        await store.commit(Transaction(puts={f"groups/{number}": bytes(900)}))
+    assert await plan_is_carried_out(store, PlannedFrom(revision=planned_at, prefixes=["topics/"]))
+
+
+async def test_a_plan_from_before_what_is_remembered_is_refused_if_its_part_has_changed_at_all(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
+    await store.commit(Transaction(puts={"topics/b": bytes(900)}))
+    await store.commit(Transaction(puts={"groups/c": bytes(900)}))
+    assert not await plan_is_carried_out(store, PlannedFrom(revision=planned_at, keys=["topics/a"]))
+
+
+async def test_a_plan_from_a_revision_that_there_is_not_is_refused(store: MetadataStore) -> None:
+    """As after metadata was lost: what has that revision next is not what was planned from."""
+    revision = await store.commit(Transaction(puts={"a": b""}))
+    assert not await plan_is_carried_out(store, PlannedFrom(revision=revision + 1, prefixes=["a/"]))
+
+
+async def test_of_plans_that_are_committed_at_once_each_is_looked_at_after_what_came_before_it(
+    store: MetadataStore,
+) -> None:
+    """Each adds to a number that it has read; of those that have read the same one is carried out."""
+    revision = await store.commit(Transaction(puts={"n/a": b"0", "n/b": b"0"}))
+    carried_out: list[str] = []
+
+    async def add(key: str) -> None:
+        try:
+            await store.commit(
+                Transaction(puts={key: b"1"}, planned_from=PlannedFrom(revision=revision, keys=[key])),
+            )
+        except PlanOutdated:
+            return
+        carried_out.append(key)
+
+    async with trio.open_nursery() as nursery:
+        for key in ("n/a", "n/b", "n/a", "n/b", "n/a"):
+            nursery.start_soon(add, key)
+    assert sorted(carried_out) == ["n/a", "n/b"]
+
+
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
@@ -343,8 +437,33 @@ async def test_several_transactions_applied_at_once_have_revisions_and_outcomes_
                 Change(2, {"b": b"2"}),
             ]
             assert [change.revision for change in local.changes(0).take()] == [1, 2]
-            assert await local.check(Transaction(expect={"b": 2})) is None
-            assert isinstance(await local.check(Transaction(expect={"b": 1})), PreconditionFailed)
+            held, failed, outdated = await local.check(
+                [
+                    Transaction(expect={"b": 2}),
+                    Transaction(expect={"b": 1}),
+                    Transaction(planned_from=PlannedFrom(revision=1, keys=["b"])),
+                ]
+            )
+            assert held is None
+            assert isinstance(failed, PreconditionFailed)
+            assert isinstance(outdated, PlanOutdated)
+
+
+async def test_a_transaction_sees_the_ones_before_it_that_are_applied_at_once_with_it(tmp_path: Path) -> None:
+    async with SqliteMetadataStore.open(tmp_path / "metadata.db") as sqlite:
+        for local in (MemoryMetadataStore(), sqlite):
+            plan = PlannedFrom(revision=0, prefixes=["a/"])
+            outcomes = await local.apply(
+                [
+                    Transaction(puts={"b/1": b""}, planned_from=plan),
+                    Transaction(puts={"a/1": b""}, planned_from=plan),
+                    Transaction(puts={"a/2": b""}, planned_from=plan),
+                    Transaction(puts={"a/2": b""}, planned_from=attrs.evolve(plan, revision=2)),
+                ]
+            )
+            assert [isinstance(outcome, Change) for outcome in outcomes] == [True, True, False, True]
+            assert isinstance(outcomes[2], PlanOutdated)
+            assert outcomes[2].revision == 2
 
 
 async def test_a_commit_that_is_cancelled_before_it_began_has_no_effect(store: MetadataStore) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -8,9 +9,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.metadata import group_commit
-from kafscale.cluster.metadata.base import Outcome, Transaction
+from kafscale.cluster.metadata.base import Outcome, PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.errors import StorageFailed, StorageFull, StoreUnavailable
+from kafscale.errors import PreconditionFailed, StorageFailed, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
 
 
@@ -242,3 +243,53 @@ async def test_a_batch_is_not_larger_than_it_should_be(nursery: trio.Nursery, mo
     await wait_all_tasks_blocked()
 
     assert sizes == [5, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "shares"),
+    [
+        (Transaction(puts={"a/1": b""}), Transaction(expect={"a/1": 0}), False),
+        (Transaction(deletes=["a/1"]), Transaction(expect={"a/1": 0}), False),
+        (Transaction(delete_prefixes=["a/"]), Transaction(expect={"a/1": 0}), False),
+        (Transaction(puts={"a/1": b""}), Transaction(expect={"a/2": 0, "a": 0}), True),
+        (Transaction(delete_prefixes=["a/"]), Transaction(expect={"b/1": 0}), True),
+        (Transaction(puts={"a/1": b""}), Transaction(planned_from=PlannedFrom(revision=0, keys=["a/1"])), False),
+        (Transaction(puts={"a/1": b""}), Transaction(planned_from=PlannedFrom(revision=0, prefixes=["a/"])), False),
+        (
+            Transaction(delete_prefixes=["a/b/"]),
+            Transaction(planned_from=PlannedFrom(revision=0, prefixes=["a/"])),
+            False,
+        ),
+        (
+            Transaction(delete_prefixes=["a/"]),
+            Transaction(planned_from=PlannedFrom(revision=0, prefixes=["a/b/"])),
+            False,
+        ),
+        (Transaction(puts={"a/1": b""}), Transaction(planned_from=PlannedFrom(revision=0, keys=["a/10"])), True),
+        (Transaction(puts={"ab/1": b""}), Transaction(planned_from=PlannedFrom(revision=0, prefixes=["a/"])), True),
+        (Transaction(planned_from=PlannedFrom(revision=0, keys=["a/1"])), Transaction(puts={"a/1": b""}), True),
+    ],
+)
+async def test_what_touches_what_another_one_expects_is_written_before_that_is_looked_at(
+    nursery: trio.Nursery, earlier: Transaction, later: Transaction, *, shares: bool
+) -> None:
+    """All others share a write, whether they expect something or not."""
+    batches: list[Sequence[Transaction]] = []
+
+    class Counting(MemoryMetadataStore):
+        async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+            batches.append(transactions)
+            return await super().apply(transactions)
+
+    commits = GroupCommit(Counting())
+    for transaction in (earlier, later):
+        nursery.start_soon(_commit_or_be_refused, commits, transaction)
+        await wait_all_tasks_blocked()
+    nursery.start_soon(commits.run)
+    await wait_all_tasks_blocked()
+    assert batches == ([[earlier, later]] if shares else [[earlier], [later]])
+
+
+async def _commit_or_be_refused(store: GroupCommit, transaction: Transaction) -> None:
+    with suppress(PreconditionFailed):
+        await store.commit(transaction)

@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
-from kafscale.errors import Fenced, PreconditionFailed, StorageFailed, StorageFull
+from kafscale.errors import Fenced, PlanOutdated, PreconditionFailed, StorageFailed, StorageFull
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal.s3_replay import take_over
@@ -143,6 +143,39 @@ async def test_what_is_expected_is_looked_at_after_all_earlier_commits(autojump_
                 nursery.start_soon(compete, bench, str(number))
         assert sorted(outcomes) == ["done", *["refused"] * 4]
         assert await journaled(bench) == ["a"]
+
+
+async def test_plans_of_different_things_share_an_object(autojump_clock) -> None:
+    """The log starts of many partitions, by DeleteRecords: one PUT for each would take minutes."""
+    async with running() as bench:
+        bench.bucket.delay(On(PUT), 0.1)
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                plan = PlannedFrom(revision=0, keys=[f"starts/{number}", "topics/a"])
+                transaction = Transaction(puts={f"starts/{number}": b""}, planned_from=plan)
+                nursery.start_soon(bench.store.commit, transaction)
+        assert bench.bucket.count(PUT) <= 2
+        assert len(await journaled(bench)) == 100
+
+
+async def test_of_two_plans_from_the_same_state_only_the_first_is_in_the_log(autojump_clock) -> None:
+    refused: list[str] = []
+
+    async def carry_out(bench: Bench, key: str) -> None:
+        try:
+            await bench.store.commit(
+                Transaction(puts={key: b""}, planned_from=PlannedFrom(revision=0, prefixes=["topics/"]))
+            )
+        except PlanOutdated:
+            refused.append(key)
+
+    async with running() as bench:
+        async with trio.open_nursery() as nursery:
+            for key in ("topics/a", "topics/b", "topics/c"):
+                nursery.start_soon(carry_out, bench, key)
+        (winner,) = await journaled(bench)
+        assert {winner, *refused} == {"topics/a", "topics/b", "topics/c"}
+        assert [entry.key for entry in await bench.local.list("")] == [winner]
 
 
 async def test_a_commit_that_is_cancelled_while_it_waits_has_no_effect(autojump_clock) -> None:

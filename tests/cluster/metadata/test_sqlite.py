@@ -15,6 +15,7 @@ import trio.testing
 
 from kafscale.cluster.metadata import database
 from kafscale.cluster.metadata.base import Change, Transaction
+from kafscale.cluster.metadata.changes import ChangeLog
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.reserve import Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
@@ -365,7 +366,7 @@ def test_changes_that_are_refused_to_keep_the_reserve_were_not_told(path: Path, 
     for _ in range(3):
         with pytest.raises(StorageFull):
             opened.check_room()
-        (outcome,) = opened.apply([Transaction(puts={"a": b"1"}, essential=True)])
+        (outcome,) = opened.apply([Transaction(puts={"a": b"1"}, essential=True)], ChangeLog())
         assert isinstance(outcome, Change)
     assert caplog.text.count("is full") == 1
     assert "can be changed again" not in caplog.text

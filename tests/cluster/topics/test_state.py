@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 import pytest
 
@@ -14,6 +13,7 @@ from kafscale.cluster.topics.index import Topic, TopicDraft
 from kafscale.cluster.topics.records import Planned, plan
 from kafscale.cluster.topics.state import TopicEvent, TopicState
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.errors import StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
 
 DEFAULTS = BrokerDefaults()
@@ -35,13 +35,13 @@ def creation(*topics: Topic) -> Planned:
     draft = TopicDraft(TopicState(DEFAULTS).index)
     for topic in topics:
         draft.put(topic)
-    return plan(draft, {})
+    return plan(draft, {}, 0)
 
 
 def deletion(state: TopicState, name: str) -> Planned:
     draft = TopicDraft(state.index)
     draft.remove(state.index.by_name[name])
-    return plan(draft, {})
+    return plan(draft, {}, 0)
 
 
 def changed_by(planned: Planned, revision: int) -> Change:
@@ -52,13 +52,13 @@ def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
     topics = [a_topic(f"t{number}", number, overrides) for number, overrides in enumerate(OVERRIDES, 1)]
     planning, following = TopicState(DEFAULTS), TopicState(DEFAULTS)
     planned = creation(*topics)
-    with planning.expecting(planned):
-        events = planning.apply(changed_by(planned, 1))
+    planning.planned = planned
+    events = planning.apply(changed_by(planned, 1))
     assert events == following.apply(changed_by(planned, 1)) == [TopicEvent(None, topic) for topic in topics]
     assert all(planning.index.by_name[topic.name] is topic for topic in topics)
     planned = deletion(planning, "t2")
-    with planning.expecting(planned):
-        events = planning.apply(changed_by(planned, 2))
+    planning.planned = planned
+    events = planning.apply(changed_by(planned, 2))
     assert events == following.apply(changed_by(planned, 2)) == [TopicEvent(topics[1], None)]
     assert planning.deleted == following.deleted != {}
     assert planning.index.by_id == following.index.by_id
@@ -67,26 +67,9 @@ def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
 def test_what_somebody_else_has_committed_of_the_same_name_is_not_taken_for_what_was_planned() -> None:
     state = TopicState(DEFAULTS)
     ours, others = a_topic("a", 1, {}), a_topic("a", 2, {})
-    with state.expecting(creation(ours)):
-        assert state.apply(changed_by(creation(others), 1)) == [TopicEvent(None, others)]
+    state.planned = creation(ours)
+    assert state.apply(changed_by(creation(others), 1)) == [TopicEvent(None, others)]
     assert state.index.by_name == {"a": others}
-
-
-def test_two_transactions_at_once_are_a_bug() -> None:
-    state = TopicState(DEFAULTS)
-    planned = creation(a_topic("a", 1, {}))
-    with state.expecting(planned), pytest.raises(AssertionError, match="two transactions"), state.expecting(planned):
-        pass
-
-
-def test_a_transaction_that_failed_is_not_expected_any_more() -> None:
-    state = TopicState(DEFAULTS)
-    planned = creation(a_topic("a", 1, {}))
-    with suppress(OSError), state.expecting(planned):
-        raise OSError("lost")
-    (event,) = state.apply(changed_by(planned, 1))
-    assert event.after == planned.topics["a"]
-    assert event.after is not planned.topics["a"]
 
 
 async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +87,14 @@ async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypat
     await topics.create([NewTopic(name="a", partition_count=1), NewTopic(name="b", partition_count=1)])
     assert decoded == ["a", "b"], "only the other registry has to"
     assert other.all() == topics.all()
+    await topics.delete(["a", "b"])
+    assert topics.deleted == other.deleted
+
+
+async def test_what_was_planned_is_forgotten_when_its_commit_has_failed() -> None:
+    """What comes of it later, if its outcome was unknown, is decoded like anybody's."""
+    store = MemoryMetadataStore(failure=StoreUnavailable("no answer"))
+    topics = TopicRegistry(store=store)
+    with pytest.raises(StoreUnavailable):
+        await topics.create([NewTopic(name="a")])
+    assert topics._state.planned is None

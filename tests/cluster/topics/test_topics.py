@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.follower import PLAN_ATTEMPTS_MAX_COUNT
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.topics.topics import (
@@ -25,6 +27,9 @@ from kafscale.config import ReplicationFactorPolicy, Settings
 from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
+from tests.devtools.late_metadata import LateMetadataStore, compete
+
+DELETED = b'{"name": "gone", "deleted_ms": 1}'
 
 
 @pytest.fixture
@@ -386,21 +391,130 @@ async def test_log_start_offset_of_an_unknown_topic(topics: TopicRegistry) -> No
     assert caught.value.code == error_codes.UNKNOWN_TOPIC_ID
 
 
-async def test_log_start_offset_of_a_topic_deleted_meanwhile_is_removed_at_the_next_start(
-    topics: TopicRegistry, store: MemoryMetadataStore
+async def test_log_start_offset_of_a_topic_deleted_meanwhile_is_not_stored(
+    nursery: trio.Nursery, store: MemoryMetadataStore
 ) -> None:
+    """It was, and stayed in the metadata until the next start."""
+    grouped = GroupCommit(store)
+    await nursery.start(grouped.run)
+    topics = TopicRegistry(store=grouped)
     topic = await create(topics, "a")
     store.gate = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(topics.delete, ["a"])
+    refused: list[int] = []
+
+    async def set_log_start_offset() -> None:
+        with pytest.raises(KafkaError) as caught:
+            await topics.set_log_start_offset(topic.topic_id, 0, 10)
+        refused.append(caught.value.code)
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(topics.delete, ["a"])
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(topics.set_log_start_offset, topic.topic_id, 0, 10)
+        waiting.start_soon(set_log_start_offset)
         await trio.testing.wait_all_tasks_blocked()
         store.gate.set()
+    assert refused == [error_codes.UNKNOWN_TOPIC_ID]
     assert topics.log_start_offsets(topic.topic_id) == {}
-    reloaded = TopicRegistry(store=store)
-    await reloaded.load()
     assert await store.list("log-start-offsets/") == []
+
+
+async def test_log_start_offsets_that_an_earlier_version_left_behind_are_removed_at_the_next_start(
+    store: MemoryMetadataStore,
+) -> None:
+    await store.commit(Transaction(puts={f"log-start-offsets/{bytes(16).hex()}/0": b"10"}))
+    topics = TopicRegistry(store=store)
+    await topics.load()
+    assert topics.log_start_offsets(bytes(16)) == {}
+    assert await store.list("log-start-offsets/") == []
+
+
+# ---- two brokers, of which neither knows yet what the other has done ----------------------------------------------
+
+
+@pytest.fixture
+async def brokers() -> tuple[LateMetadataStore, TopicRegistry, TopicRegistry]:
+    store = LateMetadataStore()
+    return store, TopicRegistry(store=store), TopicRegistry(store=store)
+
+
+@pytest.mark.parametrize(("one", "other"), [("orders", "orders"), ("a.b", "a_b")])
+async def test_of_two_brokers_that_create_what_collides_one_is_refused(brokers, one: str, other: str) -> None:
+    """Both succeeded: each had looked at what it knew."""
+    store, *registries = brokers
+    outcomes: list[Outcome] = []
+
+    def creating(topics: TopicRegistry, name: str) -> Callable[[], Awaitable[object]]:
+        async def create_it() -> None:
+            outcomes.extend(await topics.create([NewTopic(name=name)]))
+
+        return create_it
+
+    await compete(store, creating(registries[0], one), creating(registries[1], other))
+    (created,) = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+    (error,) = [outcome for outcome in outcomes if isinstance(outcome, KafkaError)]
+    assert error.code == (error_codes.TOPIC_ALREADY_EXISTS if one == other else error_codes.INVALID_TOPIC_EXCEPTION)
+    assert registries[0].all() == registries[1].all() == [created]
+
+
+async def test_two_brokers_that_create_different_topics_both_do(brokers) -> None:
+    store, one, other = brokers
+    await compete(store, lambda: create(one, "a"), lambda: create(other, "b"))
+    assert [topic.name for topic in one.all()] == [topic.name for topic in other.all()] == ["a", "b"]
+
+
+async def test_the_most_topics_that_there_may_be_are_not_exceeded_by_two_brokers() -> None:
+    store = LateMetadataStore()
+    policy = TopicPolicy(topic_max_count=1)
+    one, other = TopicRegistry(store=store, policy=policy), TopicRegistry(store=store, policy=policy)
+    await compete(store, lambda: one.create([NewTopic(name="a")]), lambda: other.create([NewTopic(name="b")]))
+    assert len(one.all()) == len(other.all()) == 1
+
+
+async def test_configs_that_two_brokers_set_at_once_are_both_set(brokers) -> None:
+    """The later one had written over the earlier one what it had known before that."""
+    store, one, other = brokers
+    await compete(store, lambda: create(one, "a"))
+
+    def setting(topics: TopicRegistry, name: str) -> Callable[[], Awaitable[object]]:
+        return lambda: topics.alter([NewConfigs(name="a", overrides=lambda old: {**old, name: "100"})])
+
+    await compete(store, setting(one, "retention.ms"), setting(other, "segment.ms"))
+    assert one.get("a").overrides == other.get("a").overrides == {"retention.ms": "100", "segment.ms": "100"}
+
+
+async def test_log_start_offsets_of_two_brokers_never_go_back(brokers) -> None:
+    store, one, other = brokers
+    await compete(store, lambda: create(one, "a"))
+    topic = one.get("a")
+    await compete(
+        store,
+        lambda: one.set_log_start_offset(topic.topic_id, 0, 10),
+        lambda: other.set_log_start_offset(topic.topic_id, 0, 5),
+    )
+    assert one.log_start_offsets(topic.topic_id) == other.log_start_offsets(topic.topic_id) == {0: 10}
+
+
+async def test_who_is_always_too_late_is_told_so_and_may_try_again() -> None:
+    @attrs.define(eq=False)
+    class Disturbed(MemoryMetadataStore):
+        """Somebody is faster, whatever is planned."""
+
+        disturbed_count: int = 0
+        is_calm: bool = False
+
+        async def commit(self, transaction: Transaction) -> int:
+            if transaction.planned_from is not None and not self.is_calm:
+                self.disturbed_count += 1
+                await super().commit(Transaction(puts={f"deleted-topics/{self.disturbed_count:032x}": DELETED}))
+            return await super().commit(transaction)
+
+    store = Disturbed()
+    topics = TopicRegistry(store=store)
+    assert failed(await topics.create([NewTopic(name="a")])).code == error_codes.REQUEST_TIMED_OUT
+    assert store.disturbed_count == len(topics.deleted) == PLAN_ATTEMPTS_MAX_COUNT
+    assert topics.all() == []
+    store.is_calm = True
+    await create(topics, "a")
 
 
 async def test_what_another_registry_commits_is_followed_and_told_to_the_listeners(

@@ -1,0 +1,51 @@
+"""A metadata store that is elsewhere: a commit is answered at once, and what has changed is heard of later.
+
+store = LateMetadataStore()
+one, other = TopicRegistry(store=store), TopicRegistry(store=store)
+await compete(store, lambda: one.create([...]), lambda: other.create([...]))    # neither knows of the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.testing.metadata import MemoryMetadataStore
+
+
+@attrs.define(eq=False, kw_only=True)
+class LateMetadataStore(MemoryMetadataStore):
+    """Followers hear of a change when `tell` is called."""
+
+    _told: ChangeLog = attrs.field(factory=ChangeLog, init=False)
+
+    @property
+    def revision(self) -> int:
+        return self._told.revision
+
+    @property
+    def committed_revision(self) -> int:
+        """That of the latest commit, whoever has heard of it."""
+        return self._published.revision
+
+    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
+        return self._told.read(after, notify)
+
+    def tell(self, up_to: int | None = None) -> None:
+        """Have the followers hear of all changes, or of those up to a revision."""
+        changes = self._published.behind(self._told.revision)
+        self._told.publish(each for each in changes if up_to is None or each.revision <= up_to)
+
+
+async def compete(store: LateMetadataStore, *changes: Callable[[], Awaitable[object]]) -> None:
+    """Begin all from the same state, and tell what has come of them when none can go on without that."""
+    async with trio.open_nursery() as nursery:
+        for change in changes:
+            nursery.start_soon(change)
+        for _ in range(len(changes) + 1):
+            await wait_all_tasks_blocked()
+            store.tell()
