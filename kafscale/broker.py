@@ -2,7 +2,7 @@
 
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
-       └─ leading nursery               metadata and the log in the bucket, checkpoints, the watch for another broker
+       └─ leading nursery               metadata and its followers, the log in the bucket, checkpoints, other brokers
           └─ storage nursery            WAL syncer and file preparer, group timers, retention, rewriting, deletions
              └─ flusher nursery         a task per partition that is being flushed, the spiller, reads ahead
                 └─ connection nursery   a reader and a writer per connection
@@ -165,6 +165,8 @@ class Broker:
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
             log = await self._build(lead, parts.disk)
+            for registry in (self.services.topics, self.services.client_quotas, self.services.producer_ids):
+                leading.start_soon(registry.run)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(log, task_status)
             await self._last_checkpoints(lead, log)

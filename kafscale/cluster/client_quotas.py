@@ -53,7 +53,7 @@ class ClientQuotas:
     _follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._follower = Follower(self.store, (_PREFIX,), self._apply)
+        self._follower = Follower(self.store, (_PREFIX,), self._apply, lambda: map(_key, self._by_client))
 
     def follow(self, listener: Callable[[], None]) -> None:
         """Call the listener, which must not raise, after each change from now on."""
@@ -62,6 +62,10 @@ class ClientQuotas:
     async def load(self) -> None:
         """Take in what was set before this broker started."""
         await self._follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
 
     def _apply(self, change: Change) -> None:
         by_client = dict(self._by_client)

@@ -63,7 +63,7 @@ class ProducerIds:
 
     def __attrs_post_init__(self) -> None:
         self._next = self._end = self._first
-        self._follower = Follower(self.store, (_PREFIX,), self._apply)
+        self._follower = Follower(self.store, (_PREFIX,), self._apply, known_keys=tuple)
 
     @property
     def _first(self) -> int:
@@ -80,6 +80,10 @@ class ProducerIds:
         self._known_ids = frozenset(each for each in known_ids if each in own)
         starts = [self._first, self._ends.get(self.epoch, 0), self._earlier_end]
         self._next = self._end = max(each for each in starts if each in own)
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
 
     def _apply(self, change: Change) -> None:
         """None of these is ever deleted."""

@@ -103,8 +103,8 @@ class MemoryMetadataStore:
         for prefix in transaction.delete_prefixes:
             doomed.update({key: None for key in self._entries if key.startswith(prefix)})
         if not doomed and not transaction.puts:
-            return Change(self.revision)
-        revision = self.revision + 1
+            return Change(self._published.revision)
+        revision = self._published.revision + 1
         for key in doomed:
             del self._entries[key]
         for key, value in transaction.puts.items():

@@ -72,7 +72,7 @@ class MetadataStore(Protocol):
     async def get(self, key: str) -> Entry | None: ...
 
     async def list(self, prefix: str) -> Sequence[Entry]:
-        """All entries whose key starts with `prefix`, in order of key."""
+        """All entries whose key starts with `prefix`, in order of key; none is newer than what `changes` has then."""
         ...
 
     async def commit(self, transaction: Transaction) -> int:

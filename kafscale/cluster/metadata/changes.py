@@ -98,6 +98,19 @@ class ChangeLog:
         while self._size_bytes > REMEMBERED_MAX_BYTES:
             self._size_bytes -= self._changes.popleft().size_bytes
 
+    def skip_to(self, revision: int) -> None:
+        """Go on from a later revision, as who publishes has missed what changed until then.
+
+        Readers who have not taken that list everything again.
+        """
+        assert revision > self.revision, f"{revision} is not later than revision {self.revision}"
+        self.revision = self._began_at = revision
+        self._changes.clear()
+        self._changed_at.clear()
+        self._size_bytes = 0
+        for reader in tuple(self._readers):
+            reader.notify()
+
     def behind(self, after: int) -> list[Change]:
         """The changes whose revisions are greater than `after`. Raises ChangesForgotten."""
         count = self.revision - after

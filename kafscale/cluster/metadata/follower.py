@@ -5,24 +5,52 @@ one of the store's, in order of revision, with those that others have committed;
 a caller has committed it finds in memory, and a commit whose caller was cancelled, or was told that its outcome is not
 known, is applied when it comes. What is there at the start is applied by the same function, as one change.
 
+A store that is elsewhere may have forgotten changes before they have come here, as after an outage of the network. Then
+`run` lists everything, and what is different from memory is applied by the same function, as one change.
+
 What is decided by what is in memory is committed with what it was planned from (`commit_planned`). If somebody else has
 changed that, the store refuses, and it is planned anew when memory has followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import attrs
+import trio
 
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
+from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
 from kafscale.cluster.metadata.changes import Change, ChangeReader
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import ChangesForgotten, KafkaError, PlanOutdated, PreconditionFailed, StorageFull
+from kafscale.errors import ChangesForgotten, KafkaError, PlanOutdated, PreconditionFailed, StorageFull, StoreError
 from kafscale.wire.error_codes import REQUEST_TIMED_OUT
 
 # Of a transaction, while others change again and again what it is planned from; whoever asked for it may try again.
 PLAN_ATTEMPTS_MAX_COUNT = 10
+LOAD_ATTEMPTS_MAX_COUNT = 5
+NOTHING_APPLIED = -1  # no entry is as old
+# Between two listings of everything. Kafka's brokers ask a controller that does not answer every 50 ms to 1 s.
+LIST_PAUSE_LEAST_SECONDS, LIST_PAUSE_MOST_SECONDS = 0.1, 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class _Pauses:
+    """Waits twice as long each time, and by chance somewhat less, until it was not needed for a while."""
+
+    _seconds: float = attrs.field(default=LIST_PAUSE_LEAST_SECONDS, init=False)
+    _ended_at: float = attrs.field(default=-math.inf, init=False)
+
+    async def sleep(self) -> None:
+        if trio.current_time() - self._ended_at > LIST_PAUSE_MOST_SECONDS:
+            self._seconds = LIST_PAUSE_LEAST_SECONDS
+        await trio.sleep(random.uniform(self._seconds / 2, self._seconds))
+        self._seconds = min(2 * self._seconds, LIST_PAUSE_MOST_SECONDS)
+        self._ended_at = trio.current_time()
 
 
 @attrs.define(eq=False)
@@ -30,17 +58,20 @@ class Follower:
     """Follows some prefixes of keys, each of which ends in `/`, from the moment it is made.
 
     `apply` gets every change that has such a key, with all of its keys. It must not wait; what it calls may submit
-    changes, but a change is applied as a whole before the next one.
+    changes, but a change is applied as a whole before the next one. `known_keys` tells the keys that memory has, of
+    those that may ever be deleted.
     """
 
     store: MetadataStore
     prefixes: tuple[str, ...]
     _apply: Callable[[Change], None]
+    _known_keys: Callable[[], Iterable[str]]
     _roots: frozenset[str] = attrs.field(init=False)
     _reader: ChangeReader = attrs.field(init=False)
     _applied_revision: int = attrs.field(init=False)
     _applied: Signal = attrs.field(factory=Signal, init=False)
     _is_busy: bool = attrs.field(default=False, init=False)
+    _fell_behind: Signal = attrs.field(factory=Signal, init=False)
     _outcome_unknown: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -54,30 +85,72 @@ class Follower:
         return self._applied_revision
 
     async def load(self) -> Change:
-        """Apply what the store has, and return it. What is committed meanwhile is applied behind it."""
+        """Apply what the store has, and return it. Raises what the store does, ChangesForgotten if it changes too fast.
+
+        What is committed meanwhile is in it, or applied behind it.
+        """
+        pauses = _Pauses()
+        for _ in range(LOAD_ATTEMPTS_MAX_COUNT - 1):
+            try:
+                return await self._list(NOTHING_APPLIED)
+            except ChangesForgotten:
+                await pauses.sleep()
+        return await self._list(NOTHING_APPLIED)
+
+    async def run(self) -> None:
+        """List everything again whenever changes are forgotten before they were applied, until cancelled.
+
+        That is where the store is elsewhere, and was not heard of for too long. One that can't be reached is asked
+        again, at lengthening intervals; so is one that forgets its changes all the time. Raises StorageFailed, and what
+        applying raises.
+        """
+        pauses = _Pauses()
+        while True:
+            await self._fell_behind.wait()
+            try:
+                await self._list(self._applied_revision)
+            except (StoreError, ChangesForgotten) as exc:
+                logger.warning("what %s has of the metadata is old: %s", ", ".join(self.prefixes), exc)
+            await pauses.sleep()
+
+    async def _list(self, known_revision: int) -> Change:
+        """Apply, as one change, what is not known in memory, which has everything up to a revision. Raises StoreError.
+
+        It is what is listed, and on that what has changed while it was. Raises ChangesForgotten where that is too much.
+        """
+        assert not self._is_busy, "everything is listed already"
         self._is_busy = True
+        self._fell_behind.clear()
         try:
-            while True:
-                try:
-                    loaded = await self._list()
-                    break
-                except ChangesForgotten:
-                    continue
-            self._apply(loaded)
-            self._applied_revision = loaded.revision
+            self._reader.close()
+            self._reader = self.store.changes(self.store.revision, self._catch_up)
+            entries = [entry for prefix in self.prefixes for entry in await self.store.list(prefix)]
+            change = self._difference(entries, self._reader.take(), known_revision)
+            self._apply(change)
+            self._applied_revision = change.revision
+        except BaseException:
+            self._fell_behind.set()  # what the reader gives now does not follow what is in memory
+            raise
         finally:
             self._is_busy = False
         self._catch_up()
-        return loaded
+        return change
 
-    async def _list(self) -> Change:
-        """Everything, from before whatever the reader gives afterwards. Raises ChangesForgotten."""
-        self._reader.close()
-        self._reader = self.store.changes(self.store.revision, self._catch_up)
-        revision = self._reader.revision
-        puts = {entry.key: entry.value for prefix in self.prefixes for entry in await self.store.list(prefix)}
-        self._reader.check()
-        return Change(revision, puts)
+    def _difference(self, listed: Sequence[Entry], later: Sequence[Change], known_revision: int) -> Change:
+        """Find what leads from memory to what was listed, with what was changed later; then it is as the reader is."""
+        present = {entry.key for entry in listed}
+        puts = {entry.key: entry.value for entry in listed if entry.revision > known_revision}
+        for change in later:
+            for key in change.deletes:
+                present.discard(key)
+                puts.pop(key, None)
+            for key in filter(self._is_followed, change.puts):
+                present.add(key)
+                puts[key] = change.puts[key]
+        return Change(self._reader.revision, puts, [key for key in self._known_keys() if key not in present])
+
+    def _is_followed(self, key: str) -> bool:
+        return key.startswith(self.prefixes)
 
     async def commit(self, transaction: Transaction) -> None:
         """Return when it is durable and applied. Raises what the store does."""
@@ -121,7 +194,7 @@ class Follower:
             self._outcome_unknown = False
 
     def _catch_up(self) -> None:
-        if self._is_busy:
+        if self._is_busy or self._fell_behind.is_set():
             return
         self._is_busy = True
         try:
@@ -129,6 +202,8 @@ class Follower:
                 if not self._roots.isdisjoint(change.roots):
                     self._apply(change)
                 self._applied_revision = change.revision
+        except ChangesForgotten:
+            self._fell_behind.set()
         finally:
             self._is_busy = False
         self._applied.wake()

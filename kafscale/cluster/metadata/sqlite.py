@@ -86,6 +86,8 @@ class SqliteMetadataStore:
     async def list(self, prefix: str) -> Sequence[Entry]:
         where, bounds = prefix_range(prefix)
         rows = await self._read(f"SELECT key, value, revision FROM entry{where} ORDER BY key", bounds)
+        async with self._applying:  # so that whatever was read is published
+            pass
         return [_entry(row) for row in rows]
 
     async def commit(self, transaction: Transaction) -> int:

@@ -7,6 +7,8 @@ objects, and any other is decoded. To decode what had just been encoded was a th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
@@ -19,8 +21,11 @@ from kafscale.cluster.topics.records import (
     TOPICS,
     DeletedTopic,
     Planned,
+    deleted_key,
+    log_start_offset_key,
     parse_log_start_offset_key,
     read_topic,
+    topic_key,
 )
 
 
@@ -69,6 +74,13 @@ class TopicState:
             if topic_id in self.index.by_id:
                 self.log_start_offsets.setdefault(topic_id, {})[partition] = decode(int, value)
         return events
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys of all that is here."""
+        yield from map(topic_key, self.index.by_name)
+        yield from map(deleted_key, self.deleted)
+        for topic_id, offsets in self.log_start_offsets.items():
+            yield from (log_start_offset_key(topic_id, partition) for partition in offsets)
 
     def _topic(self, key: str, value: bytes) -> Topic:
         name = key.removeprefix(TOPICS)

@@ -153,7 +153,7 @@ class TopicListener:
 
 @attrs.define(eq=False, kw_only=True)
 class TopicRegistry:
-    """All topics. `load` it before use."""
+    """All topics. `load` it before use, and `run` it beside."""
 
     store: MetadataStore
     policy: TopicPolicy = attrs.field(factory=TopicPolicy)
@@ -166,7 +166,8 @@ class TopicRegistry:
     def __attrs_post_init__(self) -> None:
         self._pace = CreationPace(self.policy.created_in_passing_per_minute)
         self._state = TopicState(self.policy.defaults)
-        self._follower = Follower(self.store, (TOPICS, LOG_START_OFFSETS, DELETED_TOPICS), self._apply)
+        prefixes = (TOPICS, LOG_START_OFFSETS, DELETED_TOPICS)
+        self._follower = Follower(self.store, prefixes, self._apply, self._state.keys)
 
     @property
     def _index(self) -> TopicIndex:
@@ -184,6 +185,10 @@ class TopicRegistry:
             planned_from = PlannedFrom(revision=loaded.revision, keys=orphans, prefixes=(TOPICS,))
             with suppress(PlanOutdated):  # then it is for the next start to look
                 await self._follower.commit(Transaction(deletes=orphans, planned_from=planned_from, essential=True))
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
 
     def follow(self, listener: TopicListener) -> None:
         """Tell the listener of every change from now on, in order."""

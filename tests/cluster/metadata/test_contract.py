@@ -371,6 +371,22 @@ async def test_a_snapshot_has_nothing_that_is_not_published(store: MetadataStore
             assert not found or int(found.pop()) <= before
 
 
+async def test_what_is_listed_is_not_newer_than_what_has_been_published(store: MetadataStore) -> None:
+    """Or who lists and then follows would see something go back."""
+
+    async def count() -> None:
+        for number in range(200):
+            await store.commit(Transaction(puts={"n": b"%d" % number}))
+
+    published: dict[str, bytes] = {}
+    changes = store.changes(0, lambda: [published.update(change.puts) for change in changes.take()] and None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        for _ in range(100):
+            for entry in await store.list("n"):
+                assert int(entry.value) <= int(published["n"])
+
+
 async def test_changes_that_are_too_long_ago_are_said_to_be_forgotten(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import attrs
 import pytest
@@ -12,10 +13,16 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.cluster.metadata import changes as changes_module
 from kafscale.cluster.metadata.base import Change, Entry, Transaction
 from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.metadata.follower import (
+    LIST_PAUSE_LEAST_SECONDS,
+    LIST_PAUSE_MOST_SECONDS,
+    LOAD_ATTEMPTS_MAX_COUNT,
+    Follower,
+)
 from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS, GroupCommit
-from kafscale.errors import PreconditionFailed, StorageFull, StoreUnavailable
+from kafscale.errors import ChangesForgotten, PreconditionFailed, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.late_metadata import LateMetadataStore
 
 
 @attrs.define(eq=False)
@@ -29,7 +36,7 @@ class Registry:
     follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.follower = Follower(self.store, ("r/",), self.apply)
+        self.follower = Follower(self.store, ("r/",), self.apply, self.held.keys)
 
     def apply(self, change: Change) -> None:
         for key in change.deletes:
@@ -55,7 +62,7 @@ async def test_what_one_commits_all_see_in_order_of_revision() -> None:
     assert one.revisions == other.revisions == [1, 2, 4]
 
 
-async def test_load_and_what_comes_meanwhile_are_applied_by_the_same_function_in_that_order() -> None:
+async def test_what_is_loaded_is_with_what_came_meanwhile_one_change() -> None:
     """A key that was listed and then deleted, before the list was applied, stayed for ever."""
 
     @attrs.define(eq=False)
@@ -69,9 +76,9 @@ async def test_load_and_what_comes_meanwhile_are_applied_by_the_same_function_in
     await store.commit(Transaction(puts={"r/gone": b"", "r/kept": b"1", "s/other": b""}))
     registry = Registry(store)
     loaded = await registry.follower.load()
-    assert loaded == Change(1, {"r/gone": b"", "r/kept": b"1"})
+    assert loaded == Change(2, {"r/new": b"", "r/kept": b"1"})
     assert registry.held == {"r/kept": b"1", "r/new": b""}
-    assert registry.revisions == [1, 2]
+    assert registry.revisions == [2]
     await put(store, "r/later")
     assert registry.held.keys() == {"r/kept", "r/new", "r/later"}
 
@@ -97,6 +104,92 @@ async def test_a_load_during_which_changes_were_forgotten_lists_again(monkeypatc
     await registry.follower.load()
     assert registry.held.keys() == {f"r/{number}" for number in range(5)}
     assert store.listed_count == 2
+
+
+async def test_a_store_that_forgets_its_changes_all_the_time_fails_a_load_in_the_end(autojump_clock) -> None:
+    """It was listed for ever, and as fast as the store could."""
+    store = LateMetadataStore(forgets_while_listing=True)
+    registry = Registry(store)
+    with pytest.raises(ChangesForgotten):
+        await registry.follower.load()
+    assert len(store.listed_at) == LOAD_ATTEMPTS_MAX_COUNT
+    assert all(later - earlier >= LIST_PAUSE_LEAST_SECONDS / 2 for earlier, later in pairwise(store.listed_at))
+
+
+async def test_who_has_fallen_behind_at_run_time_lists_again(autojump_clock, nursery: trio.Nursery) -> None:
+    """It ended the broker: whoever committed next got an error that nobody caught."""
+    store = LateMetadataStore()
+    registry = Registry(store)
+    nursery.start_soon(registry.follower.run)
+    await store.commit(Transaction(puts={"r/kept": b"", "r/changed": b"1", "r/gone": b"", "s/other": b""}))
+    store.tell()
+    await store.commit(Transaction(puts={"r/new": b"", "r/changed": b"2"}, deletes=["r/gone"]))
+    await put(store, "r/brief")
+    await store.commit(Transaction(deletes=["r/brief"]))
+    changes: list[Change] = []
+    registry.on_applied = changes.append
+    store.forget()
+    await wait_all_tasks_blocked()
+    assert changes == [Change(4, {"r/changed": b"2", "r/new": b""}, ["r/gone"])], "only what is different"
+    assert registry.held == {"r/kept": b"", "r/changed": b"2", "r/new": b""}
+    await put(store, "r/later")
+    store.tell()
+    assert "r/later" in registry.held
+    assert len(store.listed_at) == 1
+
+
+async def test_who_waits_for_its_commit_while_changes_are_forgotten_goes_on_after_the_listing(
+    autojump_clock, nursery: trio.Nursery
+) -> None:
+    store = LateMetadataStore()
+    registry = Registry(store)
+    nursery.start_soon(registry.follower.run)
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(registry.follower.commit, Transaction(puts={"r/a": b"1"}))
+        await wait_all_tasks_blocked()
+        assert registry.held == {}
+        store.forget()
+    assert registry.held == {"r/a": b"1"}
+
+
+async def test_nothing_is_applied_behind_a_gap_while_a_listing_fails(autojump_clock, nursery: trio.Nursery) -> None:
+    """A change that came after a listing had failed would have been taken for the next one."""
+    store = LateMetadataStore()
+    registry = Registry(store)
+    nursery.start_soon(registry.follower.run)
+    await put(store, "r/a")
+    store.failure = StoreUnavailable("away")
+    store.forget()
+    await wait_all_tasks_blocked()
+    store.failure = None
+    await put(store, "r/b")
+    store.tell()
+    assert (registry.held, registry.revisions, registry.follower.revision) == ({}, [], 0)
+    await trio.sleep(LIST_PAUSE_LEAST_SECONDS)
+    assert registry.held.keys() == {"r/a", "r/b"}
+    assert registry.revisions == [2]
+
+
+async def test_listings_of_a_store_that_is_away_or_forgets_all_the_time_become_seldom(
+    autojump_clock, nursery: trio.Nursery
+) -> None:
+    store = LateMetadataStore(forgets_while_listing=True)
+    registry = Registry(store)
+    nursery.start_soon(registry.follower.run)
+    await put(store, "r/first")
+    store.forget()
+    await trio.sleep(600)
+    pauses = [later - earlier for earlier, later in pairwise(store.listed_at)]
+    assert all(LIST_PAUSE_LEAST_SECONDS / 2 <= pause <= LIST_PAUSE_MOST_SECONDS for pause in pauses)
+    assert min(pauses[10:]) >= LIST_PAUSE_MOST_SECONDS / 2
+    assert len(pauses) < 150
+    store.forgets_while_listing = False
+    await trio.sleep(3 * LIST_PAUSE_MOST_SECONDS)
+    assert registry.held.keys() == {entry.key for entry in await store.list("r/")}
+    await put(store, "r/again")
+    store.forget()
+    await trio.sleep(1)
+    assert "r/again" in registry.held, "after a while of quiet it is listed at once"
 
 
 async def test_a_commit_returns_when_it_is_applied_though_the_change_comes_late() -> None:
