@@ -31,6 +31,7 @@ class TwoBrokers(Assignment):
 
     others: dict[tuple[str, int], Leader | None] = attrs.field(factory=dict)
     other_coordinates: bool = False
+    groups: dict[str, Node | None] = attrs.field(factory=dict)  # of those that are coordinated otherwise; None: nobody
     other_controls: bool = False
     other_is_up: bool = True
 
@@ -53,7 +54,7 @@ class TwoBrokers(Assignment):
         return (self.node, self.other) if self.other_is_up else (self.node,)
 
     def coordinator(self, group_id: str) -> Node | None:
-        return self.other if self.other_coordinates else self.node
+        return self.groups.get(group_id, self.other if self.other_coordinates else self.node)
 
     def leader(self, topic: Topic, index: int) -> Leader | None:
         own = Leader(self.node.node_id, self.node.broker_epoch)

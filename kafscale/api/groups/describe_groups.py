@@ -14,10 +14,12 @@ from functools import partial
 
 from kafscale.api.handling.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.members import Member
 from kafscale.concurrency.turns import distinct
+from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -34,6 +36,8 @@ async def handle(services: Services, _call: Call, request: DescribeGroupsRequest
 
 
 def _describe(services: Services, operations: int, group_id: str) -> DescribedGroup:
+    if (error_code := coordinator_error(services, group_id)) != NONE:
+        return DescribedGroup(group_id=group_id, error_code=error_code)
     group = services.groups.group(group_id)
     if group is None:
         return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value, authorized_operations=operations)

@@ -15,9 +15,11 @@ from __future__ import annotations
 import trio
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import membership_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import GroupProtocol, Join, JoinedMember, JoinResult
 from kafscale.concurrency.turns import in_turns
+from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from kafscale.wire.schema import mapped
 
@@ -38,6 +40,8 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
         can_skip_assignment=call.version >= 9,
         reason=request.reason or "not provided",
     )
+    if (error_code := membership_error(services, request.group_id)) != NONE:
+        return _response(call, JoinResult(error_code=error_code, member_id=request.member_id))
     reply = services.groups.join(request.group_id, join)
     try:
         result = await reply.wait()

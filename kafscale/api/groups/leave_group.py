@@ -9,16 +9,17 @@ v5  the reason (KIP-800)
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import membership_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Leaving
 from kafscale.concurrency.turns import in_turns
-from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 
 async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    if not request.group_id:
-        return LeaveGroupResponse(error_code=INVALID_GROUP_ID)
+    if (error_code := membership_error(services, request.group_id)) != NONE:
+        return LeaveGroupResponse(error_code=error_code)
     if call.version < 3:
         (error_code,) = await services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
         return LeaveGroupResponse(error_code=error_code)

@@ -1,4 +1,4 @@
-"""ListGroups (16): every group of this broker.
+"""ListGroups (16): every group that this broker coordinates.
 
 v1  throttle time
 v3  flexible
@@ -11,6 +11,7 @@ States and types are compared without regard to case.
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import is_coordinated_here
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import Group
 from kafscale.concurrency.turns import in_turns
@@ -28,7 +29,7 @@ async def handle(services: Services, _call: Call, request: ListGroupsRequest) ->
     groups = [
         group
         async for group in in_turns(list(services.groups.groups()))
-        if not states or group.state.value.lower() in states
+        if (not states or group.state.value.lower() in states) and is_coordinated_here(services, group.group_id)
     ]
     return ListGroupsResponse(groups=mapped(_listed, groups))
 

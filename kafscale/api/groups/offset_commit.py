@@ -8,14 +8,17 @@ v8  flexible
 
 Generation -1 and an empty member id is a consumer that is in no group (or an administrator): it may commit while the
 group is empty, and makes the group if there is none. Partitions that do not exist, and metadata that is too long, are
-refused one by one.
+refused one by one. So are those of a topic that is deleted before they are written, though another one may have its
+name by then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
@@ -35,12 +38,13 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
     retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    topic_ids: dict[str, bytes] = {}
     turns = Turns()
     for topic in request.topics:
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
-            error_code = _check(services, at, partition)
+            error_code = _check(services, at, partition, topic_ids)
             if error_code != NONE:
                 refused[at] = error_code
                 continue
@@ -50,10 +54,11 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
                 metadata=partition.committed_metadata,
                 retention_ms=retention_ms,
             )
+    refused |= await services.groups.commit_in_pieces(
+        request.group_id, _identity(request), offsets, partial(_check_again, services, request.group_id, topic_ids)
+    )
     error_code = NONE
-    if offsets:
-        refused |= await services.groups.commit_in_pieces(request.group_id, _identity(request), offsets)
-    elif not refused:
+    if not offsets and not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
         error_code = await services.groups.commit(request.group_id, _identity(request), {}).wait()
 
     def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
@@ -72,13 +77,24 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
     )
 
 
-def _check(services: Services, at: TopicPartition, partition: OffsetCommitRequestPartition) -> int:
+def _check(
+    services: Services, at: TopicPartition, partition: OffsetCommitRequestPartition, topic_ids: dict[str, bytes]
+) -> int:
+    """The error code of a partition; the id of its topic is noted."""
     topic = services.topics.get(at.topic)
     if topic is None or not 0 <= at.partition < topic.partition_count:
         return UNKNOWN_TOPIC_OR_PARTITION
     if services.groups.is_metadata_too_large(partition.committed_metadata):
         return OFFSET_METADATA_TOO_LARGE
+    topic_ids.setdefault(at.topic, topic.topic_id)
     return NONE
+
+
+def _check_again(services: Services, group_id: str, topic_ids: Mapping[str, bytes], at: TopicPartition) -> int:
+    """The error code of a partition that is about to be written; others have run since it was looked at first."""
+    if services.topics.by_id(topic_ids[at.topic]) is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return coordinator_error(services, group_id)
 
 
 def _identity(request: OffsetCommitRequest) -> Identity:

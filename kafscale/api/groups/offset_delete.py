@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.records import TopicPartition
@@ -25,6 +26,8 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    if (error_code := coordinator_error(services, request.group_id)) != NONE:
+        return OffsetDeleteResponse(error_code=error_code)
     error_code = services.groups.check_offset_deletion(request.group_id)
     group = services.groups.group(request.group_id)
     if error_code != NONE or group is None:

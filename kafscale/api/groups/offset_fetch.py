@@ -18,9 +18,11 @@ from functools import partial
 import attrs
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.concurrency.turns import distinct, distinct_partitions
+from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -34,7 +36,7 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < 8:
-        return OffsetFetchResponse(topics=_fetch(services, await _asked(request.group_id, request.topics)))
+        return _of_one_group(services, call, await _asked(request.group_id, request.topics))
     groups = await distinct(request.groups, lambda group: group.group_id)
     asked = [await _asked(group.group_id, group.topics) for group in groups]
     return OffsetFetchResponse(groups=mapped(partial(_group, services), asked))
@@ -54,7 +56,26 @@ async def _asked(group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None
     return _Asked(group_id, await distinct_partitions(((each.name, each.partition_indexes) for each in topics), int))
 
 
+def _of_one_group(services: Services, call: Call, asked: _Asked) -> OffsetFetchResponse:
+    if (error_code := coordinator_error(services, asked.group_id)) == NONE:
+        return OffsetFetchResponse(topics=_fetch(services, asked))
+    if call.version >= 2 or asked.topics is None:
+        return OffsetFetchResponse(error_code=error_code)
+    return OffsetFetchResponse(topics=[_failed(name, of_topic, error_code) for name, of_topic in asked.topics.items()])
+
+
+def _failed(name: str, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=name,
+        partitions=mapped(
+            lambda index: OffsetFetchResponsePartition(partition_index=index, error_code=error_code), partitions
+        ),
+    )
+
+
 def _group(services: Services, asked: _Asked) -> OffsetFetchResponseGroup:
+    if (error_code := coordinator_error(services, asked.group_id)) != NONE:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error_code)
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_fetch(services, asked))
 
 

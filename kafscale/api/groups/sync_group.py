@@ -9,15 +9,18 @@ v5  protocol type and name, which must be those of the group (KIP-559)
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import membership_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity, Sync
-from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL
+from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 async def handle(services: Services, call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
     if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=INCONSISTENT_GROUP_PROTOCOL)
+    if (error_code := membership_error(services, request.group_id)) != NONE:
+        return SyncGroupResponse(error_code=error_code)
     sync = Sync(
         identity=Identity(
             member_id=request.member_id,

@@ -256,19 +256,28 @@ class GroupCoordinator:
         return reply
 
     async def commit_in_pieces(
-        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group_id: str,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        check: Callable[[TopicPartition], int] = lambda at: error_codes.NONE,
     ) -> Mapping[TopicPartition, int]:
         """Commit however many offsets, as `commit` does; return an error code for each of those that are not committed.
 
-        More than COMMIT_PIECE_COUNT are committed so many at a time, in order. After one error no more are tried.
+        More than COMMIT_PIECE_COUNT are committed so many at a time, in order. After an error of a piece no more are
+        tried. `check` gives the error code of a partition when its piece is about to be committed: while the ones
+        before it were, its topic may have been deleted.
         """
+        refused: dict[TopicPartition, int] = {}
         pending = list(offsets)
         for start in range(0, len(pending), COMMIT_PIECE_COUNT):
             piece = pending[start : start + COMMIT_PIECE_COUNT]
-            error_code = await self.commit(group_id, identity, {at: offsets[at] for at in piece}).wait()
+            refused |= {at: error_code for at in piece if (error_code := check(at)) != error_codes.NONE}
+            wanted = {at: offsets[at] for at in piece if at not in refused}
+            error_code = await self.commit(group_id, identity, wanted).wait() if wanted else error_codes.NONE
             if error_code != error_codes.NONE:
-                return dict.fromkeys(pending[start:], error_code)
-        return {}
+                return dict.fromkeys(pending[start:], error_code) | refused
+        return refused
 
     def _refuse_commit(
         self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
