@@ -6,6 +6,7 @@ import attrs
 import pytest
 import trio
 
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.node import Endpoint, Node, epoch_key, register_node
 from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -32,16 +33,31 @@ async def test_the_cluster_id_is_made_up_once() -> None:
 
 async def test_brokers_that_start_at_once_make_up_one_cluster_id() -> None:
     """The last one's was kept, and the others went on with their own."""
-    store = MemoryMetadataStore()
+
+    @attrs.define(eq=False)
+    class Slow(MemoryMetadataStore):
+        """The first commit takes effect after everything that the other broker does."""
+
+        is_first: bool = True
+        other_is_done: trio.Event = attrs.field(factory=trio.Event)
+
+        async def commit(self, transaction: Transaction) -> int:
+            is_first, self.is_first = self.is_first, False
+            if is_first:
+                await self.other_is_done.wait()
+            return await super().commit(transaction)
+
+    store = Slow()
     nodes: list[Node] = []
 
     async def start() -> None:
         nodes.append(await register(store))
+        store.other_is_done.set()
 
     async with trio.open_nursery() as nursery:
-        for _ in range(5):
-            nursery.start_soon(start)
-    assert len({node.cluster_id for node in nodes}) == 1
+        nursery.start_soon(start)
+        nursery.start_soon(start)
+    assert nodes[0].cluster_id == nodes[1].cluster_id
 
 
 async def test_the_epoch_that_was_claimed_is_kept() -> None:

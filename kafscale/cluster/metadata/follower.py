@@ -71,6 +71,8 @@ class Follower:
     _applied_revision: int = attrs.field(init=False)
     _applied: Signal = attrs.field(factory=Signal, init=False)
     _is_busy: bool = attrs.field(default=False, init=False)
+    _listing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _is_loaded: bool = attrs.field(default=False, init=False)  # has all that there was when following began
     _fell_behind: Signal = attrs.field(factory=Signal, init=False)
     _outcome_unknown: bool = attrs.field(default=False, init=False)
 
@@ -90,12 +92,14 @@ class Follower:
         What is committed meanwhile is in it, or applied behind it.
         """
         pauses = _Pauses()
-        for _ in range(LOAD_ATTEMPTS_MAX_COUNT - 1):
-            try:
-                return await self._list(NOTHING_APPLIED)
-            except ChangesForgotten:
-                await pauses.sleep()
-        return await self._list(NOTHING_APPLIED)
+        async with self._listing:
+            self._is_loaded = False
+            for _ in range(LOAD_ATTEMPTS_MAX_COUNT - 1):
+                try:
+                    return await self._list()
+                except ChangesForgotten:
+                    await pauses.sleep()
+            return await self._list()
 
     async def run(self) -> None:
         """List everything again whenever changes are forgotten before they were applied, until cancelled.
@@ -108,17 +112,19 @@ class Follower:
         while True:
             await self._fell_behind.wait()
             try:
-                await self._list(self._applied_revision)
+                async with self._listing:
+                    if self._fell_behind.is_set():
+                        await self._list()
             except (StoreError, ChangesForgotten) as exc:
                 logger.warning("what %s has of the metadata is old: %s", ", ".join(self.prefixes), exc)
             await pauses.sleep()
 
-    async def _list(self, known_revision: int) -> Change:
-        """Apply, as one change, what is not known in memory, which has everything up to a revision. Raises StoreError.
+    async def _list(self) -> Change:
+        """Apply, as one change, what is not known in memory. Raises StoreError.
 
         It is what is listed, and on that what has changed while it was. Raises ChangesForgotten where that is too much.
         """
-        assert not self._is_busy, "everything is listed already"
+        known_revision = self._applied_revision if self._is_loaded else NOTHING_APPLIED
         self._is_busy = True
         self._fell_behind.clear()
         try:
@@ -128,6 +134,7 @@ class Follower:
             change = self._difference(entries, self._reader.take(), known_revision)
             self._apply(change)
             self._applied_revision = change.revision
+            self._is_loaded = True
         except BaseException:
             self._fell_behind.set()  # what the reader gives now does not follow what is in memory
             raise

@@ -28,6 +28,7 @@ from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import NO_GENERATION, Identity
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicListener, TopicRegistry
@@ -300,13 +301,17 @@ async def test_offsets_of_a_deleted_topic_are_not_those_of_one_that_has_its_name
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def replace() -> None:
-        await services.topics.delete(["t"])
-        await services.topics.create([NewTopic(name="t", partition_count=PARTITION_COUNT)])
+        """By one change, as a broker sees it that was behind: "other" becomes "t"."""
+        changes = Transaction(puts={"topics/t": entry.value}, deletes=["topics/other"])
+        await services.topics.store.commit(changes)
 
+    await services.topics.create([NewTopic(name="other", partition_count=PARTITION_COUNT)])
+    (entry,) = await services.store.list("topics/other")
+    before = services.topics.get("t")
     found = await commit_in_pieces(services, monkeypatch, replace)
     assert (found[0], found[PARTITION_COUNT - 1]) == (e.NONE, e.UNKNOWN_TOPIC_OR_PARTITION)
     await wait_all_tasks_blocked()
-    assert services.topics.get("t") is not None
+    assert services.topics.get("t").topic_id != before.topic_id
     assert services.groups.offsets(HERE) == {}
 
 

@@ -116,10 +116,30 @@ async def test_a_store_that_forgets_its_changes_all_the_time_fails_a_load_in_the
     assert all(later - earlier >= LIST_PAUSE_LEAST_SECONDS / 2 for earlier, later in pairwise(store.listed_at))
 
 
+async def test_a_load_that_has_to_list_again_is_not_joined_by_another_listing(
+    autojump_clock, nursery: trio.Nursery
+) -> None:
+    """That one would have taken what had been there before for known."""
+    store = LateMetadataStore(forgets_while_listing=True)
+    await put(store, "r/before")
+    store.tell()
+    registry = Registry(store)
+    nursery.start_soon(registry.follower.run)
+    nursery.start_soon(registry.follower.load)
+    await trio.sleep(LIST_PAUSE_LEAST_SECONDS / 4)
+    assert len(store.listed_at) == 1
+    store.forgets_while_listing = False
+    await trio.sleep(1)
+    assert registry.held.keys() == {"r/before", "r/meanwhile-1"}
+    assert len(store.listed_at) == 2
+
+
 async def test_who_has_fallen_behind_at_run_time_lists_again(autojump_clock, nursery: trio.Nursery) -> None:
     """It ended the broker: whoever committed next got an error that nobody caught."""
     store = LateMetadataStore()
     registry = Registry(store)
+    await registry.follower.load()
+    store.listed_at.clear()
     nursery.start_soon(registry.follower.run)
     await store.commit(Transaction(puts={"r/kept": b"", "r/changed": b"1", "r/gone": b"", "s/other": b""}))
     store.tell()
@@ -186,10 +206,11 @@ async def test_listings_of_a_store_that_is_away_or_forgets_all_the_time_become_s
     store.forgets_while_listing = False
     await trio.sleep(3 * LIST_PAUSE_MOST_SECONDS)
     assert registry.held.keys() == {entry.key for entry in await store.list("r/")}
-    await put(store, "r/again")
-    store.forget()
-    await trio.sleep(1)
-    assert "r/again" in registry.held, "after a while of quiet it is listed at once"
+    for number in range(3):
+        await put(store, f"r/again-{number}")
+        store.forget()
+        await trio.sleep(1)
+        assert f"r/again-{number}" in registry.held, "after a while of quiet pauses are short again"
 
 
 async def test_a_commit_returns_when_it_is_applied_though_the_change_comes_late() -> None:
