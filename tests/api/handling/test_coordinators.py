@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.api import (
+from kafscale.api.cluster import find_coordinator
+from kafscale.api.groups import (
     delete_groups,
     describe_groups,
-    find_coordinator,
     heartbeat,
     join_group,
     leave_group,
