@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.schema import Array, fields_of
+from kafscale.wire.schema import Array, Nullable, fields_of
 from tests.devtools.wire_messages import message_classes, message_versions, some_messages, versions_of
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
@@ -28,6 +28,13 @@ RENAMED = {  # (struct, our field): its field
     ("DescribeClusterResponse", "cluster_authorized_operations"): "authorized_operations",
 }
 BIT_SETS = {*RENAMED, ("DescribedGroup", "authorized_operations")}  # a set of bit numbers there, an int32 here
+RENAMED |= {  # Kafka says in the names for which versions these are, which here `until` says
+    ("AddPartitionsToTxnRequest", "transactional_id"): "v3_and_below_transactional_id",
+    ("AddPartitionsToTxnRequest", "producer_id"): "v3_and_below_producer_id",
+    ("AddPartitionsToTxnRequest", "producer_epoch"): "v3_and_below_producer_epoch",
+    ("AddPartitionsToTxnRequest", "topics"): "v3_and_below_topics",
+    ("AddPartitionsToTxnResponse", "results_by_topic"): "results_by_topic_v3_and_below",
+}
 NOT_ASKED_FOR = -(2**31)  # only bit 31, which is None there
 DEFAULT_OF_ITS_OWN = {("CreatePartitionsTopic", "assignments")}  # kafka-python's null is not in Kafka's definition
 
@@ -91,7 +98,7 @@ def compare_declarations(cls, their_class, versions):
         assert field.nullable == nullable, where
         if "default" in their_declaration._json and (cls.__name__, field.name) not in DEFAULT_OF_ITS_OWN:
             assert field.default == (NOT_ASKED_FOR if is_bit_set else their_declaration.default), where
-        struct = field.wire.type.of if isinstance(field.wire.type, Array) else field.wire.type
+        struct = field.wire.type.of if isinstance(field.wire.type, Array | Nullable) else field.wire.type
         if isinstance(struct, type):
             compare_declarations(struct, their_declaration.data_class, present)
 
@@ -138,6 +145,8 @@ def to_their_value(value, type_, their_field, version):
             return None
         case _, Array(of=of):
             return [to_their_value(item, of, their_field, version) for item in value]
+        case _, Nullable(of=of):
+            return to_their_value(value, of, their_field, version)
         case _, type():
             return to_theirs(value, their_field.data_class, version)
         case _, "uuid":
@@ -167,6 +176,8 @@ def from_their_value(value, type_, version):
             return None
         case _, Array(of=of):
             return [from_their_value(item, of, version) for item in value]
+        case _, Nullable(of=of):
+            return from_theirs(value, of, version)
         case _, type():
             return from_theirs(value, type_, version)
         case _, "uuid":

@@ -29,6 +29,11 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "DeleteRecords": (21, 0, 2, 2),
     "InitProducerId": (22, 0, 4, 2),
     "OffsetForLeaderEpoch": (23, 2, 4, 4),
+    "AddPartitionsToTxn": (24, 0, 5, 3),
+    "AddOffsetsToTxn": (25, 0, 4, 3),
+    "EndTxn": (26, 0, 5, 3),
+    "WriteTxnMarkers": (27, 1, 1, 1),
+    "TxnOffsetCommit": (28, 0, 5, 3),
     "DescribeConfigs": (32, 1, 4, 4),
     "AlterConfigs": (33, 0, 2, 2),
     "DescribeLogDirs": (35, 1, 4, 2),
@@ -39,6 +44,9 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "DescribeClientQuotas": (48, 0, 1, 1),
     "AlterClientQuotas": (49, 0, 1, 1),
     "DescribeCluster": (60, 0, 1, 0),
+    "DescribeProducers": (61, 0, 0, 0),
+    "DescribeTransactions": (65, 0, 0, 0),
+    "ListTransactions": (66, 0, 2, 0),
 }
 EMBEDDED_VERSIONS = {  # messages inside other messages' bytes, without an API key
     "ConsumerProtocolSubscription": (0, 3, NEVER),
