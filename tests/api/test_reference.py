@@ -11,6 +11,7 @@ from tests.devtools.wire_messages import message_versions
 DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it out of here
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
     *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+    *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
 }
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"

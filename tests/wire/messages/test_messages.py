@@ -47,6 +47,8 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "DescribeProducers": (61, 0, 0, 0),
     "DescribeTransactions": (65, 0, 0, 0),
     "ListTransactions": (66, 0, 2, 0),
+    "ConsumerGroupHeartbeat": (68, 0, 1, 0),
+    "ConsumerGroupDescribe": (69, 0, 1, 0),
 }
 EMBEDDED_VERSIONS = {  # messages inside other messages' bytes, without an API key
     "ConsumerProtocolSubscription": (0, 3, NEVER),
