@@ -12,6 +12,8 @@ DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
     *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+    *("ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments", "AlterReplicaLogDirs"),
+    *("DescribeQuorum", "UpdateFeatures", "DescribeTopicPartitions", "ListConfigResources"),
 }
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
