@@ -97,7 +97,7 @@ class Connection:
         return bool(self._broken)
 
     def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
-        """The call at a given version, or at the newest that both sides have.
+        """The call at a given version, or at the newest that both sides have and that names topics.
 
         Raises:
             KafkaError: UNSUPPORTED_VERSION, there is none.
@@ -105,7 +105,7 @@ class Connection:
         key: int = request_class.API_KEY  # type: ignore[attr-defined]
         if version is None:
             least, most = self._versions.get(key, (0, -1))
-            version = min(most, request_class.MAX_VERSION)  # type: ignore[attr-defined]
+            version = min(most, _newest_version(request_class))
             if version < max(least, request_class.MIN_VERSION):  # type: ignore[attr-defined]
                 api = request_class.__name__.removesuffix("Request")
                 message = f"the broker at {self.address} has no version of {api} that this client speaks"
@@ -229,6 +229,12 @@ class Connection:
         body = await (await self.send_encoded(call, codec.encode(message, version))).wait_body()
         refused = int.from_bytes(body[:2], "big") == error_codes.UNSUPPORTED_VERSION
         return codec.decode(ApiVersionsResponse, 0 if refused else version, body)
+
+
+def _newest_version(request_class: type) -> int:
+    """The newest version in which a request says what its attributes say without ids of topics."""
+    newest: int = request_class.MAX_VERSION  # type: ignore[attr-defined]
+    return getattr(request_class, "NEWEST_WITH_NAMES", newest)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafscale.client.client import Client
-from kafscale.client.connection import Connection
+from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
 from kafscale.client.failures import check
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -16,6 +16,7 @@ from kafscale.wire.messages.list_offsets import (
 
 LATEST = -1
 EARLIEST = -2
+REMOTE_TIMEOUT_MS = int(DEFAULT_TIMEOUT_SECONDS * 1000)  # of a broker that looks into remote storage
 
 
 async def list_offsets(client: Client, topic: str, timestamps: Mapping[int, int]) -> dict[int, int]:
@@ -29,7 +30,8 @@ async def list_offsets(client: Client, topic: str, timestamps: Mapping[int, int]
         by_leader.setdefault(await client.leader(topic, partition), []).append(wanted)
     offsets = {}
     for leader, partitions in by_leader.items():
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=partitions)])
+        topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
+        request = ListOffsetsRequest(topics=topics, timeout_ms=REMOTE_TIMEOUT_MS)
         response = await leader.request(request, ListOffsetsResponse)
         for each in (part for found in response.topics for part in found.partitions):
             check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")

@@ -20,6 +20,8 @@ Types are the fixed ones below, "string", "bytes", "records", `Array(of)`, a str
 Null is accepted, in every version, where the annotation allows it (`str | None`); elsewhere decoding refuses it, so
 that the annotation holds for whatever a peer sends. Elements of arrays are never null.
 
+A request of which a later version knows topics by id alone says as `NEWEST_WITH_NAMES` which is the last with names.
+
 `codec` compiles these declarations; this module imports nothing of it.
 """
 

@@ -15,6 +15,17 @@ from kafscale.errors import BrokerUnavailable, DecodeError, KafkaError, Protocol
 from kafscale.wire import codec
 from kafscale.wire.messages.api_versions import ApiVersionsRequest
 from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
 from kafscale.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -33,6 +44,15 @@ def heartbeat(generation_id: int) -> HeartbeatRequest:
 
 def echo(request: HeartbeatRequest) -> HeartbeatResponse:
     return HeartbeatResponse(throttle_time_ms=request.generation_id)
+
+
+def by_name(request_class: type) -> object:
+    if request_class is ProduceRequest:
+        return ProduceRequest(acks=1, timeout_ms=0, topic_data=[TopicProduceData(name="t")])
+    if request_class is OffsetCommitRequest:
+        return OffsetCommitRequest(group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t")])
+    topics = [OffsetFetchRequestTopic(name="t")]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
 
 async def connected(nursery: trio.Nursery, broker: ScriptedBroker) -> Connection:
@@ -63,6 +83,29 @@ async def test_an_api_without_common_version_is_an_error_that_names_it(nursery: 
         await connection.request(heartbeat(1), HeartbeatResponse)
     with pytest.raises(KafkaError, match="no version of Produce"):
         connection.call(ProduceRequest, ProduceResponse)
+    await connection.aclose()
+
+
+@pytest.mark.parametrize(
+    ("request_class", "response_class"),
+    [
+        (ProduceRequest, ProduceResponse),
+        (OffsetCommitRequest, OffsetCommitResponse),
+        (OffsetFetchRequest, OffsetFetchResponse),
+    ],
+)
+async def test_topics_are_named_although_the_broker_also_speaks_a_version_with_ids_alone(
+    nursery: trio.Nursery, request_class: Any, response_class: type
+) -> None:
+    connection = await connected(nursery, ScriptedBroker({request_class: echo}))
+    call = connection.call(request_class, response_class)
+    assert call.version == request_class.MAX_VERSION - 1
+    assert codec.decode(request_class, call.version, b"".join(codec.encode(by_name(request_class), call.version))) == (
+        by_name(request_class)
+    )
+    assert connection.call(request_class, response_class, version=request_class.MAX_VERSION).version == (
+        request_class.MAX_VERSION
+    )
     await connection.aclose()
 
 

@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60, versions 0 and 1): the cluster's id and brokers (KIP-700)."""
+"""DescribeCluster (key 60, versions 0 to 2): the cluster's id and brokers (KIP-700)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from kafscale.wire.schema import Array, wire
 
 @attrs.define(kw_only=True)
 class DescribeClusterRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 1, 0
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
 
     include_cluster_authorized_operations: bool = wire("bool", default=False)
     endpoint_type: int = wire("int8", since=1, default=1)  # 1 brokers, 2 controllers
+    include_fenced_brokers: bool = wire("bool", since=2, default=False)  # (KIP-1073)
 
 
 @attrs.define(kw_only=True)
@@ -21,11 +22,12 @@ class DescribeClusterBroker:
     host: str = wire("string")
     port: int = wire("int32")
     rack: str | None = wire("string", default=None)
+    is_fenced: bool = wire("bool", since=2, default=False)
 
 
 @attrs.define(kw_only=True)
 class DescribeClusterResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 1, 0
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
 
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)

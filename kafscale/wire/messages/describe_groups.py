@@ -1,4 +1,7 @@
-"""DescribeGroups (key 15, versions 0 to 5): state, protocol and members of groups."""
+"""DescribeGroups (key 15, versions 0 to 6): state, protocol and members of groups.
+
+In version 6 a group that does not exist is an error (KIP-1043).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from kafscale.wire.schema import Array, wire
 
 @attrs.define(kw_only=True)
 class DescribeGroupsRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 5, 5
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
 
     groups: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", since=3, default=False)
@@ -28,6 +31,7 @@ class DescribedGroupMember:
 @attrs.define(kw_only=True)
 class DescribedGroup:
     error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", since=6, default=None)
     group_id: str = wire("string")
     group_state: str = wire("string", default="")
     protocol_type: str = wire("string", default="")
@@ -39,7 +43,7 @@ class DescribedGroup:
 
 @attrs.define(kw_only=True)
 class DescribeGroupsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 5, 5
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
 
     throttle_time_ms: int = wire("int32", since=1, default=0)
     groups: list[DescribedGroup] = wire(Array(DescribedGroup), factory=list)

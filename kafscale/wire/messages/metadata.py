@@ -1,4 +1,4 @@
-"""Metadata (key 3, versions 0 to 12): brokers, topics, and who leads each partition.
+"""Metadata (key 3, versions 0 to 13): brokers, topics, and who leads each partition.
 
 Version 0 asks for all topics by an empty list; from 1 on that is null, and an empty list asks for none.
 """
@@ -18,7 +18,7 @@ class MetadataRequestTopic:
 
 @attrs.define(kw_only=True)
 class MetadataRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 12, 9
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 13, 9
 
     # null (in version 0: empty) asks for all topics
     topics: list[MetadataRequestTopic] | None = wire(Array(MetadataRequestTopic))
@@ -61,7 +61,7 @@ class MetadataResponseTopic:
 
 @attrs.define(kw_only=True)
 class MetadataResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 12, 9
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 13, 9
 
     throttle_time_ms: int = wire("int32", since=3, default=0)
     brokers: list[MetadataResponseBroker] = wire(Array(MetadataResponseBroker), factory=list)
@@ -70,3 +70,4 @@ class MetadataResponse:
     topics: list[MetadataResponseTopic] = wire(Array(MetadataResponseTopic), factory=list)
     # as `topic_authorized_operations`
     cluster_authorized_operations: int = wire("int32", since=8, until=10, default=-2147483648)
+    error_code: int = wire("int16", since=13, default=0)

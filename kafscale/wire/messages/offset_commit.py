@@ -1,4 +1,7 @@
-"""OffsetCommit (key 8, versions 2 to 8): consumed positions to store for a group."""
+"""OffsetCommit (key 8, versions 2 to 10): consumed positions to store for a group.
+
+Version 9 may be used by members of either protocol (KIP-848), 10 has topic ids in place of names.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ class OffsetCommitRequestPartition:
 
 @attrs.define(kw_only=True)
 class OffsetCommitRequestTopic:
-    name: str = wire("string")
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partitions: list[OffsetCommitRequestPartition] = wire(Array(OffsetCommitRequestPartition), factory=list)
 
 
 @attrs.define(kw_only=True)
 class OffsetCommitRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 8, 8
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
+    NEWEST_WITH_NAMES = 9
 
     group_id: str = wire("string")
     generation_id_or_member_epoch: int = wire("int32", default=-1)  # -1: a simple consumer, not a member
@@ -41,13 +46,14 @@ class OffsetCommitResponsePartition:
 
 @attrs.define(kw_only=True)
 class OffsetCommitResponseTopic:
-    name: str = wire("string")
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partitions: list[OffsetCommitResponsePartition] = wire(Array(OffsetCommitResponsePartition), factory=list)
 
 
 @attrs.define(kw_only=True)
 class OffsetCommitResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 8, 8
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
 
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetCommitResponseTopic] = wire(Array(OffsetCommitResponseTopic), factory=list)

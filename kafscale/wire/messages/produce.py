@@ -1,7 +1,8 @@
-"""Produce (key 0, versions 0 to 11): record batches to append.
+"""Produce (key 0, versions 0 to 13): record batches to append.
 
 Versions 0 to 2 carry message sets of the old format. They are here because clients look for them in ApiVersions
-(KAFKA-18659); the handler refuses them. Version 10 added the leader hints (KIP-951).
+(KAFKA-18659); the handler refuses them. Version 10 added the leader hints (KIP-951), 12 adds partitions to a
+transaction by itself (KIP-890), 13 has topic ids in place of names (KIP-516).
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ class PartitionProduceData:
 
 @attrs.define(kw_only=True)
 class TopicProduceData:
-    name: str = wire("string")
+    name: str = wire("string", until=12, default="")
+    topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partition_data: list[PartitionProduceData] = wire(Array(PartitionProduceData), factory=list)
 
 
 @attrs.define(kw_only=True)
 class ProduceRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 11, 9
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 13, 9
     # 0.2 s of the event loop. A producer's request of 1 MiB (max.request.size) has a quarter of that at the very most.
     ELEMENTS_MAX_COUNT = 50_000
+    NEWEST_WITH_NAMES = 12
 
     transactional_id: str | None = wire("string", since=3, default=None)
     acks: int = wire("int16")  # 0 (no reply), 1 or -1 (all)
@@ -57,13 +60,14 @@ class PartitionProduceResponse:
 
 @attrs.define(kw_only=True)
 class TopicProduceResponse:
-    name: str = wire("string")
+    name: str = wire("string", until=12, default="")
+    topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partition_responses: list[PartitionProduceResponse] = wire(Array(PartitionProduceResponse), factory=list)
 
 
 @attrs.define(kw_only=True)
 class ProduceResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 11, 9
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 13, 9
 
     responses: list[TopicProduceResponse] = wire(Array(TopicProduceResponse), factory=list)
     throttle_time_ms: int = wire("int32", since=1, default=0)
