@@ -115,18 +115,27 @@ class _DecoderCompiler:
         if isinstance(type_, Array):
             self._array(out, type_.of)
         elif isinstance(type_, Nullable):
-            with self.source.block("if buf[pos] >= 128:"):  # a negative int8
-                self.source.add(f"{out} = None")
-                self.source.add("pos += 1")
-            with self.source.block("else:"):
-                self.source.add("pos += 1")
-                self.struct(out, type_.of)
+            self._nullable(out, type_, is_null="buf[pos] >= 128")  # a negative int8
         elif _is_struct(type_):
             self.struct(out, type_)
         elif is_fixed(type_):
             self._fixed_run([(FIXED[type_], out)])
         else:
             self._variable(out, str(type_))
+
+    def _tagged(self, out: str, field: Field, owner: type) -> None:
+        if isinstance(field.wire.type, Nullable):
+            self._nullable(out, field.wire.type, is_null="not buf[pos]")  # a varint of one byte
+        else:
+            self._field(out, field, owner)
+
+    def _nullable(self, out: str, type_: Nullable, *, is_null: str) -> None:
+        with self.source.block(f"if {is_null}:"):
+            self.source.add(f"{out} = None")
+            self.source.add("pos += 1")
+        with self.source.block("else:"):
+            self.source.add("pos += 1")
+            self.struct(out, type_.of)
 
     def _array(self, out: str, of: FieldType) -> None:
         source = self.source
@@ -209,7 +218,7 @@ class _DecoderCompiler:
                 for number, field in known.items():
                     with source.block(f"{keyword} {tag} == {number}:"):
                         value = source.variable(field.name)
-                        self._field(value, field, owner=cls)
+                        self._tagged(value, field, owner=cls)
                         source.add(f"{out}.{field.name} = {value}")
                     keyword = "elif"
                 with source.block("else:"):

@@ -102,17 +102,20 @@ class _EncoderCompiler:
             else:
                 self.array(variable, type_.of)
         elif isinstance(type_, Nullable):
-            with self.source.block(f"if {variable} is None:"):
-                self._add(r"b'\xff'")
-            with self.source.block("else:"):
-                self._add(r"b'\x01'")
-                self.struct(variable, type_.of)
+            self._nullable(variable, type_, null=b"\xff")
         elif isinstance(type_, type):
             self.struct(variable, type_)
         elif is_fixed(type_):
             self._add(f"{self.source.bind_pack(FIXED[type_])}({variable})")
         else:
             self._variable_length(variable, type_)
+
+    def _nullable(self, variable: str, type_: Nullable, *, null: bytes) -> None:
+        with self.source.block(f"if {variable} is None:"):
+            self._add(repr(null))
+        with self.source.block("else:"):
+            self._add(r"b'\x01'")
+            self.struct(variable, type_.of)
 
     def array(self, variable: str, of: FieldType) -> None:
         """Write a list: its length, then its elements."""
@@ -161,6 +164,15 @@ class _EncoderCompiler:
         else:
             self._add(f"{self.source.bind_pack(code)}({variable})")
 
+    def _is_written(self, variable: str, field: Field) -> str:
+        return "if True:" if field.wire.always else f"if {variable} != {self.source.bind(field.default, 'default')}:"
+
+    def _tagged(self, variable: str, type_: FieldType) -> None:
+        if isinstance(type_, Nullable):
+            self._nullable(variable, type_, null=b"\0")  # a varint here
+        else:
+            self._value(variable, type_)
+
     def _tags(self, expression: str, cls: type) -> None:
         """Write the tagged section (KIP-482): the fields that differ from their defaults, ascending by tag."""
         source = self.source
@@ -173,9 +185,9 @@ class _EncoderCompiler:
         for tag, field in known.items():
             value, parts = source.variable(field.name), source.variable("parts")
             source.add(f"{value} = {expression}.{field.name}")
-            with source.block(f"if {value} != {source.bind(field.default, 'default')}:"):
+            with source.block(self._is_written(value, field)):
                 source.add(f"{parts} = []")
-                attrs.evolve(self, write=f"{parts}.append")._value(value, field.wire.type)
+                attrs.evolve(self, write=f"{parts}.append")._tagged(value, field.wire.type)
                 source.add(f"{parts} = b''.join({parts})")
                 source.add(f"{present}.append({uvarint(tag)!r} + uvarint(len({parts})) + {parts})")
         self._add(f"UVARINT[len({present})]")

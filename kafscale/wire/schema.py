@@ -112,7 +112,10 @@ def mapped(make: Callable[[T], U], of: Collection[T]) -> list[U]:
 
 @attrs.frozen
 class Nullable:
-    """A struct that may be null: an int8 in front of it is -1 for null and 1 for a struct."""
+    """A struct that may be null: an int8 in front of it is -1 for null and 1 for a struct (KIP-893).
+
+    In a tagged field it is an unsigned varint, which is 0 for null and 1 for a struct.
+    """
 
     of: type
 
@@ -128,6 +131,7 @@ class Wire:
     since: int = 0
     until: int = MAX
     tag: int | None = None
+    always: bool = False
 
     def is_in(self, version: int) -> bool:
         """Tell whether the version has this field."""
@@ -151,13 +155,14 @@ def wire(
     since: int = 0,
     until: int = MAX,
     tag: int | None = None,
+    always: bool = False,
     default: Any = attrs.NOTHING,
     factory: Callable[[], Any] | None = None,
 ) -> Any:
     """Declare an attribute of a message.
 
     A field that a version does not have keeps its default on decode and is left out on encode. A tagged field (KIP-482)
-    is encoded only when it differs from its default.
+    is encoded only when it differs from its default, or `always`.
 
     Raises:
         TypeError: the type is unknown, or a tagged field has no default.
@@ -165,7 +170,7 @@ def wire(
     _check_type(type)
     if tag is not None and default is attrs.NOTHING and factory is None:
         raise TypeError("a tagged field needs a default")
-    metadata = {"wire": Wire(type=type, since=since, until=until, tag=tag)}
+    metadata = {"wire": Wire(type=type, since=since, until=until, tag=tag, always=always)}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return attrs.field(default=default, metadata=metadata)

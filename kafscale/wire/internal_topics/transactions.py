@@ -1,0 +1,67 @@
+"""Transactional ids in `__transaction_state` (record type 0): who has the id, and where its transaction stands."""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import attrs
+
+from kafscale.wire.schema import NEVER, Array, wire
+
+
+class TransactionStatus(enum.IntEnum):
+    """Where a transaction stands, by Kafka's numbers."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def title(self) -> str:
+        """Return the name that DescribeTransactions and ListTransactions have for it, such as PrepareCommit."""
+        return self.name.title().replace("_", "")
+
+
+@attrs.define(kw_only=True)
+class PartitionsSchema:
+    topic: str = wire("string")
+    partition_ids: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TransactionLogValue:
+    """Kafka writes version 1, and 0 while the feature `transaction.version` is 0.
+
+    Kafka 4.1 declares all tagged fields, but writes only the version that the client speaks.
+    """
+
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 1, 1
+    WRITTEN_VERSION: ClassVar = 1
+
+    producer_id: int = wire("int64")
+    previous_producer_id: int = wire("int64", since=1, tag=0, default=-1)  # of the last transaction
+    next_producer_id: int = wire("int64", since=1, tag=1, default=-1)  # that the producer was last told
+    producer_epoch: int = wire("int16")
+    next_producer_epoch: int = wire("int16", since=1, tag=3, default=-1)
+    transaction_timeout_ms: int = wire("int32")
+    transaction_status: int = wire("int8")  # a TransactionStatus
+    # null where there are none
+    transaction_partitions: list[PartitionsSchema] | None = wire(Array(PartitionsSchema))
+    transaction_last_update_timestamp_ms: int = wire("int64")
+    transaction_start_timestamp_ms: int = wire("int64")  # -1: none is open
+    client_transaction_version: int = wire("int16", since=1, tag=2, default=0)
+
+
+@attrs.frozen(kw_only=True)
+class TransactionLogKey:
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+    RECORD_TYPE: ClassVar = 0
+    VALUE: ClassVar = TransactionLogValue
+
+    transactional_id: str = wire("string")
