@@ -1,4 +1,8 @@
-"""Markers of transactions, against what aiokafka makes of them."""
+"""Markers of transactions, against what aiokafka makes of them and what Kafka's own classes write.
+
+The batches in hexadecimal are those of `MemoryRecords.withEndTransactionMarker` in kafka-clients 4.1.1, with an
+`EndTransactionMarker(ControlRecordType, coordinatorEpoch)` of the values that are named beside them.
+"""
 
 import struct
 
@@ -7,7 +11,29 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from kafscale.errors import CorruptBatch
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
-from kafscale.wire.records import CONTROL, ProducerStamp, Record, build_batch, parse_header, validate
+from kafscale.wire.records import (
+    CONTROL,
+    ProducerStamp,
+    Record,
+    build_batch,
+    parse_header,
+    set_base_offset,
+    validate,
+)
+
+COMMITTED = EndMarker(producer_id=1000, producer_epoch=5, coordinator_epoch=9, is_commit=True)
+# offset 42, leader epoch 7
+COMMITTED_BY_JAVA = (
+    "000000000000002a00000042000000070205019c070030000000000000018bcfe5687b0000018bcfe5687b"
+    "00000000000003e80005ffffffff000000012000000008000000010c00000000000900"
+)
+ABORTED = EndMarker(producer_id=2**63 - 1, producer_epoch=2**15 - 1, coordinator_epoch=0, is_commit=False)
+# offset 0, leader epoch -1
+ABORTED_BY_JAVA = (
+    "000000000000000000000042ffffffff02e447a9910030000000000000018bcfe5687b0000018bcfe5687b"
+    "7fffffffffffffff7fffffffffff000000012000000008000000000c00000000000000"
+)
+JAVA_TIMESTAMP_MS = 1_700_000_000_123
 
 
 def marker_of(is_commit: bool) -> EndMarker:
@@ -42,3 +68,25 @@ def test_a_marker_that_is_cut_off_is_a_corrupt_batch(key, value):
     batch = control_batch(key, value)
     with pytest.raises(CorruptBatch):
         parse_marker(batch, parse_header(batch))
+
+
+def test_markers_are_what_java_writes():
+    committed = encode_marker(COMMITTED, JAVA_TIMESTAMP_MS)
+    set_base_offset(memoryview(committed), 42, 7)
+    assert committed.hex() == COMMITTED_BY_JAVA
+    assert encode_marker(ABORTED, JAVA_TIMESTAMP_MS).hex() == ABORTED_BY_JAVA
+
+
+@pytest.mark.parametrize(
+    ("written", "marker"), [(COMMITTED_BY_JAVA, COMMITTED), (ABORTED_BY_JAVA, ABORTED)], ids=["commit", "abort"]
+)
+def test_what_java_writes_is_read(written, marker):
+    batch = memoryview(bytes.fromhex(written))
+    assert parse_marker(batch, validate(batch)) == marker
+
+
+def test_what_later_versions_append_is_passed_over():
+    batch = control_batch(struct.pack(">hh", 1, 1) + b"more", struct.pack(">hi", 3, 8) + b"more")
+    assert parse_marker(batch, parse_header(batch)) == EndMarker(
+        producer_id=7, producer_epoch=3, coordinator_epoch=8, is_commit=True
+    )
