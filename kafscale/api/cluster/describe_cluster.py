@@ -2,6 +2,7 @@
 
 v0  cluster id, controller, brokers, authorized operations
 v1  brokers or controllers (KIP-919); this broker is no separate controller
+v2  fenced brokers too, if asked for (KIP-1073); there are none, a broker is in the cluster or is not
 """
 
 from __future__ import annotations
@@ -42,4 +43,4 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
     )
 
 
-API = Api(60, "DescribeCluster", 0, 1, DescribeClusterRequest, DescribeClusterResponse, handle)
+API = Api(60, "DescribeCluster", 0, 2, DescribeClusterRequest, DescribeClusterResponse, handle)

@@ -3,6 +3,8 @@
 v1  key types, error messages
 v3  flexible
 v4  several keys at once (KIP-699)
+v5  may answer TRANSACTION_ABORTABLE (KIP-890)
+v6  share partitions (KIP-932), which this broker does not have: INVALID_REQUEST, as for any unknown key type
 
 Which broker coordinates a group is the assignment's answer. There are no transactions yet: a transactional id is
 answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final, while "not available" would have
@@ -57,4 +59,4 @@ def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinato
     return Coordinator(key=key, error_code=INVALID_REQUEST, error_message=message)
 
 
-API = Api(10, "FindCoordinator", 0, 4, FindCoordinatorRequest, FindCoordinatorResponse, handle)
+API = Api(10, "FindCoordinator", 0, 6, FindCoordinatorRequest, FindCoordinatorResponse, handle)

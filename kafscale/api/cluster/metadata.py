@@ -11,6 +11,7 @@ v9  flexible
 v10 topic ids in the answer
 v11 no more authorized operations of the cluster (DescribeCluster has them)
 v12 topics may be asked for by id
+v13 an error code of the whole, which is always 0: no client is told to bootstrap again
 
 Who leads a partition is the assignment's answer; the leader's id fills replicas and ISR as often as the topic's
 replication factor says. Topics with as many partitions and replicas and the same leaders share them, encoded once. A
@@ -160,4 +161,4 @@ def _partition(layout: _Layout, index: int) -> MetadataResponsePartition:
     )
 
 
-API = Api(3, "Metadata", 0, 12, MetadataRequest, MetadataResponse, handle)
+API = Api(3, "Metadata", 0, 13, MetadataRequest, MetadataResponse, handle)

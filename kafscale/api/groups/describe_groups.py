@@ -4,8 +4,10 @@ v1  throttle time
 v3  authorized operations, if asked for
 v4  group.instance.id
 v5  flexible
+v6  GROUP_ID_NOT_FOUND (KIP-1043)
 
-A group that does not exist is "Dead", without an error. Protocol and metadata are shown of a stable group only.
+A group that does not exist is "Dead", and until version 5 that is no error. Protocol and metadata are shown of a
+stable group only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.members import Member
 from kafscale.concurrency.turns import distinct
-from kafscale.wire.error_codes import NONE
+from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -28,19 +30,26 @@ from kafscale.wire.messages.describe_groups import (
 )
 from kafscale.wire.schema import mapped
 
+FIRST_VERSION_WITH_NOT_FOUND = 6
 
-async def handle(services: Services, _call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+
+async def handle(services: Services, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    group_ids = await distinct(request.groups, str)
-    return DescribeGroupsResponse(groups=mapped(partial(_describe, services, operations), group_ids))
+    describe = partial(_describe, services, operations, call.version >= FIRST_VERSION_WITH_NOT_FOUND)
+    return DescribeGroupsResponse(groups=mapped(describe, await distinct(request.groups, str)))
 
 
-def _describe(services: Services, operations: int, group_id: str) -> DescribedGroup:
+def _describe(services: Services, operations: int, missing_is_error: bool, group_id: str) -> DescribedGroup:
     if (error_code := coordinator_error(services, group_id)) != NONE:
         return DescribedGroup(group_id=group_id, error_code=error_code)
     group = services.groups.group(group_id)
     if group is None:
-        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value, authorized_operations=operations)
+        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if missing_is_error:
+            dead.error_code, dead.error_message = GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+        else:
+            dead.authorized_operations = operations
+        return dead
     protocol = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
@@ -63,4 +72,4 @@ def _member(protocol: str | None, member: Member) -> DescribedGroupMember:
     )
 
 
-API = Api(15, "DescribeGroups", 0, 5, DescribeGroupsRequest, DescribeGroupsResponse, handle)
+API = Api(15, "DescribeGroups", 0, 6, DescribeGroupsRequest, DescribeGroupsResponse, handle)

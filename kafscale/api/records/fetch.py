@@ -1,9 +1,10 @@
-"""Fetch (key 1), versions 4 to 16.
+"""Fetch (key 1), versions 4 to 18.
 
      7  fetch sessions (KIP-227)                   12  flexible encoding
      9  the consumer's leader epoch is checked     13  topics by id (KIP-516)
     11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
                                                    16  where other leaders are (KIP-951)
+                                                   17, 18  what replicas of Kafka's metadata tell (ignored)
 
 With `read_committed` a fetch ends at the last stable offset, and tells which transactions were aborted in what it
 returns.
@@ -273,4 +274,4 @@ def _response(context: FetchContext, look: _Pass) -> FetchResponse:
     return response
 
 
-API = Api(1, "Fetch", 4, 16, FetchRequest, FetchResponse, handle)
+API = Api(1, "Fetch", 4, 18, FetchRequest, FetchResponse, handle)

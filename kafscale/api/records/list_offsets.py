@@ -1,9 +1,14 @@
-"""ListOffsets (key 2), versions 1 to 7: look offsets up by time.
+"""ListOffsets (key 2), versions 1 to 10: look offsets up by time.
 
-    2  isolation level      4  leader epochs      6  flexible encoding      7  the largest timestamp (KIP-734)
+    2  isolation level                           7  the largest timestamp (KIP-734)
+    4  leader epochs                             8  the earliest local offset (KIP-405)
+    6  flexible encoding                         9  the latest tiered offset (KIP-1005)
+                                                10  a timeout of reads from remote storage (ignored)
 
 With `read_committed`, "latest" is the last stable offset, and no record behind it is found. A partition that is asked
 for twice is refused, as in Kafka.
+The log is in one piece, wherever its parts are stored, so versions 8 and 9 are answered as Kafka does where a topic has
+no remote storage: the earliest local offset is the log start offset, and there is no tiered one.
 """
 
 from __future__ import annotations
@@ -25,14 +30,19 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kafscale.wire.schema import NEVER
 
 logger = logging.getLogger(__name__)
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""From which version on a negative timestamp means something."""
 READ_COMMITTED = 1
+NOTHING_FOUND = FoundOffset(-1, -1, -1)
 
 
 async def handle(services: Services, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -84,16 +94,16 @@ async def _find(
 ) -> FoundOffset:
     """The answer for one partition. No record late enough: offset and timestamp -1. Raises KafkaError."""
     timestamp_ms = wanted.timestamp
+    if timestamp_ms < 0 and call.version < FIRST_VERSIONS.get(timestamp_ms, NEVER):
+        raise KafkaError(error_codes.UNSUPPORTED_VERSION)
     committed = isolation_level == READ_COMMITTED
     if timestamp_ms == LATEST:
         offset = partition.last_stable_offset if committed else partition.high_watermark
         return FoundOffset(offset, -1, partition.leader_epoch)
-    if timestamp_ms == EARLIEST:
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundOffset(partition.log_start_offset, -1, partition.epoch_of(partition.log_start_offset))
-    if timestamp_ms < MAX_TIMESTAMP or (
-        timestamp_ms == MAX_TIMESTAMP and call.version < FIRST_VERSION_WITH_MAX_TIMESTAMP
-    ):
-        raise KafkaError(error_codes.UNSUPPORTED_VERSION)
+    if timestamp_ms == LATEST_TIERED:
+        return NOTHING_FOUND
     reader = services.log.reader
     try:
         if timestamp_ms == MAX_TIMESTAMP:
@@ -104,8 +114,8 @@ async def _find(
         logger.error("looking up a timestamp in %s failed: %s", partition, exc)
         raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
     if found is None or (committed and found.offset >= partition.last_stable_offset):
-        return FoundOffset(-1, -1, -1)
+        return NOTHING_FOUND
     return found
 
 
-API = Api(2, "ListOffsets", 1, 7, ListOffsetsRequest, ListOffsetsResponse, handle)
+API = Api(2, "ListOffsets", 1, 10, ListOffsetsRequest, ListOffsetsResponse, handle)

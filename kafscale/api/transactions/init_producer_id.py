@@ -5,6 +5,7 @@ v1  throttled by the client
 v2  flexible
 v3  a producer may name the id and epoch that it has, to have the epoch bumped (KIP-360)
 v4  may answer PRODUCER_FENCED
+v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 
 As in Kafka, a producer without a transactional id always gets a new id with epoch 0, whatever it names. There are no
 transactions yet: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which the Java client,
@@ -42,4 +43,4 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-API = Api(22, "InitProducerId", 0, 4, InitProducerIdRequest, InitProducerIdResponse, handle)
+API = Api(22, "InitProducerId", 0, 5, InitProducerIdRequest, InitProducerIdResponse, handle)

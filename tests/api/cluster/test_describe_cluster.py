@@ -14,13 +14,15 @@ NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PL
 SERVICES = some_services(node=NODE)
 
 
-@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize(("asked", "operations"), [(False, -(2**31)), (True, 8096)])
 async def test_the_cluster(version: int, asked: bool, operations: int) -> None:
-    request = DescribeClusterRequest(include_cluster_authorized_operations=asked)
+    request = DescribeClusterRequest(include_cluster_authorized_operations=asked, include_fenced_brokers=asked)
     response: Any = await ask(API, SERVICES, request, version=version)
     assert (response.error_code, response.cluster_id, response.controller_id) == (0, "the-cluster", 7)
-    assert [(broker.broker_id, broker.host, broker.port) for broker in response.brokers] == [(7, "broker", 9999)]
+    assert [(each.broker_id, each.host, each.port, each.is_fenced) for each in response.brokers] == [
+        (7, "broker", 9999, False)
+    ]
     assert response.cluster_authorized_operations == operations
 
 

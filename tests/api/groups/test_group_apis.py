@@ -158,7 +158,7 @@ async def test_this_broker_coordinates_every_group(services: Any, version: int) 
         assert [one.key for one in found] == ["g", "h"]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", versions(find_coordinator.API)[1:])
 @pytest.mark.parametrize(
     ("key_type", "expected"), [(1, e.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, e.INVALID_REQUEST)]
 )
@@ -428,7 +428,13 @@ async def test_groups_are_described(autojump_clock: MockClock, services: Any, ve
     assert (member.member_id, member.client_id, member.client_host) == (member_id, "test", "/192.0.2.1")
     assert (member.member_metadata, member.member_assignment) == (subscription("t"), b"part")
     assert member.group_instance_id == ("i" if version >= 4 else None)
-    assert (missing.error_code, missing.group_state, missing.members) == (e.NONE, "Dead", [])
+    assert (missing.group_id, missing.group_state, missing.members) == ("none", "Dead", [])
+    if version >= 6:
+        assert (missing.error_code, missing.error_message) == (e.GROUP_ID_NOT_FOUND, "Group none not found.")
+        assert (group.error_message, missing.authorized_operations) == (None, -(2**31))
+    else:
+        assert missing.error_code == e.NONE
+        assert missing.authorized_operations == group.authorized_operations
 
 
 async def test_while_a_group_rebalances_its_protocol_is_not_shown(autojump_clock: MockClock, services: Any) -> None:

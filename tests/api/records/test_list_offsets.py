@@ -23,8 +23,8 @@ from kafscale.wire.messages.list_offsets import (
 from tests.devtools.memory_broker import memory_parts
 from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-ALL_VERSIONS = range(1, 8)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+ALL_VERSIONS = range(1, 11)
 
 
 async def _ask(
@@ -122,8 +122,32 @@ async def test_the_greatest_timestamp(flushed: bool, autojump_clock: trio.testin
         assert await _find(client, MAX_TIMESTAMP) == (6, 901)
 
 
+async def test_a_log_has_no_part_that_is_stored_remotely(autojump_clock: trio.testing.MockClock) -> None:
+    async with one_topic(memory_parts()) as (running, client):
+        await produce_batch(client, [100, 200, 300])
+        await _delete_before(client, 1)
+        epoch = first_partition(running).leader_epoch
+        for timestamp_ms, version, found in (
+            *((EARLIEST_LOCAL, version, (1, -1, epoch)) for version in (8, 9, 10)),
+            *((LATEST_TIERED, version, (-1, -1, -1)) for version in (9, 10)),
+        ):
+            answer = await _ask(
+                client, ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms), version=version
+            )
+            assert answer.error_code == error_codes.NONE
+            assert (answer.offset, answer.timestamp, answer.leader_epoch) == found
+
+
 @pytest.mark.parametrize(
-    ("timestamp_ms", "version"), [*((MAX_TIMESTAMP, each) for each in range(1, 7)), (-4, 7), (-5, 7), (-(1 << 63), 1)]
+    ("timestamp_ms", "version"),
+    [
+        *((MAX_TIMESTAMP, each) for each in range(1, 7)),
+        (EARLIEST_LOCAL, 7),
+        (LATEST_TIERED, 7),
+        (LATEST_TIERED, 8),
+        *((-6, each) for each in ALL_VERSIONS),
+        (-(1 << 63), 1),
+    ],
 )
 async def test_special_timestamps_that_a_version_does_not_have_are_refused(
     timestamp_ms: int, version: int, autojump_clock: trio.testing.MockClock
