@@ -11,6 +11,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 STEPS_PER_TURN = 256  # of some microseconds each, so that a turn is about a millisecond
@@ -51,14 +52,14 @@ async def distinct(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
 
 
 async def distinct_partitions(
-    topics: Iterable[tuple[str, Iterable[T]]], index: Callable[[T], int]
-) -> dict[str, dict[int, T]]:
+    topics: Iterable[tuple[K, Iterable[T]]], index: Callable[[T], int]
+) -> dict[K, dict[int, T]]:
     """Topics and their partitions, each once, in order: what is said first of a partition holds."""
     turns = Turns()
-    found: dict[str, dict[int, T]] = {}
-    for name, partitions in topics:
+    found: dict[K, dict[int, T]] = {}
+    for topic, partitions in topics:
         await turns.step()
-        of_topic = found.setdefault(name, {})
+        of_topic = found.setdefault(topic, {})
         for partition in partitions:
             await turns.step()
             of_topic.setdefault(index(partition), partition)

@@ -16,7 +16,7 @@ DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it
     *("DescribeQuorum", "UpdateFeatures", "DescribeTopicPartitions", "ListConfigResources"),
 }
 
-NEWER_THAN_SERVED = {"Produce": 13, "OffsetCommit": 10, "OffsetFetch": 10}  # up to which version
+NEWER_THAN_SERVED = {"Produce": 13}  # up to which version
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 

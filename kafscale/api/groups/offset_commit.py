@@ -5,6 +5,8 @@ v3  throttle time
 v6  leader epochs (KIP-320)
 v7  static members (KIP-345)
 v8  flexible
+v9  either protocol of groups (KIP-848); GROUP_ID_NOT_FOUND for a member of a group that does not exist
+v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 Generation -1 and an empty member id is a consumer that is in no group (or an administrator): it may commit while the
 group is empty, and makes the group if there is none. Partitions that do not exist, and metadata that is too long, are
@@ -19,11 +21,19 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity
+from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import Turns
-from kafscale.wire.error_codes import NONE, OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.error_codes import (
+    GROUP_ID_NOT_FOUND,
+    NONE,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -33,18 +43,24 @@ from kafscale.wire.messages.offset_commit import (
 )
 from kafscale.wire.schema import mapped
 
+FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
+FIRST_VERSION_WITH_TOPIC_IDS = 10
 
-async def handle(services: Services, _call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
+
+async def handle(services: Services, call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
     retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
+    by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topics:
+        if by_id:
+            topic.name = name_of(services, topic.topic_id)
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
-            error_code = _check(services, at, partition, topic_ids)
+            error_code = _check(services, at, partition, topic_ids, by_id=by_id)
             if error_code != NONE:
                 refused[at] = error_code
                 continue
@@ -54,11 +70,13 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
                 metadata=partition.committed_metadata,
                 retention_ms=retention_ms,
             )
-    refused |= await services.groups.commit_in_pieces(
-        request.group_id, _identity(request), offsets, partial(_check_again, services, request.group_id, topic_ids)
-    )
     error_code = NONE
-    if not offsets and not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
+    if call.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND and _is_missing(services, request):
+        error_code = coordinator_error(services, request.group_id) or GROUP_ID_NOT_FOUND
+    elif offsets:
+        check = partial(_check_again, services, request.group_id, topic_ids, by_id)
+        refused |= await services.groups.commit_in_pieces(request.group_id, _identity(request), offsets, check)
+    elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
         error_code = await services.groups.commit(request.group_id, _identity(request), {}).wait()
 
     def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
@@ -70,18 +88,34 @@ async def handle(services: Services, _call: Call, request: OffsetCommitRequest) 
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
-                name=topic.name, partitions=mapped(partial(outcome, topic.name), topic.partitions)
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=mapped(partial(outcome, topic.name), topic.partitions),
             )
             for topic in request.topics
         ]
     )
 
 
+def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
+    """Tell whether a member commits for a group that does not exist. Who is no member makes the group by it."""
+    group = services.groups.group(request.group_id)
+    is_there = group is not None and group.state is not GroupState.DEAD
+    return request.generation_id_or_member_epoch >= 0 and not is_there
+
+
 def _check(
-    services: Services, at: TopicPartition, partition: OffsetCommitRequestPartition, topic_ids: dict[str, bytes]
+    services: Services,
+    at: TopicPartition,
+    partition: OffsetCommitRequestPartition,
+    topic_ids: dict[str, bytes],
+    *,
+    by_id: bool,
 ) -> int:
     """The error code of a partition; the id of its topic is noted."""
     topic = services.topics.get(at.topic)
+    if topic is None and by_id:
+        return UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= at.partition < topic.partition_count:
         return UNKNOWN_TOPIC_OR_PARTITION
     if services.groups.is_metadata_too_large(partition.committed_metadata):
@@ -90,10 +124,12 @@ def _check(
     return NONE
 
 
-def _check_again(services: Services, group_id: str, topic_ids: Mapping[str, bytes], at: TopicPartition) -> int:
+def _check_again(
+    services: Services, group_id: str, topic_ids: Mapping[str, bytes], by_id: bool, at: TopicPartition
+) -> int:
     """The error code of a partition that is about to be written; others have run since it was looked at first."""
     if services.topics.by_id(topic_ids[at.topic]) is None:
-        return UNKNOWN_TOPIC_OR_PARTITION
+        return UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION
     return coordinator_error(services, group_id)
 
 
@@ -105,4 +141,4 @@ def _identity(request: OffsetCommitRequest) -> Identity:
     )
 
 
-API = Api(8, "OffsetCommit", 2, 8, OffsetCommitRequest, OffsetCommitResponse, handle)
+API = Api(8, "OffsetCommit", 2, 10, OffsetCommitRequest, OffsetCommitResponse, handle)

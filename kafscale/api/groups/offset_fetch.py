@@ -6,23 +6,26 @@ v5  leader epochs (KIP-320)
 v6  flexible
 v7  `require_stable`, which changes nothing while there are no transactions
 v8  several groups at once (KIP-709)
+v9  the member that asks, which is not checked for a classic group, as in Kafka (KIP-848)
+v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 A partition, or a group, that nothing was ever committed for has offset -1 and no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.concurrency.turns import distinct, distinct_partitions
-from kafscale.wire.error_codes import NONE
+from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_ID
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -33,13 +36,31 @@ from kafscale.wire.messages.offset_fetch import (
 )
 from kafscale.wire.schema import mapped
 
+FIRST_VERSION_WITH_GROUPS = 8
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+NO_ID = bytes(16)
+
 
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    if call.version < 8:
-        return _of_one_group(services, call, await _asked(request.group_id, request.topics))
+    if call.version < FIRST_VERSION_WITH_GROUPS:
+        asked = await _asked(services, request.group_id, request.topics, by_id=False)
+        return _of_one_group(services, call, asked)
+    by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
-    asked = [await _asked(group.group_id, group.topics) for group in groups]
-    return OffsetFetchResponse(groups=mapped(partial(_group, services), asked))
+    each_asked = [await _asked(services, group.group_id, group.topics, by_id=by_id) for group in groups]
+    return OffsetFetchResponse(groups=mapped(partial(_group, services), each_asked))
+
+
+@attrs.frozen
+class _Topic:
+    """A topic that is asked for: by its name, or by its id, which no topic has if the name is empty."""
+
+    name: str
+    topic_id: bytes | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.topic_id is not None and not self.name
 
 
 @attrs.frozen
@@ -47,13 +68,21 @@ class _Asked:
     """What is asked for of one group: partitions of topics, or all that it has; each once."""
 
     group_id: str
-    topics: Mapping[str, Collection[int]] | None
+    topics: Mapping[_Topic, Collection[int]] | None
+    by_id: bool
 
 
-async def _asked(group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None) -> _Asked:
+async def _asked(
+    services: Services, group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None, *, by_id: bool
+) -> _Asked:
     if topics is None:
-        return _Asked(group_id, None)
-    return _Asked(group_id, await distinct_partitions(((each.name, each.partition_indexes) for each in topics), int))
+        return _Asked(group_id, None, by_id)
+
+    def asked(topic: OffsetFetchRequestTopic) -> _Topic:
+        return _Topic(name_of(services, topic.topic_id), topic.topic_id) if by_id else _Topic(topic.name)
+
+    found = await distinct_partitions(((asked(each), each.partition_indexes) for each in topics), int)
+    return _Asked(group_id, found, by_id)
 
 
 def _of_one_group(services: Services, call: Call, asked: _Asked) -> OffsetFetchResponse:
@@ -61,7 +90,7 @@ def _of_one_group(services: Services, call: Call, asked: _Asked) -> OffsetFetchR
         return OffsetFetchResponse(topics=_fetch(services, asked))
     if call.version >= 2 or asked.topics is None:
         return OffsetFetchResponse(error_code=error_code)
-    return OffsetFetchResponse(topics=[_failed(name, of_topic, error_code) for name, of_topic in asked.topics.items()])
+    return OffsetFetchResponse(topics=[_failed(topic.name, asked.topics[topic], error_code) for topic in asked.topics])
 
 
 def _failed(name: str, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:
@@ -81,16 +110,33 @@ def _group(services: Services, asked: _Asked) -> OffsetFetchResponseGroup:
 
 def _fetch(services: Services, asked: _Asked) -> list[OffsetFetchResponseTopic]:
     offsets = services.groups.offsets(asked.group_id)
-    topics = {name: tuple(of_topic) for name, of_topic in offsets.items()} if asked.topics is None else asked.topics
-    return mapped(lambda name: _topic(name, topics[name], offsets.get(name, {})), tuple(topics))
+    topics = asked.topics
+    if topics is None:
+        topics = {topic: tuple(offsets[topic.name]) for topic in _all(services, offsets, by_id=asked.by_id)}
+    return mapped(lambda topic: _topic(topic, topics[topic], offsets.get(topic.name, {})), tuple(topics))
+
+
+def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_Topic]:
+    """All topics that a group has offsets of; by id only those that still exist, as in Kafka."""
+    for name in names:
+        if not by_id:
+            yield _Topic(name)
+        elif (topic := services.topics.get(name)) is not None:
+            yield _Topic(name, topic.topic_id)
 
 
 def _topic(
-    name: str, partitions: Collection[int], offsets: Mapping[int, OffsetAndMetadata]
+    topic: _Topic, partitions: Collection[int], offsets: Mapping[int, OffsetAndMetadata]
 ) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=name, partitions=mapped(lambda partition: _partition(partition, offsets.get(partition)), partitions)
-    )
+    def answer(partition: int) -> OffsetFetchResponsePartition:
+        return _unknown(partition) if topic.is_unknown else _partition(partition, offsets.get(partition))
+
+    topic_id = NO_ID if topic.topic_id is None else topic.topic_id
+    return OffsetFetchResponseTopic(name=topic.name, topic_id=topic_id, partitions=mapped(answer, partitions))
+
+
+def _unknown(partition: int) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(partition_index=partition, error_code=UNKNOWN_TOPIC_ID)
 
 
 def _partition(partition: int, offset: OffsetAndMetadata | None) -> OffsetFetchResponsePartition:
@@ -104,4 +150,4 @@ def _partition(partition: int, offset: OffsetAndMetadata | None) -> OffsetFetchR
     )
 
 
-API = Api(9, "OffsetFetch", 1, 8, OffsetFetchRequest, OffsetFetchResponse, handle)
+API = Api(9, "OffsetFetch", 1, 10, OffsetFetchRequest, OffsetFetchResponse, handle)

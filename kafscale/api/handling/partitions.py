@@ -41,6 +41,12 @@ class Response(Protocol):
     node_endpoints: list[NodeEndpoint]
 
 
+def name_of(services: Services, topic_id: bytes) -> str:
+    """The name of the topic that has this id; empty, which is the name of no topic, if there is none."""
+    topic = services.topics.by_id(topic_id)
+    return "" if topic is None else topic.name
+
+
 def find_partition(services: Services, name: str, index: int, *, topic_id: bytes | None = None) -> Partition | None:
     """The partition, if it is led here: by the name of its topic or, where one is given, by the topic's id."""
     return services.log.partition_named(name, index) if topic_id is None else services.log.partition(topic_id, index)

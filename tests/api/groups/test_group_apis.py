@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -303,20 +304,45 @@ async def test_leaving_a_group_that_does_not_exist(services: Any, version: int) 
 # -- Offsets ---------------------------------------------------------------------------------------------------------
 
 
+NO_TOPIC_ID = bytes(range(16))
+BY_NAME = 9
+"""The last version of OffsetCommit that names topics."""
+
+
+def topic_id(services: Any, name: str) -> bytes:
+    """The id of a topic, or one that no topic has."""
+    topic = services.topics.get(name)
+    return NO_TOPIC_ID if topic is None else topic.topic_id
+
+
+def by_id(services: Any, topics: Sequence[Any]) -> Any:
+    """The topics of a request or response with their ids added, or with the names of their ids."""
+    for topic in topics:
+        if topic.name:
+            topic.topic_id = topic_id(services, topic.name)
+        elif (found := services.topics.by_id(topic.topic_id)) is not None:
+            topic.name = found.name
+    return topics
+
+
 @pytest.mark.parametrize("version", versions(offset_commit.API))
 async def test_a_simple_consumer_commits_and_every_version_fetches(
     autojump_clock: MockClock, services: Any, version: int
 ) -> None:
-    answer = await ask(offset_commit.API, services, commit_request({"t": {0: 10, 1: 11}}), version=version)
-    assert codes(answer.topics) == {"t": {0: e.NONE, 1: e.NONE}}
+    commit = commit_request({"t": {0: 10, 1: 11}})
+    by_id(services, commit.topics)
+    answer = await ask(offset_commit.API, services, commit, version=version)
+    assert [topic.name for topic in answer.topics] == ["" if version >= 10 else "t"]
+    assert codes(by_id(services, answer.topics)) == {"t": {0: e.NONE, 1: e.NONE}}
 
     for fetch_version in versions(offset_fetch.API):
         wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[1, 5])]
         request = OffsetFetchRequest(group_id="g", topics=wanted, require_stable=fetch_version >= 7)
         if fetch_version >= 8:
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+            group = OffsetFetchRequestGroup(group_id="g", topics=by_id(services, wanted), member_epoch=5)
+            request = OffsetFetchRequest(groups=[group])
         fetched = await ask(offset_fetch.API, services, request, version=fetch_version)
-        topics = fetched.topics if fetch_version < 8 else fetched.groups[0].topics
+        topics = by_id(services, fetched.topics if fetch_version < 8 else fetched.groups[0].topics)
         assert fetched.error_code == e.NONE
         assert offsets(topics) == {"t": {1: 11, 5: -1}}
         known, unknown = topics[0].partitions
@@ -324,35 +350,81 @@ async def test_a_simple_consumer_commits_and_every_version_fetches(
         assert known.committed_leader_epoch == (4 if version >= 6 and fetch_version >= 5 else -1)
 
 
-@pytest.mark.parametrize("version", range(2, 9))
+@pytest.mark.parametrize("version", range(2, 11))
 async def test_null_topics_fetch_all_offsets_of_a_group(autojump_clock: MockClock, services: Any, version: int) -> None:
-    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 2}}))
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 2}}), version=BY_NAME)
     request = OffsetFetchRequest(group_id="g", topics=None)
-    if version == 8:
+    if version >= 8:
         groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "none")]
         request = OffsetFetchRequest(groups=groups)
     answer = await ask(offset_fetch.API, services, request, version=version)
 
-    assert offsets(answer.topics if version < 8 else answer.groups[0].topics) == {"t": {0: 1}, "u": {0: 2}}
-    if version == 8:
+    topics = by_id(services, answer.topics if version < 8 else answer.groups[0].topics)
+    assert offsets(topics) == {"t": {0: 1}, "u": {0: 2}}
+    if version >= 8:
         assert (answer.groups[1].group_id, answer.groups[1].topics, answer.groups[1].error_code) == ("none", [], e.NONE)
 
 
-async def test_partitions_are_refused_one_by_one(autojump_clock: MockClock, services: Any) -> None:
+@pytest.mark.parametrize("version", [9, 10])
+async def test_partitions_are_refused_one_by_one(autojump_clock: MockClock, services: Any, version: int) -> None:
     request = commit_request({"t": {0: 1, 1: 1, 2: 1, -1: 1}, "missing": {0: 1}})
     request.topics[0].partitions[1].committed_metadata = "x" * 4097
-    answer = await ask(offset_commit.API, services, request)
+    by_id(services, request.topics)
+    answer = await ask(offset_commit.API, services, request, version=version)
 
-    assert codes(answer.topics) == {
+    assert codes(by_id(services, answer.topics)) == {
         "t": {
             0: e.NONE,
             1: e.OFFSET_METADATA_TOO_LARGE,
             2: e.UNKNOWN_TOPIC_OR_PARTITION,
             -1: e.UNKNOWN_TOPIC_OR_PARTITION,
         },
-        "missing": {0: e.UNKNOWN_TOPIC_OR_PARTITION},
+        "missing" if version < 10 else "": {0: e.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else e.UNKNOWN_TOPIC_ID},
     }
     assert [line.partition for line in services.groups.committed_offsets()] == [0]
+
+
+async def test_an_id_that_no_topic_has_is_told_so(autojump_clock: MockClock, services: Any) -> None:
+    await ask(offset_commit.API, services, commit_request({"t": {0: 7}}), version=BY_NAME)
+    topics = [
+        OffsetFetchRequestTopic(topic_id=topic_id(services, name), partition_indexes=indexes)
+        for name, indexes in (("missing", [0, 3]), ("t", [0]), ("missing", [3, 1]))
+    ]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    (group,) = (await ask(offset_fetch.API, services, request, version=10)).groups
+
+    assert [(topic.topic_id, [each.partition_index for each in topic.partitions]) for topic in group.topics] == [
+        (NO_TOPIC_ID, [0, 3, 1]),
+        (topic_id(services, "t"), [0]),
+    ]
+    unknown, known = group.topics
+    assert {(each.error_code, each.committed_offset) for each in unknown.partitions} == {(e.UNKNOWN_TOPIC_ID, -1)}
+    assert [(each.error_code, each.committed_offset) for each in known.partitions] == [(e.NONE, 7)]
+
+
+async def test_offsets_of_a_topic_that_is_gone_are_not_told_by_id(autojump_clock: MockClock, services: Any) -> None:
+    await ask(offset_commit.API, services, commit_request({"t": {0: 7}, "u": {0: 8}}), version=BY_NAME)
+    known = services.topics.get
+    services.topics = SimpleNamespace(get=lambda name: None if name == "t" else known(name))
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+
+    for version, expected in ((9, ["t", "u"]), (10, [known("u").topic_id])):
+        (group,) = (await ask(offset_fetch.API, services, request, version=version)).groups
+        assert [topic.name if version < 10 else topic.topic_id for topic in group.topics] == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(8, e.ILLEGAL_GENERATION), (9, e.GROUP_ID_NOT_FOUND), (10, e.GROUP_ID_NOT_FOUND)]
+)
+async def test_a_member_of_a_group_that_does_not_exist_cannot_commit(
+    autojump_clock: MockClock, services: Any, version: int, expected: int
+) -> None:
+    request = commit_request({"t": {0: 1}}, member_id="m", generation_id_or_member_epoch=3)
+    by_id(services, request.topics)
+    answer = await ask(offset_commit.API, services, request, version=version)
+
+    assert codes(by_id(services, answer.topics)) == {"t": {0: expected}}
+    assert services.groups.group("g") is None
 
 
 async def test_a_commit_without_metadata_is_fetched_with_empty_metadata(
@@ -360,7 +432,7 @@ async def test_a_commit_without_metadata_is_fetched_with_empty_metadata(
 ) -> None:
     request = commit_request({"t": {0: 1}})
     request.topics[0].partitions[0].committed_metadata = None
-    await ask(offset_commit.API, services, request)
+    await ask(offset_commit.API, services, request, version=BY_NAME)
 
     assert services.groups.offsets("g")["t"][0].metadata == ""
 
@@ -373,7 +445,7 @@ async def test_commits_are_fenced_by_member_and_generation(autojump_clock: MockC
         ({"member_id": "other", "generation_id_or_member_epoch": 1}, e.UNKNOWN_MEMBER_ID),
         ({}, e.UNKNOWN_MEMBER_ID),
     ):
-        answer = await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, **identity))
+        answer = await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, **identity), version=BY_NAME)
         assert codes(answer.topics) == {"t": {0: expected}}
 
 
@@ -391,7 +463,7 @@ async def test_a_client_may_choose_the_retention_up_to_version_4(autojump_clock:
 async def test_offsets_of_topics_that_the_group_reads_are_not_deleted(autojump_clock: MockClock, services: Any) -> None:
     member_id = await become_stable(services)  # reads "t"
     identity = {"member_id": member_id, "generation_id_or_member_epoch": 1}
-    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 1}}, **identity))
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}, "u": {0: 1}}, **identity), version=BY_NAME)
     request = OffsetDeleteRequest(
         group_id="g",
         topics=[
@@ -448,7 +520,7 @@ async def test_while_a_group_rebalances_its_protocol_is_not_shown(autojump_clock
 @pytest.mark.parametrize("version", versions(list_groups.API))
 async def test_groups_are_listed(autojump_clock: MockClock, services: Any, version: int) -> None:
     await become_stable(services)
-    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"))
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"), version=BY_NAME)
     listed = (await ask(list_groups.API, services, ListGroupsRequest(), version=version)).groups
 
     assert [(group.group_id, group.protocol_type) for group in listed] == [("g", "consumer"), ("simple", "")]
@@ -471,7 +543,7 @@ async def test_groups_are_listed_by_state_and_type(
     autojump_clock: MockClock, services: Any, states: list[str], types: list[str], expected: list[str]
 ) -> None:
     await become_stable(services)
-    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"))
+    await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id="simple"), version=BY_NAME)
     request = ListGroupsRequest(states_filter=states, types_filter=types)
 
     assert [group.group_id for group in (await ask(list_groups.API, services, request)).groups] == expected
@@ -481,7 +553,7 @@ async def test_groups_are_listed_by_state_and_type(
 async def test_groups_are_deleted(autojump_clock: MockClock, services: Any, version: int) -> None:
     await become_stable(services)
     for group_id in ("a", "b"):
-        await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id=group_id))
+        await ask(offset_commit.API, services, commit_request({"t": {0: 1}}, group_id=group_id), version=BY_NAME)
     request = DeleteGroupsRequest(groups_names=["a", "g", "none", "b", "a"])
     answer = await ask(delete_groups.API, services, request, version=version)
 
