@@ -21,7 +21,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.members import Member
 from kafscale.concurrency.turns import distinct
-from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND
+from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NONE
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,

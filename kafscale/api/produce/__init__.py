@@ -1,8 +1,9 @@
-"""Produce (key 0), versions 0 to 11; 0 to 2 are advertised, as Kafka 4 does, and end the connection when used.
+"""Produce (key 0), versions 0 to 13; 0 to 2 are advertised, as Kafka 4 does, and end the connection when used.
 
     3  record batches (magic 2) and transactional ids      8  record errors and messages in the response
     5  log start offset in the response                    9  flexible encoding
-    7  zstd                                               10  leader hints (KIP-951); 11 as 10
+    7  zstd                                               10  leader hints (KIP-951); 11 and 12 as 10
+                                                          13  topics by id (KIP-516)
 
 The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
 soon as it is read, so that many are in flight to the disk at once.

@@ -9,7 +9,8 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.partitions import NotLeader, led_partition, tell_leader
+from kafscale.api.handling.gate import NONE_REFUSED
+from kafscale.api.handling.partitions import NotLeader, led_partition, name_of, tell_leader
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
@@ -25,11 +26,13 @@ from kafscale.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from kafscale.wire.records import check_of
 
 OLDEST_VERSION_SERVED = 3
+FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
 
@@ -69,11 +72,12 @@ class PendingProduce:
 
     # ---- begin ------------------------------------------------------------------------------------------------
 
-    def begin(self, topic: str, data: PartitionProduceData, response: PartitionProduceResponse) -> None:
+    def begin(self, topic: TopicProduceData, data: PartitionProduceData, response: PartitionProduceResponse) -> None:
         """Validate one batch of the request as far as that can be done at once. Raises KafkaError."""
         if self.acks not in VALID_ACKS:
             raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {self.acks}, not -1, 0 or 1")
-        partition = led_partition(self.services, topic, data.index)
+        topic_id = topic.topic_id if self.version >= FIRST_VERSION_WITH_TOPIC_IDS else None
+        partition = led_partition(self.services, topic.name, data.index, topic_id=topic_id)
         batch = begin_batch(self.services, partition, data.records, version=self.version, units=self.left_units)
         self.left_units = batch.left_units
         candidate = _Candidate(batch, response)
@@ -185,7 +189,8 @@ class PendingProduce:
             for partition in topic.partition_responses:
                 if partition.error_code:
                     name = error_codes.name(partition.error_code)
-                    raise ProtocolError(f"produce with acks=0 to {topic.name}-{partition.index} was refused: {name}")
+                    at = f"{topic.name or topic.topic_id.hex()}-{partition.index}"
+                    raise ProtocolError(f"produce with acks=0 to {at} was refused: {name}")
 
     # ---- in the queue: `kafscale.api.produce.pending` -----------------------------------------------------------
 
@@ -249,9 +254,13 @@ def begin(
         raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
     pending = PendingProduce(services, call.version, request.acks, frame_lease)
     for topic in request.topic_data:
-        topic_response = TopicProduceResponse(name=topic.name)
+        is_known = True
+        if call.version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            topic.name = name_of(services, topic.topic_id)
+            is_known = bool(topic.name)
+        topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         pending.response.responses.append(topic_response)
-        refusals = services.gate.refusals(call, request, topic)
+        refusals = services.gate.refusals(call, request, topic) if is_known else NONE_REFUSED
         for data in topic.partition_data:
             response = PartitionProduceResponse(index=data.index)
             topic_response.partition_responses.append(response)
@@ -259,7 +268,7 @@ def begin(
                 refuse(response, refusals[data.index])
                 continue
             try:
-                pending.begin(topic.name, data, response)
+                pending.begin(topic, data, response)
             except KafkaError as exc:
                 refuse(response, exc)
                 if isinstance(exc, NotLeader):
@@ -269,4 +278,4 @@ def begin(
     return pending
 
 
-API = Api(0, "Produce", 0, 11, ProduceRequest, ProduceResponse, begin)
+API = Api(0, "Produce", 0, 13, ProduceRequest, ProduceResponse, begin)

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Call, Peer
-from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.partitions import led_partition, name_of
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import append_batch, begin_batch
@@ -104,7 +104,7 @@ class ShortWay:
         if call is None:
             return None
         try:
-            partition = led_partition(self.services, pattern.topic, index)
+            partition = led_partition(self.services, pattern.topic, index, topic_id=pattern.topic_id)
             if partition.config.log_append_time:  # which the reply tells, and a pattern does not
                 return None
             batch = begin_batch(self.services, partition, records, version=pattern.version, units=AT_ONCE_UNITS)
@@ -123,7 +123,10 @@ class ShortWay:
     def _ask(self, pattern: PlainProduce, correlation_id: int) -> Call | None:
         """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""
         call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
-        if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, pattern.topic):
+        topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
+        if pattern.topic_id is not None and not topic:
+            return None  # no topic has this id
+        if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
             return None
         self._allowed[pattern] = call
         return call

@@ -23,6 +23,7 @@ from kafscale.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from kafscale.wire.primitives import read_uvarint
@@ -44,6 +45,7 @@ class PlainProduce:
 
     request: ProduceRequest
     topic: str
+    topic_id: bytes | None  # from version 13 on, where the topic has no name here
     version: int
     client_id: str
     _head: bytes  # API key and version
@@ -66,7 +68,7 @@ class PlainProduce:
             or len(request.topic_data[0].partition_data) != 1
         ):
             return None
-        topic, data = request.topic_data[0].name, request.topic_data[0].partition_data[0]
+        topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
         parts = request_frame(header, codec.encode(request, version), flexible_header=flexible)
         if not data.records or b"".join(parts)[SIZE_BYTES:] != frame:
             return None
@@ -77,7 +79,8 @@ class PlainProduce:
         data.index, data.records = -1, None
         return cls(
             request,
-            topic,
+            topic.name,
+            topic.topic_id if version > ProduceRequest.NEWEST_WITH_NAMES else None,
             version,
             header.client_id or "",
             head=start[:4],
@@ -152,11 +155,13 @@ def _answer_codes(version: int) -> str:
     return "ihqqq" if version >= _LOG_START_OFFSET_SINCE else "ihqq"
 
 
-def _around_answer(topic: str, version: int, *, flexible: bool) -> tuple[bytes, bytes]:
+def _around_answer(topic: TopicProduceData, version: int, *, flexible: bool) -> tuple[bytes, bytes]:
     """Return what the codec writes into a reply between the correlation id and the answer, and behind that."""
     answer = PartitionProduceResponse(index=-1)
-    response = ProduceResponse(responses=[TopicProduceResponse(name=topic, partition_responses=[answer])])
+    of_topic = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
+    response = ProduceResponse(responses=[of_topic])
     codes = _answer_codes(version)
-    numbers = struct.pack(f">{codes}", -1, 0, *[-1] * (len(codes) - 2))  # not to be found in the name, which is UTF-8
+    numbers = struct.pack(f">{codes}", -1, 0, *[-1] * (len(codes) - 2))
+    # In front of them is a name, which is UTF-8 and has no such bytes, or an id, which is shorter.
     reply_head, reply_tail = b"".join(response_frame(0, codec.encode(response, version), flexible)).split(numbers)
     return reply_head[_START_BYTES:], reply_tail

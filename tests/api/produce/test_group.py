@@ -37,6 +37,7 @@ from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_par
 TOPICS = {"orders": {}, "keyed": {"cleanup.policy": "compact"}, "stamped": {"message.timestamp.type": "LogAppendTime"}}
 NOW_MS = time.time_ns() // 1_000_000
 VERSION = 9
+BY_ID = 13
 Outcome = tuple[Sequence[PartitionProduceResponse], Sequence[bytes], float]
 
 
@@ -93,17 +94,25 @@ def stored(partition: Partition) -> bytes:
         slices.release()
 
 
-async def send(client: Connection, requests: Sequence[ProduceRequest]) -> list[ProduceResponse]:
+async def send(client: Connection, requests: Sequence[ProduceRequest], version: int = VERSION) -> list[ProduceResponse]:
     """All in one write, so that the broker finds them in one read."""
-    call = client.call(ProduceRequest, ProduceResponse, version=VERSION)
-    replies = await client.send_many(call, [encode(each, VERSION) for each in requests])
+    call = client.call(ProduceRequest, ProduceResponse, version=version)
+    replies = await client.send_many(call, [encode(each, version) for each in requests])
     return [await reply.wait() for reply in replies]
 
 
-async def outcome(requests: Sequence[ProduceRequest]) -> Outcome:
+def add_ids(running: MemoryBroker, requests: Sequence[ProduceRequest]) -> None:
+    """Say by id, too, which topics the requests name; an id that no topic has for one that does not exist."""
+    for topic in (topic for request in requests for topic in request.topic_data):
+        found = running.broker.services.topics.get(topic.name)
+        topic.topic_id = bytes(range(16)) if found is None else found.topic_id
+
+
+async def outcome(requests: Sequence[ProduceRequest], version: int = VERSION) -> Outcome:
     async with broker() as running:
         client = await running.connect()
-        answers = [each.responses[0].partition_responses[0] for each in await send(client, requests)]
+        add_ids(running, requests)
+        answers = [each.responses[0].partition_responses[0] for each in await send(client, requests, version)]
         for answer in answers:
             answer.log_append_time_ms = min(answer.log_append_time_ms, 0)
         requests_counted = running.broker.metrics.families["kafscale_requests_total"].of("Produce").value  # type: ignore[union-attr,call-arg]
@@ -127,15 +136,32 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("version", [VERSION, BY_ID])
 async def test_the_short_way_and_the_long_one_have_the_same_outcome(
-    seed: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+    version: int, seed: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
 ) -> None:
     requests = requests_of(random.Random(seed))
-    short = await outcome(requests)
+    short = await outcome(requests, version)
     assert any(taken)
     assert not all(taken)
     monkeypatch.setattr(PlainProduces, "match", lambda self, frame: None)
-    assert await outcome(requests) == short
+    assert await outcome(requests, version) == short
+
+
+async def test_by_name_and_by_id_have_the_same_outcome_but_for_topics_that_do_not_exist(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    requests = requests_of(random.Random(1))
+    by_name, by_id = await outcome(requests, VERSION), await outcome(requests, BY_ID)
+    assert by_name[1:] == by_id[1:]
+    unknown = [error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID]
+    for request, named, found in zip(requests, by_name[0], by_id[0], strict=True):
+        is_known = request.topic_data[0].name in TOPICS
+        if is_known or request.acks not in (-1, 1):
+            assert named == found
+        else:
+            assert [named.error_code, found.error_code] == unknown
+    assert {unknown[1]} < {each.error_code for each in by_id[0]}
 
 
 def plain_requests(count: int, *, partitions: int = 1) -> list[ProduceRequest]:
@@ -203,7 +229,9 @@ def known_way(running: MemoryBroker, *versions: int) -> tuple[ShortWay, list[mem
     frames = []
     for version in versions:
         header = RequestHeader(0, version, correlation_id=7, client_id="c")
-        parts = request_frame(header, encode(plain_requests(1)[0], version), flexible_header=version >= 9)
+        requests = plain_requests(1)
+        add_ids(running, requests)
+        parts = request_frame(header, encode(requests[0], version), flexible_header=version >= 9)
         frames.append(memoryview(b"".join(parts))[SIZE_BYTES:])
     for frame in frames:
         for _ in range(LEARNED_EVERY_COUNT):
@@ -218,6 +246,15 @@ async def test_requests_of_two_versions_are_two_groups(autojump_clock: trio.test
         assert groups[0] is groups[1]
         assert groups[2] is groups[3]
         assert [group and (group.call.version, len(group.replies)) for group in groups[1:3]] == [(8, 2), (9, 2)]
+
+
+async def test_an_id_whose_topic_is_gone_is_refused_the_general_way(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker() as running:
+        way, (frame,) = known_way(running, BY_ID)
+        assert way.take(frame) is not None
+        way.interrupt()
+        await running.broker.services.topics.delete(["orders"])
+        assert way.take(frame) is None
 
 
 async def test_while_the_log_has_no_room_nothing_takes_the_short_way(

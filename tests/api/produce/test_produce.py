@@ -43,6 +43,7 @@ from kafscale.wire.records import (
 from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"
+NO_TOPIC_ID = bytes(range(16))
 NOW_MS = time.time_ns() // 1_000_000
 CODECS = (compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD)
 
@@ -71,9 +72,14 @@ class Fixture:
         return found
 
     async def send(self, request: ProduceRequest, version: int = 9) -> PartitionProduceResponse:
+        for each in request.topic_data:
+            found = self.running.broker.services.topics.get(each.name)
+            each.topic_id = NO_TOPIC_ID if found is None else found.topic_id
         call = self.client.call(ProduceRequest, ProduceResponse, version=version)
         reply = await self.client.send_encoded(call, encode(request, version))
         (topic,) = (await reply.wait()).responses
+        asked = request.topic_data[0]
+        assert (topic.name, topic.topic_id) == ((asked.name, bytes(16)) if version < 13 else ("", asked.topic_id))
         (answer,) = topic.partition_responses
         return answer
 
@@ -106,12 +112,23 @@ async def broker(limits: Limits | None = None, **configs: str) -> AsyncIterator[
         yield Fixture(running, await running.connect())
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_every_version_is_answered(autojump_clock: trio.testing.MockClock, version: int) -> None:
     async with broker() as it:
         answer = await it.send(produce(build_batch(records(b"a", b"b"))), version)
         assert (answer.error_code, answer.base_offset) == (error_codes.NONE, 0)
         assert (await it.send(produce(build_batch(records(b"c"))), version)).base_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(12, error_codes.UNKNOWN_TOPIC_OR_PARTITION), (13, error_codes.UNKNOWN_TOPIC_ID)]
+)
+async def test_a_topic_that_does_not_exist(autojump_clock: trio.testing.MockClock, version: int, expected: int) -> None:
+    async with broker() as it:
+        answer = await it.send(produce(build_batch(records(b"a")), topic="missing"), version)
+        assert (answer.error_code, answer.base_offset) == (expected, -1)
+        answer = await it.send(produce(build_batch(records(b"a")), partition=2), version)
+        assert answer.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("codec", CODECS)
