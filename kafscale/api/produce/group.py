@@ -124,8 +124,6 @@ class ShortWay:
         """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""
         call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
         topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
-        if pattern.topic_id is not None and not topic:
-            return None  # no topic has this id
         if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
             return None
         self._allowed[pattern] = call

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PATTERNS_MAX_COUNT, PlainProduce, PlainProduces
@@ -23,6 +23,7 @@ from tests.devtools.wire_messages import messages
 
 FLEXIBLE_SINCE = {0: 9}
 VERSIONS = range(3, 14)
+EXAMPLES_COUNT = 20  # for each version
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -52,9 +53,11 @@ def decoded(data: memoryview) -> tuple[RequestHeader, Any]:
     return header, codec.decoder(ProduceRequest, header.api_version)(data, header.body_offset)[0]
 
 
-@given(st.data(), st.sampled_from(VERSIONS), st.none() | st.text(max_size=8), st.sampled_from([-1, 1]))
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data(), client_id=st.none() | st.text(max_size=8), acks=st.sampled_from([-1, 1]))
+@settings(max_examples=EXAMPLES_COUNT)
 def test_a_request_of_a_pattern_is_what_the_decoder_finds(
-    data: st.DataObject, version: int, client_id: str | None, acks: int
+    version: int, data: st.DataObject, client_id: str | None, acks: int
 ) -> None:
     message = request(data.draw(st.text(max_size=8)), acks=acks)
     message.transactional_id = data.draw(st.none() | st.text(max_size=8))
@@ -114,7 +117,9 @@ def test_what_the_codec_would_write_in_another_way_is_no_pattern() -> None:
     assert PlainProduce.of(tagged) is None
 
 
-@given(st.sampled_from(VERSIONS), st.text(max_size=40), INT32, INT32, INT64, INT64)
+@pytest.mark.parametrize("version", VERSIONS)
+@given(topic=st.text(max_size=40), correlation_id=INT32, index=INT32, base_offset=INT64, log_start_offset=INT64)
+@settings(max_examples=EXAMPLES_COUNT)
 def test_a_reply_is_what_the_encoder_writes(
     version: int, topic: str, correlation_id: int, index: int, base_offset: int, log_start_offset: int
 ) -> None:

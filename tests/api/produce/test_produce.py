@@ -10,9 +10,12 @@ import attrs
 import pytest
 import trio.testing
 
+from kafscale.api.calls import Call
+from kafscale.api.gate import Gate
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
+from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import coalesce
 from kafscale.testing.disk import MemoryDisk
@@ -129,6 +132,24 @@ async def test_a_topic_that_does_not_exist(autojump_clock: trio.testing.MockCloc
         assert (answer.error_code, answer.base_offset) == (expected, -1)
         answer = await it.send(produce(build_batch(records(b"a")), partition=2), version)
         assert answer.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_the_gate_is_asked_by_name_and_not_about_an_id_that_no_topic_has(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    asked = []
+
+    def refuse_all(gate: Gate, call: Call, request: ProduceRequest, topic: str) -> KafkaError:
+        asked.append(topic)
+        return KafkaError(error_codes.TOPIC_AUTHORIZATION_FAILED)
+
+    monkeypatch.setattr(Gate, "topic_refusal", refuse_all)
+    async with broker() as it:
+        answers = [await it.send(produce(build_batch(records(b"a")), topic=name), version) for name in (TOPIC, "no")]
+    refused = error_codes.TOPIC_AUTHORIZATION_FAILED
+    assert [each.error_code for each in answers] == [refused, refused if version < 13 else error_codes.UNKNOWN_TOPIC_ID]
+    assert list(dict.fromkeys(asked)) == ([TOPIC, "no"] if version < 13 else [TOPIC])
 
 
 @pytest.mark.parametrize("codec", CODECS)
