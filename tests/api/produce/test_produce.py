@@ -10,8 +10,8 @@ import attrs
 import pytest
 import trio.testing
 
-from kafscale.api.calls import Call
-from kafscale.api.gate import Gate
+from kafscale.api.handling.calls import Call
+from kafscale.api.handling.gate import Gate
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
