@@ -62,6 +62,7 @@ HERE, MOVED, NOBODYS = "here", "moved", "nobodys"
 ELSEWHERE = (MOVED, NOBODYS)
 SIMPLE = Identity(member_id="", generation_id=NO_GENERATION)
 PARTITION_COUNT = 20
+BY_NAME, BY_ID = 9, 10  # versions of OffsetCommit
 
 
 @pytest.fixture
@@ -145,13 +146,14 @@ async def test_nobody_leaves_elsewhere(services: Any, version: int) -> None:
             assert (answer.error_code, answer.members) == (error, [])
 
 
-def commit_request(group_id: str, *partitions: int) -> OffsetCommitRequest:
+def commit_request(services: Any, group_id: str, *partitions: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group_id=group_id,
         member_id="",
         topics=[
             OffsetCommitRequestTopic(
                 name="t",
+                topic_id=services.topics.get("t").topic_id,
                 partitions=[
                     OffsetCommitRequestPartition(partition_index=index, committed_offset=9) for index in partitions
                 ],
@@ -168,17 +170,17 @@ def codes(answer: Any) -> dict[int, int]:
 @every_version(offset_commit.API)
 async def test_offsets_are_not_committed_elsewhere(services: Any, version: int) -> None:
     for group_id in ELSEWHERE:
-        answer = await ask(offset_commit.API, services, commit_request(group_id, 0, 1, 99), version=version)
+        answer = await ask(offset_commit.API, services, commit_request(services, group_id, 0, 1, 99), version=version)
         assert codes(answer) == {0: e.NOT_COORDINATOR, 1: e.NOT_COORDINATOR, 99: e.UNKNOWN_TOPIC_OR_PARTITION}
         assert {index: each.offset for index, each in services.groups.offsets(group_id)["t"].items()} == {0: 5}
-        await ask(offset_commit.API, services, commit_request(group_id), version=version)
-    answer = await ask(offset_commit.API, services, commit_request(HERE, 0, 1), version=version)
+        await ask(offset_commit.API, services, commit_request(services, group_id), version=version)
+    answer = await ask(offset_commit.API, services, commit_request(services, HERE, 0, 1), version=version)
     assert codes(answer) == {0: e.NONE, 1: e.NONE}
 
 
 async def test_a_commit_of_nothing_makes_no_group_elsewhere(services: Any) -> None:
     services.assignment.groups["new"] = services.assignment.other
-    await ask(offset_commit.API, services, commit_request("new"))
+    await ask(offset_commit.API, services, commit_request(services, "new"))
     assert services.groups.group("new") is None
 
 
@@ -186,7 +188,8 @@ async def test_a_commit_of_nothing_makes_no_group_elsewhere(services: Any) -> No
 async def test_offsets_are_not_read_elsewhere(services: Any, version: int) -> None:
     """An offset of -1 without an error would have the consumer begin anew."""
     for group_id in ELSEWHERE:
-        for topics in ([OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])], None):
+        topic_id = services.topics.get("t").topic_id
+        for topics in ([OffsetFetchRequestTopic(name="t", topic_id=topic_id, partition_indexes=[0, 1])], None):
             if topics is None and version < 2:
                 continue
             request = OffsetFetchRequest(
@@ -263,15 +266,17 @@ async def test_a_client_that_is_sent_away_is_told_where_to(services: Any) -> Non
 # ---- commits of more offsets than are written at once ----------------------------------------------------------------
 
 
-async def commit_in_pieces(services: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: Any) -> dict[int, int]:
+async def commit_in_pieces(
+    services: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, *, version: int = BY_NAME
+) -> dict[int, int]:
     """Commit in pieces of two; `meanwhile` is called once the first piece is on its way, and ends before the last."""
     monkeypatch.setattr(coordinator, "COMMIT_PIECE_COUNT", 2)
     services.store.gate = trio.Event()
     answers: list[Any] = []
 
     async def commit() -> None:
-        request = commit_request(HERE, *range(PARTITION_COUNT))
-        answers.append(await ask(offset_commit.API, services, request))
+        request = commit_request(services, HERE, *range(PARTITION_COUNT))
+        answers.append(await ask(offset_commit.API, services, request, version=version))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit)
@@ -282,16 +287,17 @@ async def commit_in_pieces(services: Any, monkeypatch: pytest.MonkeyPatch, meanw
     return codes(answers[0])
 
 
+@pytest.mark.parametrize(("version", "gone"), [(BY_NAME, e.UNKNOWN_TOPIC_OR_PARTITION), (BY_ID, e.UNKNOWN_TOPIC_ID)])
 async def test_offsets_of_a_topic_that_is_deleted_during_a_commit_in_pieces_came_back(
-    services: Any, monkeypatch: pytest.MonkeyPatch
+    services: Any, monkeypatch: pytest.MonkeyPatch, version: int, gone: int
 ) -> None:
     """Those of the later pieces were written after the deletion had forgotten the earlier ones."""
 
     async def delete() -> None:
         await services.topics.delete(["t"])
 
-    found = await commit_in_pieces(services, monkeypatch, delete)
-    assert (found[0], found[PARTITION_COUNT - 1]) == (e.NONE, e.UNKNOWN_TOPIC_OR_PARTITION)
+    found = await commit_in_pieces(services, monkeypatch, delete, version=version)
+    assert (found[0], found[PARTITION_COUNT - 1]) == (e.NONE, gone)
     await wait_all_tasks_blocked()
     assert services.groups.offsets(HERE) == {}
     assert [entry.key for entry in await services.store.list(f"groups/{HERE}/offsets/")] == []
