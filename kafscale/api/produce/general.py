@@ -14,8 +14,10 @@ from kafscale.api.handling.partitions import NotLeader, led_partition, name_of, 
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
-from kafscale.api.produce.pending import not_durable, refuse
-from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StorageFailed, StoreError
+from kafscale.api.produce.pending import refusal_of, refuse
+from kafscale.api.handling.record_checks import AT_ONCE_UNITS
+from kafscale.api.handling.services import Services
+from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed
 from kafscale.log.partition.tail import ALONE
@@ -210,12 +212,10 @@ class PendingProduce:
         if self.out_of_order:
             await self._confirm_refusals()
         for each, responses in self.rounds.items():
-            if not each.done:
-                try:
-                    await each.wait()
-                except (StorageFailed, trio.TooSlowError) as exc:
-                    for response in responses:
-                        refuse(response, not_durable(exc))
+            refusal = await refusal_of(each)
+            if refusal is not None:
+                for response in responses:
+                    refuse(response, refusal)
 
     async def _confirm_refusals(self) -> None:
         """A gap in the sequence numbers is fatal to a producer, and no gap for a broker that has taken over."""

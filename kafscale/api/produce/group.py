@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 
 import attrs
-import trio
 
 from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.handling.partitions import led_partition, name_of
@@ -21,8 +20,10 @@ from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import append_batch, begin_batch
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
-from kafscale.api.produce.pending import not_durable, refuse
-from kafscale.errors import KafkaError, StorageFailed
+from kafscale.api.produce.pending import refusal_of, refuse
+from kafscale.api.handling.record_checks import AT_ONCE_UNITS
+from kafscale.api.handling.services import Services
+from kafscale.errors import KafkaError
 from kafscale.log.wal.journal import Round
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
@@ -50,11 +51,9 @@ class ProduceGroup:
 
     async def wait(self) -> None:
         """Wait until the replies may be sent."""
-        if not self.round.done:
-            try:
-                await self.round.wait()
-            except (StorageFailed, trio.TooSlowError) as exc:
-                self._refuse(not_durable(exc))
+        refusal = await refusal_of(self.round)
+        if refusal is not None:
+            self._refuse(refusal)
 
     def _refuse(self, exc: KafkaError) -> None:
         version = self.call.version

@@ -8,6 +8,7 @@ from typing import Protocol
 import trio
 
 from kafscale.errors import InvalidRecord, KafkaError, StorageFailed
+from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
 from kafscale.wire.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
 
@@ -47,8 +48,18 @@ def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
         ]
 
 
-def not_durable(exc: StorageFailed | trio.TooSlowError) -> KafkaError:
-    """The answer to a batch that was appended. After the second a producer without idempotence may repeat it."""
-    if isinstance(exc, StorageFailed):
+async def refusal_of(round: Round) -> KafkaError | None:
+    """Wait for a round; None if it became durable, and otherwise the error that its batches are answered with.
+
+    Both errors are retriable. After REQUEST_TIMED_OUT it may yet become durable: a producer without idempotence may
+    then repeat it.
+    """
+    if round.done:
+        return None
+    try:
+        await round.wait()
+    except StorageFailed as exc:
         return KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc))
-    return KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc))
+    except trio.TooSlowError as exc:
+        return KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc))
+    return None
