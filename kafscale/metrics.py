@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
@@ -122,6 +122,7 @@ class Callback:
 
 
 Family = TypeVar("Family", CounterFamily, HistogramFamily, Callback)
+Seen = TypeVar("Seen")
 
 
 class Measured(Protocol):
@@ -173,6 +174,10 @@ class Metrics:
             name, help, label, samples=lambda: [((value,), number) for value, number in read().items()], kind="counter"
         )
 
+    def of(self, look: Callable[[], Seen]) -> MetricsOf[Seen]:
+        """Return what registers metrics that are all read off the same thing, such as a component's `statistics`."""
+        return MetricsOf(self, look)
+
     def _add(self, family: Family) -> Family:
         assert family.name.startswith("kafscale_"), family.name
         assert family.name not in self.families, family.name
@@ -182,6 +187,22 @@ class Metrics:
     def expose(self) -> str:
         """The whole registry in Prometheus' text format, version 0.0.4."""
         return "\n".join(line for family in self.families.values() for line in family.lines()) + "\n"
+
+
+@attrs.frozen(eq=False)
+class MetricsOf(Generic[Seen]):
+    """Unlabelled metrics that are read at scrape time off what `look` then returns."""
+
+    metrics: Metrics
+    look: Callable[[], Seen]
+
+    def gauge(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
+        """Register one value; `read` finds it in what `look` returns."""
+        self.metrics.gauge(name, help, lambda: read(self.look()))
+
+    def count(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
+        """Register one counter; `read` finds it in what `look` returns."""
+        self.metrics.count(name, help, lambda: read(self.look()))
 
 
 def _header(name: str, help: str, kind: str) -> Iterator[str]:

@@ -216,24 +216,26 @@ class Wal(LogJournal):
 
     def register(self, metrics: Metrics) -> None:
         """Show the log to whoever scrapes."""
-
-        def count(name: str, help: str, attribute: str) -> None:
-            metrics.count(name, help, lambda: getattr(self.statistics(), attribute))
-
-        def gauge(name: str, help: str, attribute: str) -> None:
-            metrics.gauge(name, help, lambda: float(getattr(self.statistics(), attribute)))
-
-        count("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", "sync_count")
-        count("kafscale_wal_entries_total", "Record batches in these writes.", "entry_count")
-        count("kafscale_wal_written_bytes_total", "Bytes of these writes.", "written_bytes")
-        count(
-            "kafscale_wal_rotation_stalls_total", "Times that the next WAL file was not ready.", "rotation_stall_count"
+        log = metrics.of(self.statistics)
+        log.count("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", lambda seen: seen.sync_count)
+        log.count("kafscale_wal_entries_total", "Record batches in these writes.", lambda seen: seen.entry_count)
+        log.count("kafscale_wal_written_bytes_total", "Bytes of these writes.", lambda seen: seen.written_bytes)
+        log.count(
+            "kafscale_wal_rotation_stalls_total",
+            "Times that the next WAL file was not ready.",
+            lambda seen: seen.rotation_stall_count,
         )
-        gauge("kafscale_wal_files", "Files of the WAL.", "file_count")
-        gauge("kafscale_wal_bytes", "Size of these files.", "file_bytes")
-        gauge("kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", "pending_count")
-        gauge("kafscale_wal_queued_bytes", "What waits for a sync.", "queued_bytes")
-        gauge("kafscale_wal_out_of_space", "1 while appends wait because the disk is full.", "out_of_space")
+        log.gauge("kafscale_wal_files", "Files of the WAL.", lambda seen: seen.file_count)
+        log.gauge("kafscale_wal_bytes", "Size of these files.", lambda seen: seen.file_bytes)
+        log.gauge(
+            "kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", lambda seen: seen.pending_count
+        )
+        log.gauge("kafscale_wal_queued_bytes", "What waits for a sync.", lambda seen: seen.queued_bytes)
+        log.gauge(
+            "kafscale_wal_out_of_space",
+            "1 while appends wait because the disk is full.",
+            lambda seen: seen.out_of_space,
+        )
         metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", self.sync_seconds)
 
     # What the broker runs.

@@ -227,25 +227,31 @@ class S3Wal(LogJournal):
 
     def register(self, metrics: Metrics) -> None:
         """Show the log to whoever scrapes."""
-
-        def count(name: str, help: str, attribute: str) -> None:
-            metrics.count(name, help, lambda: getattr(self.statistics(), attribute))
-
-        def gauge(name: str, help: str, attribute: str) -> None:
-            metrics.gauge(name, help, lambda: getattr(self.statistics(), attribute))
-
-        count("kafscale_s3_wal_puts_total", "Objects of the log in the bucket that were written.", "put_count")
-        count("kafscale_s3_wal_entries_total", "Record batches and changes of metadata in them.", "entry_count")
-        count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", "written_bytes")
-        count("kafscale_s3_wal_retries_total", "PUTs that failed for good and were begun again.", "retry_count")
-        gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", "object_count")
-        gauge("kafscale_s3_wal_bytes", "Size of these objects.", "object_bytes")
-        gauge("kafscale_s3_wal_under_way", "PUTs under way.", "under_way_count")
-        gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", "queued_bytes")
-        gauge(
+        log = metrics.of(self.statistics)
+        log.count(
+            "kafscale_s3_wal_puts_total",
+            "Objects of the log in the bucket that were written.",
+            lambda seen: seen.put_count,
+        )
+        log.count(
+            "kafscale_s3_wal_entries_total",
+            "Record batches and changes of metadata in them.",
+            lambda seen: seen.entry_count,
+        )
+        log.count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", lambda seen: seen.written_bytes)
+        log.count(
+            "kafscale_s3_wal_retries_total",
+            "PUTs that failed for good and were begun again.",
+            lambda seen: seen.retry_count,
+        )
+        log.gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", lambda seen: seen.object_count)
+        log.gauge("kafscale_s3_wal_bytes", "Size of these objects.", lambda seen: seen.object_bytes)
+        log.gauge("kafscale_s3_wal_under_way", "PUTs under way.", lambda seen: seen.under_way_count)
+        log.gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", lambda seen: seen.queued_bytes)
+        log.gauge(
             "kafscale_s3_wal_pending_entries",
             "Record batches in these objects that are in no segment yet.",
-            "pending_count",
+            lambda seen: seen.pending_count,
         )
         help = "From the start of a PUT to its success."
         metrics.adopt_histogram("kafscale_s3_wal_put_seconds", help, self.put_seconds)
