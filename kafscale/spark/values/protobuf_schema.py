@@ -18,7 +18,7 @@ from kafscale.spark.values.columns import error_text
 from kafscale.spark.values.protoc import SOURCE as MAIN
 from kafscale.spark.values.protoc import compiled
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.workers.varints import read_checked_varint
+from kafscale.wire.primitives import read_varlong
 
 # What serializers register no reference for. Modules of these names are imported: the names are to have no tricks.
 BUILT_IN = re.compile(r"(google/protobuf|google/type|confluent)(/[a-z][a-z0-9_]*)+\.proto", re.ASCII)
@@ -132,13 +132,16 @@ def read_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
 
     Raises DecodeError if they are cut off.
     """
-    count, position = read_checked_varint(payload, 0)
-    if count == 0:
-        return (0,), position
-    if not 0 < count <= len(payload):
-        raise DecodeError(f"the count of the message indexes is {count}")
-    indexes = []
-    for _ in range(count):
-        index, position = read_checked_varint(payload, position)
-        indexes.append(index)
+    try:
+        count, position = read_varlong(payload, 0)
+        if count == 0:
+            return (0,), position
+        if not 0 < count <= len(payload):
+            raise DecodeError(f"the count of the message indexes is {count}")
+        indexes = []
+        for _ in range(count):
+            index, position = read_varlong(payload, position)
+            indexes.append(index)
+    except IndexError as exc:
+        raise DecodeError("the message indexes are cut off") from exc
     return tuple(indexes), position

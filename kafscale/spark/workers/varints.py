@@ -1,4 +1,4 @@
-"""Zigzag varints, one by itself, or many at a time: one per element of an array of positions."""
+"""Zigzag varints, many at a time: one per element of an array of positions. `wire.primitives` reads single ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from kafscale.errors import DecodeError
 
 Positions = NDArray[np.int64]
 Raw = NDArray[np.uint8]
@@ -105,34 +103,3 @@ def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Posit
         if not len(going_on):
             break
     return _signed(values).view(np.int64), ends
-
-
-def read_varint(raw: bytes, position: int) -> tuple[int, int]:
-    """A single one, for where there are too few to make an array pay. Raises IndexError."""
-    byte = raw[position]
-    position += 1
-    value = byte & 0x7F
-    shift = 7
-    while byte & 0x80 and shift < 7 * VARINT_MAX_BYTES:
-        byte = raw[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return (value >> 1) ^ -(value & 1), position
-
-
-def read_checked_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a number as `read_varint` does, from bytes that nobody has checked.
-
-    Raises DecodeError if it does not end.
-    """
-    value = shift = 0
-    while True:
-        if position >= len(data) or shift >= 7 * VARINT_MAX_BYTES:
-            raise DecodeError("a number that does not end")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position

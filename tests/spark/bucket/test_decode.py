@@ -139,8 +139,10 @@ def test_lengths_of_one_two_and_more_bytes(lanes):
 
 
 @pytest.mark.parametrize("lanes", [1, LANES_MIN_COUNT + 1])
-@pytest.mark.parametrize("length", [b"\x01", b"\x03", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01"])
-def test_records_of_a_length_below_0_are_refused(lanes, length):
+@pytest.mark.parametrize(
+    "length", [b"\x01", b"\x03", b"\x35", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\xfe" * 12]
+)
+def test_records_of_a_length_below_0_or_without_an_end_are_refused(lanes, length):
     batch = bytearray(build_batch([Record(value=b"v" * 20)]))
     batch[61 : 61 + len(length)] = length
     set_crc(memoryview(batch))

@@ -85,6 +85,8 @@ def test_a_decimal_of_a_megabyte_took_minutes(values):
         ({"type": "array", "items": "R"}, zigzag(1 << 40)),
         ({"type": "map", "values": "R"}, zigzag(2) + zigzag(1 << 30)),
         ("string", zigzag(100) + b"x"),
+        ("int", b"\x80"),
+        (["null", "int"], b""),
         ({"type": "array", "items": "R"}, b"\xff" * 12),
     ],
 )
@@ -93,7 +95,7 @@ def test_what_is_walked_over_and_does_not_end_is_an_error(values, type_, payload
     schema["fields"].append({"name": "next", "type": ["null", "R"]})
     found, error = decode(values, "avro", schema, payload, avro_record(["null", "int"]) | {"name": "R"})
     assert found is None
-    assert error
+    assert error.startswith("DecodeError")
 
 
 def test_a_walk_goes_over_all_that_a_value_may_have(values):
@@ -199,6 +201,20 @@ def test_what_is_walked_over_is_what_the_parser_goes_over(values, monkeypatch):
     found, error = decode(values, "protobuf", schema, b"\0" + payload)
     assert (error, found["g"][0]["x"], found["numbers"], found["loose"]) == (None, 5, [1, 256], [1, 1, 2])
     assert (found["one"], found["texts"], found["map"][0][0]) == ({"b": b"b"}, ["t"], "k")
+
+
+def test_a_walk_ends_where_the_parser_does(monkeypatch):
+    """Behind a number of more than ten bytes, at a tag of no type, and at the end of what is cut off."""
+    file = protobuf_schema.load(
+        Schema(format="PROTOBUF", text='syntax = "proto3"; message R { repeated int32 x = 1; }')
+    )
+    root = Bounds.of(file.message_types_by_name["R"])._root
+    monkeypatch.setattr(protobuf_bounds, "VALUE_MAX_BYTES", 1)
+    for damaged in (b"\x08" + b"\x80" * 20, b"\x80" * 20, b"\x0e\0", b"\x0c"):
+        assert len(list(protobuf_bounds._walk(root, b"\x08\1" + damaged + b"\x08\1", 0))) == 1, damaged
+    long = b"\x80" * 7
+    whole = b"\x08\1" + b"\x08" + long + b"\1" + b"\x88" + long + b"\0\1" + b"\x0a\x81" + long + b"\0\1" + b"\x08\1"
+    assert len(list(protobuf_bounds._walk(root, whole, 0))) == 5
 
 
 def doubling(format: str, levels: int) -> Any:
