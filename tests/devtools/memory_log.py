@@ -18,8 +18,10 @@ from typing import Any
 
 import attrs
 import trio
+import trio.testing
 
 from kafscale.config import Durability
+from kafscale.errors import KafkaError
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import Segment, segment_of
 from kafscale.formats.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
@@ -40,6 +42,7 @@ from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import SegmentKey, parse_segment_key
+from kafscale.wire import error_codes
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
 from tests.devtools.memory_broker import memory_settings
 
@@ -120,6 +123,28 @@ class MemoryLog:
 
     async def values(self, partition: Partition, offset: int = 0, *, max_bytes: int = ALL_BYTES) -> list[bytes | None]:
         return [record.value for record in await self.records(partition, offset, max_bytes=max_bytes)]
+
+    @asynccontextmanager
+    async def waiting_read(self, code: int) -> AsyncIterator[None]:
+        """For the block a read of what has been spilled waits for the fetch budget; then it is to get this error."""
+        self.partition().spill()
+        budget = self.log.reader.ranges.budget
+        await budget.acquire(budget.size_bytes)
+
+        async def read() -> None:
+            found = error_codes.NONE
+            try:
+                await self.read(self.partition(), 0)
+            except KafkaError as exc:
+                found = exc.code
+            assert found == code, error_codes.name(found)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            yield
+            budget.release(budget.size_bytes)
+        assert not budget.used_bytes
 
 
 def append_nowait(partition: Partition, *values: bytes, now_ms: int = NOW_MS, **batch: Any) -> tuple[TailBatch, Round]:

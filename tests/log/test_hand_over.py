@@ -255,20 +255,8 @@ async def test_an_acquisition_that_fails_can_be_tried_again(autojump_clock):
 async def test_a_read_that_is_under_way_is_told_that_the_leader_has_moved(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), flush_interval_seconds=NEVER_SECONDS) as log:
         await log.append(log.partition(), b"a")
-        log.partition().spill()
-        budget = log.log.reader.ranges.budget
-        await budget.acquire(budget.size_bytes)
-
-        async def read() -> None:
-            with pytest.raises(KafkaError) as caught:
-                await log.read(log.partition(), 0)
-            assert caught.value.code == NOT_LEADER_OR_FOLLOWER
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
+        async with log.waiting_read(NOT_LEADER_OR_FOLLOWER):
             await release(log)
-            budget.release(budget.size_bytes)
 
 
 async def test_a_merge_that_is_under_way_ends_first_and_none_begins(autojump_clock):

@@ -6,7 +6,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
 from kafscale.formats.segment import HEADER
@@ -228,21 +228,8 @@ async def test_a_read_that_waits_for_the_budget_ends_if_its_topic_is_deleted_mea
     """It used to look for the batches for ever, and let nobody else run."""
     async with memory_log(MemoryStore(), MemoryDisk(), flush_interval_seconds=1e9) as log:
         await log.append(log.partition(), b"a")
-        log.partition().spill()
-        budget = log.log.reader.ranges.budget
-        await budget.acquire(budget.size_bytes)
-
-        async def read() -> None:
-            with pytest.raises(KafkaError) as caught:
-                await log.read(log.partition(), 0)
-            assert caught.value.code == UNKNOWN_TOPIC_OR_PARTITION
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
+        async with log.waiting_read(UNKNOWN_TOPIC_OR_PARTITION):
             log.log.close_topic(TOPIC)
-            budget.release(budget.size_bytes)
-        assert not budget.used_bytes
 
 
 async def test_neighbours_in_one_wal_file_are_read_back_together(autojump_clock):
