@@ -8,7 +8,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
+from tests.devtools.clients import (
+    CODECS,
+    DEADLINE_SECONDS,
+    Acknowledged,
+    Sample,
+    poll_until,
+    sample_records,
+    wait_until,
+)
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -91,10 +99,6 @@ def read_partitions(broker, topic, count, partitions=1, **config):
     return records
 
 
-def wait_for(condition, what="acknowledgements"):
-    poll_until(condition, lambda: threading.Event().wait(0.01), what=what)
-
-
 class Member(ConsumerRebalanceListener):
     """A consumer of a group that notes what it was given and what it read, in a thread of its own until it is closed.
 
@@ -154,16 +158,16 @@ def test_two_members_share_all_partitions_and_lose_nothing(broker, name, assigno
         return opened(Member(consumer_for(broker, name, partition_assignment_strategy=[assignor]), name))
 
     first = join()
-    wait_for(lambda: len(first.values) >= 50, "the first member reads")
+    wait_until(lambda: len(first.values) >= 50, "the first member reads")
     assert first.partitions == set(range(6))
     second = join()
-    wait_for(lambda: len(first.partitions) == len(second.partitions) == 3, "half for each")
+    wait_until(lambda: len(first.partitions) == len(second.partitions) == 3, "half for each")
     assert first.partitions | second.partitions == set(range(6))
     produce_numbers(broker, name, 300, partitions=6)
-    wait_for(lambda: len(second.values) >= 50, "the second member reads")
+    wait_until(lambda: len(second.values) >= 50, "the second member reads")
     second.close()
-    wait_for(lambda: len(first.partitions) == 6, "all for the first again")
-    wait_for(lambda: len(first.values) + len(second.values) >= 600, "all records")
+    wait_until(lambda: len(first.partitions) == 6, "all for the first again")
+    wait_until(lambda: len(first.values) + len(second.values) >= 600, "all records")
     first.close()
     assert sorted(first.values + second.values) == sorted([*range(300), *range(300)])
     if assignor is CooperativeStickyAssignor:  # KIP-429: only what moves is revoked
@@ -185,7 +189,7 @@ def test_committed_offsets_outlast_the_broker(own_broker, name, kill, opened):
         committed = after.committed(partition, metadata=True)
     assert (committed.offset, committed.metadata) == (7, "note")
     member = opened(Member(consumer_for(own_broker, name), name))
-    wait_for(lambda: len(member.values) >= 3, "what was not committed")
+    wait_until(lambda: len(member.values) >= 3, "what was not committed")
     assert member.values == [7, 8, 9]
 
 
@@ -194,11 +198,11 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker
     first, second = (
         opened(Member(consumer_for(broker, name, group_instance_id=each), name)) for each in ("first", "second")
     )
-    wait_for(lambda: len(first.partitions) == len(second.partitions) == 2, "half for each")
+    wait_until(lambda: len(first.partitions) == len(second.partitions) == 2, "half for each")
     had, events = second.partitions, list(first.events)
     second.close()
     again = opened(Member(consumer_for(broker, name, group_instance_id="second"), name))
-    wait_for(lambda: again.partitions, "partitions for the member that came back")
+    wait_until(lambda: again.partitions, "partitions for the member that came back")
     assert again.partitions == had
     assert first.events == events
 
@@ -257,7 +261,7 @@ def test_groups_are_administered(admin, broker, name, opened):
     produce_numbers(broker, name, 10)
     partition = TopicPartition(name, 0)
     member = opened(Member(consumer_for(broker, name, client_id="somebody"), name))
-    wait_for(lambda: len(member.values) == 10, "all records")
+    wait_until(lambda: len(member.values) == 10, "all records")
     assert [each["group_state"] for each in admin.list_groups() if each["group_id"] == name] == ["Stable"]
     described = admin.describe_groups([name])[name]
     assert (described["group_state"], described["protocol_data"]) == ("Stable", "range")
@@ -302,10 +306,10 @@ def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_aw
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        wait_for(lambda: acknowledged() >= 500)
+        wait_until(lambda: acknowledged() >= 500, "acknowledgements")
         own_broker.restart(kill=kill)
         before = acknowledged()
-        wait_for(lambda: acknowledged() >= before + 500)
+        wait_until(lambda: acknowledged() >= before + 500, "acknowledgements")
     finally:
         stopped.set()
         sender.join()
@@ -334,7 +338,7 @@ def test_a_topic_is_created_by_use(broker, name, admin, opened):
     produce_numbers(broker, name, 1)
     assert [record.value for record in read_partitions(broker, name, 1)] == [b"0"]
     opened(Member(consumer_for(broker, name), f"{name}-by-reading"))
-    wait_for(lambda: f"{name}-by-reading" in admin.list_topics(), "the topic")
+    wait_until(lambda: f"{name}-by-reading" in admin.list_topics(), "the topic")
 
 
 def test_a_transactional_producer_is_told_no_at_once(broker, name, opened):
@@ -350,7 +354,7 @@ def test_a_fetch_session_follows_a_hundred_and_fifty_partitions(broker, name, op
     create(broker, name, partitions=150)
     produce_numbers(broker, name, 600, partitions=150)
     member = opened(Member(consumer_for(broker, name), name))
-    wait_for(lambda: len(member.values) >= 600, "all records")
+    wait_until(lambda: len(member.values) >= 600, "all records")
     produce_numbers(broker, name, 600, partitions=150)
-    wait_for(lambda: len(member.values) >= 1200, "the records that came later")
+    wait_until(lambda: len(member.values) >= 1200, "the records that came later")
     assert sorted(member.values) == sorted([*range(600), *range(600)])

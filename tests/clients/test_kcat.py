@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.devtools.clients import CODECS, DEADLINE_SECONDS, poll_until
+from tests.devtools.clients import CODECS, DEADLINE_SECONDS, wait_until
 from tests.devtools.process import broker_process
 
 
@@ -55,10 +55,6 @@ class Member:
         self.process.stderr.close()
 
 
-def wait_for(condition, what):
-    poll_until(condition, lambda: threading.Event().wait(0.02), what=what)
-
-
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_was_sent_is_read_back(broker, name, codec):
     kcat(
@@ -87,17 +83,17 @@ def test_two_members_share_all_partitions_and_lose_nothing(name):
         send_numbers(broker, name, 0, 200)
         first = Member(broker, name, name)
         try:
-            wait_for(lambda: first.partitions == 4 and len(first.values) == 200, "all for the first member")
+            wait_until(lambda: first.partitions == 4 and len(first.values) == 200, "all for the first member")
             second = Member(broker, name, name)
             try:
-                wait_for(lambda: first.partitions == second.partitions == 2, "half for each")
+                wait_until(lambda: first.partitions == second.partitions == 2, "half for each")
                 send_numbers(broker, name, 200, 400)
-                wait_for(lambda: len(first.values) + len(second.values) == 400, "messages by both")
+                wait_until(lambda: len(first.values) + len(second.values) == 400, "messages by both")
             finally:
                 second.leave()
-            wait_for(lambda: first.partitions == 4, "all for the first again")
+            wait_until(lambda: first.partitions == 4, "all for the first again")
             send_numbers(broker, name, 400, 500)
-            wait_for(lambda: len(first.values) + len(second.values) >= 500, "all messages")
+            wait_until(lambda: len(first.values) + len(second.values) >= 500, "all messages")
         finally:
             first.leave()
     assert sorted(int(value) for value in first.values + second.values) == list(range(500))

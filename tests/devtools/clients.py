@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ import attrs
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_SECONDS = 30.0  # many times what a test takes on a busy machine
+PAUSE_SECONDS = 0.02  # between two looks at a condition
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
 
@@ -50,6 +52,11 @@ def poll_until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         poll()
+
+
+def wait_until(condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait for what another thread or process brings about. AssertionError past the deadline."""
+    poll_until(condition, lambda: threading.Event().wait(PAUSE_SECONDS), what=what, seconds=seconds)
 
 
 @attrs.define

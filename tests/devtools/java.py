@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from tests.devtools.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.process import interruptible
 
 RUN_TIMEOUT_SECONDS = 90.0
@@ -88,7 +88,7 @@ class RunningTool:
 
     def wait_until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for what the events show. Raises AssertionError past the deadline."""
-        poll_until(condition, lambda: threading.Event().wait(0.05), what=what)
+        wait_until(condition, what)
 
     def wait(self) -> int:
         """Wait for its end and return its exit code."""

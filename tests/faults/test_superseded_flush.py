@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
-from kafscale.client.admin import NewTopic, create_topic
-from kafscale.client.client import connect
-from kafscale.client.consumer import Consumer
-from kafscale.client.producer import Producer
-from kafscale.config import Address
-from kafscale.wire.records import Record
+from tests.devtools.clients import wait_until
+from tests.devtools.own_client import consume, create, produce
 from tests.devtools.process import BrokerProcess
 
 pytestmark = pytest.mark.faults
 
 TOPIC = "orders"
-DEADLINE_SECONDS = 30.0
 OLDER, NEWER = [b"a3", b"a4"], [b"b3", b"b4", b"b5"]
 SHARED = [b"a0", b"a1", b"a2"]
 # As if it had been suspended again each time between its look at the claim and what it did then.
@@ -30,33 +23,6 @@ BLIND = (
     "import kafscale.cluster.controller.claim as claim; claim.WATCH_SECONDS = claim.LATELY_SECONDS = 1e9;"
     "from kafscale.cli.main import main; main()"
 )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-async def create(address: Address) -> None:
-    async with connect(address) as client:
-        await create_topic(client, NewTopic(name=TOPIC, partition_count=1))
-
-
-async def produce(address: Address, values: Sequence[bytes]) -> None:
-    async with connect(address) as client:
-        for value in values:
-            await Producer(client=client, topic=TOPIC).send([Record(key=None, value=value, timestamp_ms=1)])
-
-
-async def consume(address: Address, count: int) -> list[bytes | None]:
-    async with connect(address) as client:
-        consumer = Consumer(client=client, topic=TOPIC, positions={0: 0})
-        found: list[bytes | None] = []
-        while len(found) < count:
-            found += [each.record.value for each in await consumer.poll()]
-        return found
 
 
 def test_a_suspended_brokers_late_flush_changes_nothing_for_its_successor(tmp_path: Path) -> None:
@@ -70,22 +36,22 @@ def test_a_suspended_brokers_late_flush_changes_nothing_for_its_successor(tmp_pa
     older = BrokerProcess(directory=tmp_path / "older", options=options, program=("-c", BLIND))
     newer = BrokerProcess(directory=tmp_path / "newer", options=options)
     with older:
-        trio.run(create, older.kafka)
-        trio.run(produce, older.kafka, SHARED)
-        wait_until(lambda: segments_count() > 0)
+        trio.run(create, older.kafka, TOPIC)
+        trio.run(produce, older.kafka, TOPIC, SHARED)
+        wait_until(lambda: segments_count() > 0, "a segment")
         older.stop()
         older.start()  # with all of this in the bucket
         before = segments_count()
-        trio.run(produce, older.kafka, OLDER)
+        trio.run(produce, older.kafka, TOPIC, OLDER)
         older.suspend()
         assert segments_count() == before
         with newer:
-            trio.run(produce, newer.kafka, NEWER)
+            trio.run(produce, newer.kafka, TOPIC, NEWER)
             older.resume()
-            wait_until(lambda: segments_count() >= before + 2)
-            assert trio.run(consume, newer.kafka, 6) == [*SHARED, *NEWER]
+            wait_until(lambda: segments_count() >= before + 2, "segments of both")
+            assert trio.run(consume, newer.kafka, TOPIC, 6) == [*SHARED, *NEWER]
             newer.restart(kill=True)
-            assert trio.run(consume, newer.kafka, 6) == [*SHARED, *NEWER]
+            assert trio.run(consume, newer.kafka, TOPIC, 6) == [*SHARED, *NEWER]
             assert newer.log.count("is not read: its broker wrote it after another one had taken over") == 1
     told = subprocess.run(
         [sys.executable, "-m", "kafscale", "verify", "--store", f"file:{bucket}"],
@@ -103,16 +69,16 @@ def test_a_suspended_broker_that_was_superseded_flushes_nothing_when_it_goes_on(
     older = BrokerProcess(directory=tmp_path / "older", options=options)
     newer = BrokerProcess(directory=tmp_path / "newer", options=options)
     with older:
-        trio.run(create, older.kafka)
+        trio.run(create, older.kafka, TOPIC)
         older.restart()  # the topic is in a checkpoint
-        trio.run(produce, older.kafka, OLDER)
+        trio.run(produce, older.kafka, TOPIC, OLDER)
         older.suspend()
         with newer:
-            trio.run(produce, newer.kafka, NEWER)
+            trio.run(produce, newer.kafka, TOPIC, NEWER)
             older.resume()
-            wait_until(lambda: older.returncode is not None)
+            wait_until(lambda: older.returncode is not None, "the end of the older broker")
             assert older.returncode == 1
             assert "has been superseded" in older.log
-            assert trio.run(consume, newer.kafka, 3) == NEWER
+            assert trio.run(consume, newer.kafka, TOPIC, 3) == NEWER
             keys = {path.name[29:39] for path in tmp_path.rglob("*.kfs")}
             assert len(keys) <= 1  # of the newer broker's epoch

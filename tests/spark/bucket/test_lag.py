@@ -1,7 +1,6 @@
 """How far behind a stream is: counted from the bucket, and told by the listener after each batch."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
 from kafscale.store.paths import SegmentKey
+from tests.devtools.clients import wait_until
 from tests.devtools.segment_objects import make_batches, version_2_objects
 from tests.devtools.topic_checkpoints import TopicCheckpoints
 
@@ -62,14 +62,6 @@ def test_a_stream_that_is_ahead_of_the_bucket_is_not_behind():
     assert lag(10, 4, 0).offsets_behind == 0
 
 
-def wait_until(holds) -> None:
-    """Spark tells listeners from a thread of its own."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves sockets open
@@ -88,7 +80,11 @@ def test_a_listener_tells_after_each_batch(spark, tmp_path):
     query = source.load().writeStream.format("noop").queryName("orders").start()
     try:
         query.processAllAvailable()
-        wait_until(lambda: told and not told[-1].records_behind)
+        wait_until(
+            lambda: told and not told[-1].records_behind,
+            "the listener, which is told from a thread of its own",
+            seconds=60,
+        )
         assert [each.partitions[("t", 0)] for each in told[:2]] == [lag(30, 60, 10), lag(60, 60, 0)]
         assert told[0].partitions[("t", 1)] == lag(3, 3, 0)
         assert (told[0].query_name, told[0].query_id, told[0].batch_id) == ("orders", str(query.id), 0)
@@ -97,7 +93,7 @@ def test_a_listener_tells_after_each_batch(spark, tmp_path):
             (source,) = query.recentProgress[0].sources
             assert json.loads(source.latestOffset) == {"t": {"0": 60, "1": 3}}
         query.stop()
-        wait_until(lambda: not listener.lags)
+        wait_until(lambda: not listener.lags, "the end of the query", seconds=60)
     finally:
         query.stop()
         spark.streams.removeListener(listener)

@@ -1,11 +1,11 @@
 """The moments at which a run can die, each made by hand; `test_kills` finds them by chance."""
 
 import shutil
-import time
 
 import pytest
 
 from kafscale.spark.pipeline.config import quoted
+from tests.devtools.clients import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -112,9 +112,7 @@ def recreate(broker, topic: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([topic])[topic].result()
-    deadline = time.monotonic() + 30
-    while topic in admin.list_topics().topics and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: topic not in admin.list_topics().topics, "the deletion")
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
 
 
