@@ -16,10 +16,9 @@ import click
 import trio
 from rich.table import Table
 
-from bench.read_ahead import FarStore, consume
+from bench.read_ahead import FarStore, backlog, consume
 from bench.report import console, save
-from kafscale.config.units import KIB, MIB
-from kafscale.store.memory import MemoryStore
+from kafscale.config.units import MIB
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.link import Link
 from tests.devtools.memory_log import MemoryLog, memory_log
@@ -27,7 +26,6 @@ from tests.devtools.memory_log import MemoryLog, memory_log
 DATA_BYTES = 128 * MIB
 CACHE_BYTES = 16 * MIB
 READAHEAD_BYTES = (0, 8 * MIB)
-VALUE_BYTES = 100 * KIB
 FETCH_BYTES = MIB
 CONSUMERS = (1, 4)
 _SIZES = {"chunk_pool_bytes": 256 * MIB, "wal_segment_bytes": 64 * MIB, "segment_bytes": 32 * MIB}
@@ -117,12 +115,7 @@ class Case:
 
 async def run(rounds: int) -> list[Row]:
     """All of them, in turns."""
-    store, disk = FarStore(MemoryStore()), MemoryDisk()
-    async with memory_log(store, disk, flush_interval_seconds=3600.0, **_SIZES) as log:
-        for _ in range(DATA_BYTES // VALUE_BYTES):
-            await log.append(log.partition(), bytes(VALUE_BYTES))
-        await log.log.flusher.flush_all()
-    disk = disk.crash()
+    store, disk = await backlog(DATA_BYTES, _SIZES)
     rows: list[Row] = []
     for round in range(rounds):
         for distance in DISTANCES:

@@ -99,13 +99,18 @@ async def consume(log: MemoryLog, fetch_bytes: int, offset: int = 0, end_offset:
     return fetch_count, fetched_bytes
 
 
-async def run() -> list[Mapping[str, str]]:
+async def backlog(data_bytes: int, sizes: Mapping[str, int]) -> tuple[FarStore, MemoryDisk]:
+    """A store that has so many bytes of one partition in segments, and the disk of a broker that starts on it."""
     store, disk = FarStore(MemoryStore()), MemoryDisk()
-    async with memory_log(store, disk, flush_interval_seconds=3600.0, **_SIZES) as log:
-        for _ in range(DATA_BYTES // VALUE_BYTES):
+    async with memory_log(store, disk, flush_interval_seconds=3600.0, **sizes) as log:
+        for _ in range(data_bytes // VALUE_BYTES):
             await log.append(log.partition(), bytes(VALUE_BYTES))
         await log.log.flusher.flush_all()
-    disk = disk.crash()
+    return store, disk.crash()
+
+
+async def run() -> list[Mapping[str, str]]:
+    store, disk = await backlog(DATA_BYTES, _SIZES)
     return [
         await measure(store, disk, fetch_bytes, window_bytes)
         for fetch_bytes in FETCHES_BYTES

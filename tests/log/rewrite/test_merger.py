@@ -426,15 +426,22 @@ async def test_what_retention_takes_during_a_merge_does_not_come_back(autojump_c
         await check_values(log, first=log_start, count=12)
 
 
-async def test_a_topic_that_is_deleted_during_a_merge_leaves_no_object(autojump_clock):
-    store = FaultyStore(MemoryStore())
-    gate = store.hold(On("put_if_absent", "*-00001.kfs"))
+@asynccontextmanager
+async def log_whose_topic_is_deleted(store: FaultyStore, during: On) -> AsyncIterator[MemoryLog]:
+    """A log whose first merge has come so far when its topic and its objects are deleted, and then goes on."""
+    gate = store.hold(during)
     async with merging_log(store) as log:
         await flushed(log, 10)
         await gate.wait_arrived(1)
         log.log.close_topic("t")
         await log.log.delete_objects(BuriedTopic(name="t", topic_id=TOPIC_ID))
         gate.open()
+        yield log
+
+
+async def test_a_topic_that_is_deleted_during_a_merge_leaves_no_object(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with log_whose_topic_is_deleted(store, On("put_if_absent", "*-00001.kfs")) as log:
         await trio.sleep(1)
         assert await keys_of(store) == []
         assert log.log.merger.failed_count.value == 0
@@ -442,13 +449,7 @@ async def test_a_topic_that_is_deleted_during_a_merge_leaves_no_object(autojump_
 
 async def test_a_topic_that_is_deleted_while_sources_are_read_is_not_merged(autojump_clock, caplog):
     store = FaultyStore(MemoryStore())
-    gate = store.hold(On("get", "*.kfs"))
-    async with merging_log(store) as log:
-        await flushed(log, 10)
-        await gate.wait_arrived(1)
-        log.log.close_topic("t")
-        await log.log.delete_objects(BuriedTopic(name="t", topic_id=TOPIC_ID))
-        gate.open()
+    async with log_whose_topic_is_deleted(store, On("get", "*.kfs")):
         await trio.sleep(FAILED_MERGE_PAUSE_SECONDS / 2)
         assert await keys_of(store) == []
         assert store.count("put_if_absent", "*-00001.kfs") == 0

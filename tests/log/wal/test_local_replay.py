@@ -1,6 +1,8 @@
 """Replay: a torn tail is cut off wherever it was torn, and damage to what was acknowledged is refused by name."""
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -61,22 +63,30 @@ async def disk_after(*groups: int) -> MemoryDisk:
     return disk
 
 
-async def crash_while_writing(count: int, *, torn_bytes: int = 0, rng: random.Random | None = None) -> MemoryDisk:
-    """Two acknowledged entries, then a power cut in the middle of writing `count` more."""
+@asynccontextmanager
+async def in_the_middle_of_a_write(count: int, *, after: int) -> AsyncIterator[MemoryDisk]:
+    """A disk that `count` entries are being written to at once, behind `after` that are acknowledged."""
     disk = MemoryDisk()
     wal = make_wal(disk)
     async with trio.open_nursery() as nursery:
         await wal.replay(lambda entry: True)
         await nursery.start(wal.run)
-        for offset in range(2):
+        for offset in range(after):
             await wal.append(entry(offset)).wait()
         disk.sync_seconds = 1.0
-        for offset in range(2, 2 + count):
+        for offset in range(after, after + count):
             wal.append(entry(offset))
         await trio.sleep(0.5)
-        left = disk.crash(torn_bytes=torn_bytes, rng=rng)
+        yield disk
         nursery.cancel_scope.cancel()
-    return left
+
+
+async def crash_while_writing(
+    count: int, *, after: int = 2, torn_bytes: int = 0, rng: random.Random | None = None
+) -> MemoryDisk:
+    """A power cut in the middle of that."""
+    async with in_the_middle_of_a_write(count, after=after) as disk:
+        return disk.crash(torn_bytes=torn_bytes, rng=rng)
 
 
 async def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_goes_on(autojump_clock):
@@ -94,15 +104,7 @@ async def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_goes_on(autojump_c
 
 async def test_a_first_write_torn_at_any_byte_leaves_an_empty_log(autojump_clock):
     for torn_bytes in range(FILE_HEADER_BYTES + ENTRY_BYTES + 1):
-        disk = MemoryDisk(sync_seconds=1.0)
-        wal = make_wal(disk)
-        async with trio.open_nursery() as nursery:
-            await wal.replay(lambda entry: True)
-            await nursery.start(wal.run)
-            wal.append(entry(0))
-            await trio.sleep(0.5)
-            left = disk.crash(torn_bytes=torn_bytes)
-            nursery.cancel_scope.cancel()
+        left = await crash_while_writing(1, after=0, torn_bytes=torn_bytes)
         assert await replay(left) == [0] * (torn_bytes == FILE_HEADER_BYTES + ENTRY_BYTES), torn_bytes
 
 
@@ -124,17 +126,10 @@ async def test_the_cut_is_told_in_one_line(autojump_clock, caplog):
 
 
 async def test_what_was_written_but_never_synced_is_synced_before_it_is_used(autojump_clock):
-    disk = MemoryDisk(sync_seconds=1.0)
-    wal = make_wal(disk)
-    async with trio.open_nursery() as nursery:
-        await wal.replay(lambda entry: True)
-        await nursery.start(wal.run)
-        wal.append(entry(0))
-        await trio.sleep(0.5)
+    async with in_the_middle_of_a_write(1, after=0) as disk:
         restarted = MemoryDisk()  # kill -9, not a power cut: the page cache survives
         restarted.files = {name: bytearray(content) for name, content in disk.files.items()}
         restarted.synced = {name: bytearray(content) for name, content in disk.synced.items()}
-        nursery.cancel_scope.cancel()
     assert await replay(restarted) == [0]
     assert await replay(restarted.crash()) == [0], "consumers may have seen it by now"
 
