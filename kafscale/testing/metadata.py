@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Change, Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_of
 from kafscale.errors import PreconditionFailed, StorageFull
 
 
@@ -47,9 +47,7 @@ class MemoryMetadataStore:
 
     async def commit(self, transaction: Transaction) -> int:
         (outcome,) = await self.apply([transaction])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome.revision
+        return revision_of(outcome)
 
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         if self.gate is not None:

@@ -39,7 +39,7 @@ from kafscale.broker import Broker, StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.main import run
 from kafscale.cluster.metadata.base import Entry, LocalMetadataStore, Outcome, Snapshot, Transaction
-from kafscale.cluster.metadata.changes import ChangeReader
+from kafscale.cluster.metadata.changes import ChangeReader, revision_of
 from kafscale.errors import PreconditionFailed
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
@@ -197,9 +197,7 @@ class CrashingMetadataStore:
 
     async def commit(self, transaction: Transaction) -> int:
         (outcome,) = await self.apply([transaction])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome.revision
+        return revision_of(outcome)
 
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         await self.point.begin("metadata-commit")

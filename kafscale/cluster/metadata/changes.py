@@ -66,6 +66,13 @@ class Change:
 Outcome = Change | Exception  # of a transaction: what it has changed, or why it had no effect
 
 
+def revision_of(outcome: Outcome) -> int:
+    """Return the revision that a commit returns. Raises what kept the transaction from having an effect."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome.revision
+
+
 @attrs.define(eq=False)
 class ChangeLog:
     """What a metadata store publishes. `revision` is that of the latest change."""

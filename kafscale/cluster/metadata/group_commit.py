@@ -31,7 +31,7 @@ from kafscale.cluster.metadata.base import (
     Snapshot,
     Transaction,
 )
-from kafscale.cluster.metadata.changes import ChangeReader
+from kafscale.cluster.metadata.changes import ChangeReader, revision_of
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError
@@ -172,9 +172,7 @@ class GroupCommit:
             if not isinstance(ticket.outcome.value, Change):
                 raise
             return ticket.outcome.value.revision
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome.revision
+        return revision_of(outcome)
 
     def submit(self, changes: Changes, then: Then, *, essential: bool = False) -> None:
         """Commit the changes, all or none, and then call `then`, which must not raise.

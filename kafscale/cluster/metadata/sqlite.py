@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_of
 from kafscale.cluster.metadata.database import Database, Row, prefix_range, read_pairs
 from kafscale.cluster.metadata.reserve import Reserve
 from kafscale.errors import PreconditionFailed, StorageFailed
@@ -92,9 +92,7 @@ class SqliteMetadataStore:
 
     async def commit(self, transaction: Transaction) -> int:
         (outcome,) = await self.apply([transaction])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome.revision
+        return revision_of(outcome)
 
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         self._check_usable()
