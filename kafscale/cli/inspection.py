@@ -80,6 +80,14 @@ class Inspection:
     def add(self, name: str, value: str | int) -> None:
         self.facts.append(Fact(name, value))
 
+    def damaged(self, exc: DamagedObject, *names: str) -> Inspection:
+        """Note what a decoder tells, but for the name of the object that it begins with, and give this back."""
+        told = str(exc)
+        for name in names:
+            told = told.removeprefix(f"{name}: ")
+        self.damage.append(told)
+        return self
+
     def expect(self, what: str, found: object, expected: object) -> None:
         """Note damage unless two things that must agree do."""
         if found != expected:
@@ -129,8 +137,7 @@ def _inspect_version_1(found: Inspection, view: memoryview, name: str) -> Inspec
             key = SegmentKey(topic="unknown", topic_id=bytes(16), partition=0, base_offset=header.base_offset)
         footer = segment_v1.footer_without_index(segment_v1.decode_ends(key, view, view, len(view)))
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: ").removeprefix(f"{key.key if key else name}: "))
-        return found
+        return found.damaged(exc, name, key.key if key else name)
     if view[: segment.HEADER.size] != segment_v1.encode_header(header):
         found.damage.append("the header has something where version 1 has nothing")
     for fact, value in (
@@ -151,8 +158,7 @@ def _inspect_version_1_index(view: memoryview, name: str) -> Inspection:
     try:
         entries = segment_v1.decode_index(view, name)
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: "))
-        return found
+        return found.damaged(exc, name)
     found.add("index rows", len(entries))
     found.add("base offset", entries[0].base_offset)
     if any(b.base_offset <= a.base_offset or b.position <= a.position for a, b in pairwise(entries)):
@@ -173,7 +179,7 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
         footer = segment.decode_footer(view, name)
         segment.check_index_order(footer, name)
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: "))
+        found.damaged(exc, name)
         return None
     *_, reserved, _ = segment.TRAILER.unpack(view[-segment.TRAILER.size :])
     found.expect("what the trailer keeps free", reserved, 0)
@@ -292,8 +298,7 @@ def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
     try:
         read = metadata_checkpoint.decode_checkpoint(name, view)
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: "))
-        return found
+        return found.damaged(exc, name)
     puts = read.transaction.puts
     found.add("log epoch", read.position.epoch)
     found.add("log number", read.position.number)
@@ -314,8 +319,7 @@ def _inspect_manifests(view: memoryview, name: str) -> Inspection:
     try:
         read = manifest_checkpoint.decode_manifests(name, view)
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: "))
-        return found
+        return found.damaged(exc, name)
     found.add("partitions", len(read))
     found.add("segments", sum(known.segment_count for known in read.values()))
     found.add("bytes", len(view))
@@ -327,8 +331,7 @@ def _inspect_claim(view: memoryview, name: str) -> Inspection:
     try:
         claim = decode_claim(name, view)
     except DamagedObject as exc:
-        found.damage.append(str(exc).removeprefix(f"{name}: "))
-        return found
+        return found.damaged(exc, name)
     for field, value in attrs.asdict(claim).items():
         found.add(field.replace("_", " "), ("yes" if value else "no") if isinstance(value, bool) else value)
     return found

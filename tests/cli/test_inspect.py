@@ -110,7 +110,9 @@ def test_every_flipped_bit_of_an_index_is_found(position: int, bit: int) -> None
 @given(st.integers(0, len(KFS) - 1))
 def test_a_segment_that_is_cut_off_is_never_whole(size: int) -> None:
     try:
-        assert inspect(KFS[:size], KEY.key).damage
+        damage = inspect(KFS[:size], KEY.key).damage
+        assert damage
+        assert KEY.key not in damage[0], "the name is told above"
     except DamagedObject:
         assert size < segment.HEADER.size
 
@@ -143,7 +145,9 @@ def test_every_flipped_bit_of_version_1_is_found(position: int, bit: int) -> Non
     if 20 <= position < 28:
         return
     try:
-        assert inspect(flipped(VERSION_1.kfs, position, bit), VERSION_1.key.key).damage
+        damage = inspect(flipped(VERSION_1.kfs, position, bit), VERSION_1.key.key).damage
+        assert damage
+        assert VERSION_1.key.key not in damage[0]
     except DamagedObject:
         assert position < 4
 
@@ -256,7 +260,8 @@ def test_a_claim_is_shown() -> None:
     assert (found.kind, found.damage) == ("claim", [])
     shown = facts(data, claim_key("default"))
     assert (shown["epoch"], shown["acknowledges locally"]) == (3, "yes")
-    assert inspect(b"{}", claim_key("default")).damage
+    (damage,) = inspect(b"{}", claim_key("default")).damage
+    assert claim_key("default") not in damage
 
 
 def test_files_are_printed_and_damage_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
