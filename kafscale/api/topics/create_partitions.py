@@ -8,15 +8,15 @@ v3  may answer THROTTLING_QUOTA_EXCEEDED, which this broker never does
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.services import Services
+from kafscale.api.named_topics import outcomes_by_name
 from kafscale.api.topics.replica_assignments import check_assignment
+from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
-from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -27,20 +27,14 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    outcomes: dict[str, Outcome] = {}
-    wanted: list[MorePartitions] = []
-    counts = Counter(topic.name for topic in request.topics)
-    async for topic in in_turns(request.topics):
-        try:
-            if counts[topic.name] > 1:
-                raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
-            _check_assignments(services, topic)
-            wanted.append(MorePartitions(name=topic.name, partition_count=topic.count))
-        except KafkaError as exc:
-            outcomes[topic.name] = exc
-    results = await services.topics.create_partitions(wanted, validate_only=request.validate_only)
-    outcomes.update((more.name, outcome) for more, outcome in zip(wanted, results, strict=True))
-    return CreatePartitionsResponse(results=mapped(lambda name: _result(name, outcomes[name]), tuple(counts)))
+    add = partial(services.topics.create_partitions, validate_only=request.validate_only)
+    outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
+    return CreatePartitionsResponse(results=mapped(lambda name: _result(name, outcomes[name]), outcomes))
+
+
+def _more_partitions(services: Services, topic: CreatePartitionsTopic) -> MorePartitions:
+    _check_assignments(services, topic)
+    return MorePartitions(name=topic.name, partition_count=topic.count)
 
 
 def _check_assignments(services: Services, wanted: CreatePartitionsTopic) -> None:

@@ -12,15 +12,15 @@ any replication factor. A topic is durable before it is acknowledged, so `timeou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.services import Services
+from kafscale.api.named_topics import outcomes_by_name
 from kafscale.api.topics.replica_assignments import check_assignment
+from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
-from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 from kafscale.wire.messages.create_topics import (
@@ -35,19 +35,9 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    outcomes: dict[str, Outcome] = {}
-    wanted: list[NewTopic] = []
-    counts = Counter(topic.name for topic in request.topics)
-    async for topic in in_turns(request.topics):
-        try:
-            if counts[topic.name] > 1:
-                raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
-            wanted.append(_new_topic(services, topic))
-        except KafkaError as exc:
-            outcomes[topic.name] = exc
-    results = await services.topics.create(wanted, validate_only=request.validate_only)
-    outcomes.update((new.name, outcome) for new, outcome in zip(wanted, results, strict=True))
-    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, name, outcomes[name]), tuple(counts)))
+    create = partial(services.topics.create, validate_only=request.validate_only)
+    outcomes = await outcomes_by_name(request.topics, partial(_new_topic, services), create)
+    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, name, outcomes[name]), outcomes))
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
