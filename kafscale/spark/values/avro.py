@@ -13,12 +13,12 @@ from io import BytesIO
 from typing import Any
 
 import attrs
-import fastavro
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
+from kafscale.spark.values.avro_resolution import Resolution, parsed
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.cells import CELLS_MAX, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
@@ -38,7 +38,6 @@ class AvroReader:
     type: pa.DataType = attrs.field(init=False)
     _node: Node = attrs.field(init=False)
     _named: dict[str, Node] = attrs.field(init=False)
-    _parsed: Node = attrs.field(init=False)
     _raw_type: pa.DataType = attrs.field(init=False)  # as fastavro's rows have it: milliseconds are not yet micro
     _convert: Convert | None = attrs.field(init=False)
     _items_max: int = attrs.field(init=False)  # an item that lacks its fields has their defaults
@@ -50,12 +49,16 @@ class AvroReader:
             raise ConfigError(str(exc)) from exc
         self._raw_type = avro_schema.type_of(self._node, self._named, Place())
         self.type = avro_schema.in_microseconds(self._raw_type)
-        whole = avro_schema.inlined(self._node, self._named, set())
-        self._parsed = fastavro.parse_schema(whole)
         defaults = Count(DEFAULTS_MAX, f"the defaults of {self.schema} are more than {DEFAULTS_MAX} cells of columns")
-        _set_defaults(self._parsed, self._named, defaults)
+        self._parsed(defaults, wrapped=False)
         self._items_max = min(uncounted_bytes(self.type), CELLS_MAX // (1 + DEFAULTS_MAX - defaults.left))
         self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
+
+    def _parsed(self, defaults: Count, *, wrapped: bool) -> Node:
+        """The reader schema as fastavro takes it, with all defaults in place. Raises ConfigError."""
+        found = parsed(avro_schema.inlined(self._node, self._named, set()), wrapped=wrapped)
+        _set_defaults(found, self._named, defaults)
+        return found
 
     def of_writer(self, schema: Schema) -> Decode:
         """Raises DecodeError if the schema is no Avro, or can never be resolved into the reader's."""
@@ -64,21 +67,23 @@ class AvroReader:
         node, named = avro_schema.parse(schema)
         avro_schema.check_units(node, self._node, (named, self._named))
         whole = avro_schema.inlined(node, named, set())
+        wrapped = isinstance(node, list) or isinstance(self._node, list)
         try:
-            writer = fastavro.parse_schema(whole)
+            writer = parsed(whole, wrapped=wrapped)
         except Exception as exc:
             raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
         same = whole == avro_schema.inlined(self._node, self._named, set())
-        return partial(self._decode, writer, None if same else self._parsed, walk_of(node, named))
+        reader = None if same else self._parsed(Count(DEFAULTS_MAX, ""), wrapped=wrapped)
+        return partial(self._decode, Resolution(writer, reader, wrapped), walk_of(node, named))
 
-    def _decode(self, writer: Node, reader: Node | None, walk: Walk, payloads: list[bytes]) -> Decoded:
+    def _decode(self, resolution: Resolution, walk: Walk, payloads: list[bytes]) -> Decoded:
         convert, items_max = self._convert, self._items_max
 
         def one(payload: bytes) -> Any:
             if walk.is_needed or len(payload) > items_max:
                 walk.check(payload, items_max)
             stream = BytesIO(payload)
-            row = fastavro.schemaless_reader(stream, writer, reader, return_named_type=convert is not None)
+            row = resolution.read(stream, with_names=convert is not None)
             if stream.tell() != len(payload):
                 raise DecodeError(f"{len(payload) - stream.tell()} bytes are left over after the value")
             return row if convert is None else convert(row)

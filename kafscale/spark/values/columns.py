@@ -40,7 +40,7 @@ class Reader(Protocol):
 
 def error_text(exc: Exception) -> str:
     """Return what went wrong, in one line of bounded length."""
-    text = " ".join(str(exc).split())
+    text = " ".join(str(exc)[: 2 * TEXT_MAX_CHARACTERS].split())
     return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
 
 

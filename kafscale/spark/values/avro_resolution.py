@@ -1,0 +1,110 @@
+"""Reading by fastavro, in a time that follows the value and not its schemas.
+
+fastavro puts whole schemas, and all the types that they name, into what it says of a value that does not resolve. Of a
+union of 5,000 records that were 6 GB of text, which took two minutes, for each such value. And a union by itself is
+parsed again for each value, good or bad: half a second for that one. So a union is read as the only field of a record,
+which has the same bytes, and once a value has not resolved the schemas are replaced by some that are short as text.
+They are not from the beginning: fastavro takes a fifth longer with them.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import attrs
+import fastavro
+from fastavro.read import SchemaResolutionError
+
+Node = Any  # as in `avro_schema`
+
+WRAPPER = "_kafscale_wrapper"  # in no namespace, which types within it would inherit
+SHOWN_COUNT = 5  # branches of a union, symbols of an enum
+NAME_MAX_CHARACTERS = 60
+_NAMED = "__named_schemas"  # fastavro's key of all types in a parsed schema
+_SHOWN = ("type", "items", "values", "fields", "symbols")  # keys of what is shown; defaults are values
+
+
+@attrs.define(eq=False)
+class Resolution:
+    """How payloads of one writer schema become rows of the reader's, or of the writer's own if there is no other.
+
+    Both are parsed; `is_wrapped` says that both are wrapped.
+    """
+
+    _writer: Node
+    _reader: Node | None
+    _is_wrapped: bool
+    _is_terse: bool = attrs.field(default=False, init=False)
+
+    def read(self, stream: BytesIO, *, with_names: bool) -> Any:
+        """Read a value from its beginning. `with_names`: with the name of what a union has held.
+
+        Raises SchemaResolutionError with a short text, and what else fastavro does.
+        """
+        try:
+            row = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=with_names)
+        except SchemaResolutionError:
+            if self._is_terse:
+                raise
+            self._writer, self._reader, self._is_terse = _terse(self._writer, {}), _terse(self._reader, {}), True
+            stream.seek(0)
+            row = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=with_names)
+        return row["value"] if self._is_wrapped else row  # type: ignore[call-overload,index]
+
+
+def parsed(whole: Node, *, wrapped: bool) -> Node:
+    """Parse a schema, as the field of a record if it is to be `wrapped`. Raises what fastavro does."""
+    if wrapped:
+        whole = {"type": "record", "name": WRAPPER, "fields": [{"name": "value", "type": whole}]}
+    found = fastavro.parse_schema(whole)
+    if isinstance(found, dict):
+        found[_NAMED] = _Hidden(found[_NAMED])
+    return found
+
+
+class _Hidden(dict[str, Any]):
+    """The types that a schema names, which are not shown: each is there with all that is in it."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} types"
+
+
+class _Several(list[Node]):
+    """Branches of a union, fields of a record or symbols of an enum; the first of them are shown."""
+
+    def __repr__(self) -> str:
+        shown = [_cut(one) if isinstance(one, str) else repr(one) for one in self[:SHOWN_COUNT]]
+        if len(self) > SHOWN_COUNT:
+            shown.append(f"and {len(self) - SHOWN_COUNT} more")
+        return f"[{', '.join(shown)}]"
+
+
+class _Definition(dict[str, Any]):
+    """A type, or a field of a record; its kind and its name are shown."""
+
+    def __repr__(self) -> str:
+        kind, name = self["type"], self.get("name")
+        shown = kind if isinstance(kind, str) else "field"
+        return _cut(shown if name is None else f"{shown} {name}")
+
+
+def _terse(node: Node, made: dict[int, Node]) -> Node:
+    """Return the same parsed schema, which is short as text; what it shares stays shared."""
+    if isinstance(node, list):
+        return _Several(_terse(one, made) for one in node)
+    if not isinstance(node, dict):
+        return node
+    found = made.get(id(node))
+    if found is None:
+        found = made[id(node)] = _Definition(node)
+        for key in _SHOWN:
+            if key in node:
+                found[key] = _terse(node[key], made)
+        if _NAMED in node:
+            found[_NAMED] = {name: _terse(one, made) for name, one in node[_NAMED].items()}
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= NAME_MAX_CHARACTERS else f"{text[:NAME_MAX_CHARACTERS]}…"
