@@ -18,9 +18,9 @@ import pyarrow as pa
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
-from kafscale.spark.values.avro_resolution import Resolution, parsed
+from kafscale.spark.values.avro_resolution import Resolution, needs_wrapping, parsed
 from kafscale.spark.values.avro_schema import Node
-from kafscale.spark.values.cells import CELLS_MAX, uncounted_bytes
+from kafscale.spark.values.cells import CELLS_MAX, RowMemory, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.values.schema_bounds import COLUMNS_MAX, Count, Place
@@ -36,6 +36,7 @@ class AvroReader:
 
     schema: Schema
     type: pa.DataType = attrs.field(init=False)
+    memory: RowMemory = attrs.field(init=False)
     _node: Node = attrs.field(init=False)
     _named: dict[str, Node] = attrs.field(init=False)
     _raw_type: pa.DataType = attrs.field(init=False)  # as fastavro's rows have it: milliseconds are not yet micro
@@ -51,7 +52,9 @@ class AvroReader:
         self.type = avro_schema.in_microseconds(self._raw_type)
         defaults = Count(DEFAULTS_MAX, f"the defaults of {self.schema} are more than {DEFAULTS_MAX} cells of columns")
         self._parsed(defaults, wrapped=False)
-        self._items_max = min(uncounted_bytes(self.type), CELLS_MAX // (1 + DEFAULTS_MAX - defaults.left))
+        item_cells = 1 + DEFAULTS_MAX - defaults.left
+        self.memory = RowMemory.of(self.type, item_cells=item_cells)
+        self._items_max = min(uncounted_bytes(self.type), CELLS_MAX // item_cells)
         self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
 
     def _parsed(self, defaults: Count, *, wrapped: bool) -> Node:
@@ -67,13 +70,13 @@ class AvroReader:
         node, named = avro_schema.parse(schema)
         avro_schema.check_units(node, self._node, (named, self._named))
         whole = avro_schema.inlined(node, named, set())
-        wrapped = isinstance(node, list) or isinstance(self._node, list)
+        of_reader = avro_schema.inlined(self._node, self._named, set())
+        wrapped = needs_wrapping(whole) or needs_wrapping(of_reader)
         try:
             writer = parsed(whole, wrapped=wrapped)
         except Exception as exc:
             raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
-        same = whole == avro_schema.inlined(self._node, self._named, set())
-        reader = None if same else self._parsed(Count(DEFAULTS_MAX, ""), wrapped=wrapped)
+        reader = None if whole == of_reader else self._parsed(Count(DEFAULTS_MAX, ""), wrapped=wrapped)
         return partial(self._decode, Resolution(writer, reader, wrapped), walk_of(node, named))
 
     def _decode(self, resolution: Resolution, walk: Walk, payloads: list[bytes]) -> Decoded:

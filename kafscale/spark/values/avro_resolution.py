@@ -1,10 +1,10 @@
 """Reading by fastavro, in a time that follows the value and not its schemas.
 
 fastavro puts whole schemas, and all the types that they name, into what it says of a value that does not resolve. Of a
-union of 5,000 records that were 6 GB of text, which took two minutes, for each such value. And a union by itself is
-parsed again for each value, good or bad: half a second for that one. So a union is read as the only field of a record,
-which has the same bytes, and once a value has not resolved the schemas are replaced by some that are short as text.
-They are not from the beginning: fastavro takes a fifth longer with them.
+union of 5,000 records that were 6 GB of text, which took two minutes, for each such value. And a union, array or map by
+itself is parsed again for each value, good or bad: half a second for that one. So they are read as the only field of a
+record, which has the same bytes, and once a value has not resolved the schemas are replaced by some that are short as
+text. They are not from the beginning: fastavro takes a fifth longer with them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,17 @@ class Resolution:
         return row["value"] if self._is_wrapped else row  # type: ignore[call-overload,index]
 
 
+def needs_wrapping(whole: Node) -> bool:
+    """Tell whether fastavro would parse a schema again for each value: one of no name that has others within it."""
+    return isinstance(whole, list) or (isinstance(whole, dict) and "name" not in whole)
+
+
 def parsed(whole: Node, *, wrapped: bool) -> Node:
     """Parse a schema, as the field of a record if it is to be `wrapped`. Raises what fastavro does."""
     if wrapped:
         whole = {"type": "record", "name": WRAPPER, "fields": [{"name": "value", "type": whole}]}
     found = fastavro.parse_schema(whole)
-    if isinstance(found, dict):
+    if isinstance(found, dict) and _NAMED in found:
         found[_NAMED] = _Hidden(found[_NAMED])
     return found
 

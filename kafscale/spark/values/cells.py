@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+import attrs
 import pyarrow as pa
 
 from kafscale.errors import DecodeError
 
 CELLS_MAX = 10_000_000  # of one value: some 100 MB of Arrow's
+CELL_BYTES = 64  # of memory, as an object of Python's and in a column
+TEXT_BYTES = 8  # of memory for a byte of a payload: UTF-32 as an object, and UTF-8 in a column
 
 Get = Callable[[Any, str], Any]
 Count = Callable[[Any], int]
@@ -38,6 +41,26 @@ def _children(type_: pa.DataType) -> Iterable[pa.DataType]:
 def uncounted_bytes(type_: pa.DataType) -> int:
     """Return how long a payload may be whose row of this type need not be counted: each item takes a byte at least."""
     return CELLS_MAX // max(1, widest_item(type_))
+
+
+@attrs.frozen(kw_only=True)
+class RowMemory:
+    """How much memory the row of a value takes at most, about: so much whatever it has, and for each payload byte."""
+
+    own_bytes: int
+    per_payload_byte: float
+
+    @classmethod
+    def of(cls, type_: pa.DataType, *, item_cells: int = 0, more_per_byte: float = 0) -> RowMemory:
+        """Of rows of a type. `item_cells`: of an item that has more of them than its type, of defaults.
+
+        `more_per_byte`: bytes that the row takes besides, for each byte of the payload.
+        """
+        cells = max(widest_item(type_), item_cells if widest_item(type_) else 0)
+        return cls(
+            own_bytes=CELL_BYTES * (width_of(type_) + item_cells),
+            per_payload_byte=TEXT_BYTES + CELL_BYTES * cells + more_per_byte,
+        )
 
 
 def check_cells(row: Any, type_: pa.DataType, get: Get) -> None:

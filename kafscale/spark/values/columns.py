@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import attrs
 import pyarrow as pa
 
+from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.registry import Schema
 
 TEXT_MAX_CHARACTERS = 500
@@ -30,6 +31,10 @@ class Reader(Protocol):
     @property
     def type(self) -> pa.DataType:
         """The type of each decoded value."""
+
+    @property
+    def memory(self) -> RowMemory:
+        """How much memory a decoded value takes."""
 
     def of_writer(self, schema: Schema) -> Decode:
         """Return how payloads of a writer schema are decoded into the reader schema.

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
+from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.columns import Decode, Decoded, Reader, error_text
 from kafscale.spark.values.registry import RegistryClient, Schema
 
@@ -80,6 +81,10 @@ class ValueDecoder:
     @property
     def type(self) -> pa.DataType:
         return self.reader.type
+
+    @property
+    def memory(self) -> RowMemory:
+        return self.reader.memory
 
     def decode(self, values: Sequence[bytes | None], with_header: Container[int] = ()) -> Decoded:
         """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError.

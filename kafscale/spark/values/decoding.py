@@ -6,9 +6,11 @@ from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions
@@ -16,6 +18,7 @@ from kafscale.spark.values.registry import RegistryClient, RegistryOptions
 DECODED = "decoded"  # the data source's column
 ID_HEADER = "__value_schema_id"  # as Confluent's serializers name it
 ROWS_AT_ONCE_COUNT = 10_000  # Python objects of so many values are in memory; Spark's own Arrow batches have as many
+ROWS_AT_ONCE_BYTES = 512 << 20  # of memory that they may become, at most; a single value may be as much by itself
 DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded values
 
 
@@ -46,24 +49,46 @@ class Decoding:
         """The type of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
         return _struct_type(make_reader(self.reader).type)
 
-    def decode(self, values: pa.Array, with_header: Container[int] = ()) -> pa.StructArray:
-        """Decode values as `ValueDecoder.decode` does. Raises RegistryError."""
-        decoder = _decoder(self)
-        decoded = decoder.decode(values.to_pylist(), with_header)
-        type_ = _struct_type(decoder.type)
-        errors = pa.array(decoded.errors, pa.string())
-        return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
+    def decode(self, values: pa.Array) -> pa.StructArray:
+        """Decode values, some at a time. Raises RegistryError."""
+        parts = [self._decode(values.slice(start, count)) for start, count in self._pieces(values)]
+        return pa.concat_arrays(parts or [self._decode(values)])
 
     def select(self, records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """These columns of records, `decoded` among them, which is made of their `value` and `headers`.
 
         Raises RegistryError.
         """
-        for start in range(0, records.num_rows, ROWS_AT_ONCE_COUNT):
-            rows = records.slice(start, ROWS_AT_ONCE_COUNT)
-            decoded = self.decode(*_with_ids_of_headers(rows["value"], rows["headers"]))
+        for start, count in self._pieces(records["value"]):
+            rows = records.slice(start, count)
+            decoded = self._decode(*_with_ids_of_headers(rows["value"], rows["headers"]))
             arrays = [decoded if name == DECODED else rows[name] for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _decode(self, values: pa.Array, with_header: Container[int] = ()) -> pa.StructArray:
+        decoder = _decoder(self)
+        decoded = decoder.decode(values.to_pylist(), with_header)
+        type_ = _struct_type(decoder.type)
+        errors = pa.array(decoded.errors, pa.string())
+        return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
+
+    def _pieces(self, values: pa.Array) -> Iterator[tuple[int, int]]:
+        """Yield where each piece of the values begins that is decoded at once, and how many it has."""
+        start, memory = 0, _decoder(self).memory
+        while start < len(values):
+            count = _rows_at_once_count(values.slice(start, ROWS_AT_ONCE_COUNT), memory)
+            yield start, count
+            start += count
+
+
+def _rows_at_once_count(values: pa.Array, memory: RowMemory) -> int:
+    """Return how many of the first values may be decoded together, at least one: by what can become of them.
+
+    A value of some bytes may be one that takes as much as can be taken, so what it does take is known too late.
+    """
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    taken = np.cumsum(memory.own_bytes + memory.per_payload_byte * lengths)
+    return max(1, int(np.searchsorted(taken, ROWS_AT_ONCE_BYTES, side="right")))
 
 
 def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Container[int]]:

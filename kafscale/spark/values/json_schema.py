@@ -18,7 +18,7 @@ import referencing
 from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.values.cells import check_cells, uncounted_bytes
+from kafscale.spark.values.cells import CELL_BYTES, RowMemory, check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.values.schema_bounds import Count, Place
@@ -60,6 +60,10 @@ class JsonReader:
     @property
     def type(self) -> pa.DataType:
         return self._shape.type
+
+    @property
+    def memory(self) -> RowMemory:
+        return RowMemory.of(self.type, more_per_byte=CELL_BYTES)  # of what is parsed, and in no column
 
     def of_writer(self, schema: Schema) -> Decode:
         """Raises DecodeError if the schema is no JSON Schema, and, with `validate`, if it is not valid."""

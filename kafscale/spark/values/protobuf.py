@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.cells import check_cells, uncounted_bytes
+from kafscale.spark.values.cells import RowMemory, check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, to_columns
 from kafscale.spark.values.protobuf_bounds import Bounds
 from kafscale.spark.values.registry import Schema
@@ -53,6 +53,7 @@ class ProtobufReader:
 
     schema: Schema
     message: str | None = None
+    memory: RowMemory = attrs.field(init=False)
     _descriptor: Descriptor = attrs.field(init=False)
     _element: Element = attrs.field(init=False)
     _bounds: Bounds = attrs.field(init=False)
@@ -73,6 +74,7 @@ class ProtobufReader:
         self._descriptor = found
         self._element = _message_element(found, Place())
         self._bounds = Bounds.of(found)
+        self.memory = RowMemory.of(self.type, more_per_byte=self._bounds.most_per_byte)
 
     @property
     def type(self) -> pa.DataType:

@@ -52,9 +52,10 @@ _UNKNOWN = _Message()
 class Bounds:
     """The bounds of values of one type of message.
 
-    `unchecked_bytes`: how long a value may be that can't be too much.
+    `most_per_byte`: of memory, for each byte of a value. `unchecked_bytes`: how long one may be that can't be too much.
     """
 
+    most_per_byte: float
     unchecked_bytes: int
     _root: _Message
 
@@ -67,7 +68,7 @@ class Bounds:
             for field in message.fields.values():
                 of_message = field.message.own_bytes if field.message is not None else 0
                 most_per_byte = max(most_per_byte, (field.occurrence_bytes + of_message) / 2, field.element_bytes)
-        return cls(unchecked_bytes=int(VALUE_MAX_BYTES / most_per_byte), root=root)
+        return cls(most_per_byte=most_per_byte, unchecked_bytes=int(VALUE_MAX_BYTES / most_per_byte), root=root)
 
     def check(self, payload: bytes, start: int) -> None:
         """Check a message from `start` on. Raises DecodeError."""

@@ -105,18 +105,25 @@ def test_types_that_are_within_each_other_are_in_the_first_text_once():
     assert repr(short) == "record R39"
 
 
-def test_a_union_was_parsed_again_for_each_value():
-    """Half a second for 5,000 records; the same union as a field of a record tells how long it may take."""
+@pytest.mark.parametrize("kind", ["union", "union of the writer alone", "array", "map"])
+def test_what_has_no_name_was_parsed_again_for_each_value(kind):
+    """Half a second for a union of 5,000 records; the same as a field of a record tells how long it may take."""
 
-    def seconds(schema: Any, payload: bytes) -> float:
-        decode = decoder(schema, schema)
+    def seconds(schema: Any, reader: Any, payload: bytes) -> float:
+        decode = decoder(schema, reader)
         begun = time.process_time()
         decoded = decode([payload] * 20)
         assert decoded.errors == [None] * 20
         return time.process_time() - begun
 
-    payload = zigzag(499) + b"\x0a"
-    alone, within = (min(seconds(each, payload) for _ in range(3)) for each in (union(500), record("W", u=union(500))))
+    schema, payload = union(500), zigzag(499) + b"\x0a"
+    if kind == "array":
+        schema, payload = {"type": "array", "items": schema}, zigzag(1) + payload + b"\0"
+    elif kind == "map":
+        schema, payload = {"type": "map", "values": schema}, zigzag(1) + zigzag(1) + b"k" + payload + b"\0"
+    reader = schema[499] if kind.endswith("alone") else schema
+    alone = min(seconds(schema, reader, payload) for _ in range(3))
+    within = min(seconds(record("W", u=schema), record("W", u=reader), payload) for _ in range(3))
     assert alone < 4 * within
 
 
@@ -127,13 +134,22 @@ def test_a_union_was_parsed_again_for_each_value():
         (["null", "int"], ["null", "int"], b"\0", None),
         (["null", "int"], "int", b"\2\x0a", 5),
         ("int", ["null", "long"], b"\x0a", 5),
+        ({"type": "array", "items": "int"}, {"type": "array", "items": "long"}, b"\2\x0a\0", [5]),
+        ({"type": "map", "values": "int"}, [{"type": "map", "values": "long"}, "null"], b"\2\2k\x0a\0", [("k", 5)]),
+        (
+            {"type": "array", "items": union(2)[1]},
+            {"type": "array", "items": union(2)[1]},
+            b"\2\x0a\0",
+            [{"field1": 5}],
+        ),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "long", b"\x0a", 5),
         (union(2), union(1, 1)[0], b"\2\x0a", {"field1": 5}),
         (union(2), union(2), b"\2\x0a", {"member0": None, "member1": {"field1": 5}}),
         (union(2), union(3), b"\2\x0a", {"member0": None, "member1": {"field1": 5}, "member2": None}),
         (union(2)[1], union(3), b"\x0a", {"member0": None, "member1": {"field1": 5}, "member2": None}),
     ],
 )
-def test_a_union_by_itself_is_read_as_any_other(writer, reader, payload, read):
+def test_what_has_no_name_is_read_as_any_other(writer, reader, payload, read):
     decode = decoder(writer, reader)
     decoded = decode([payload, b"\xff"])
     assert decoded.errors[0] is None

@@ -1,5 +1,6 @@
 """Records with framed values into a column of struct<value, error>."""
 
+import json
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -13,7 +14,7 @@ from kafscale.spark.values import decoding as module
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions
-from tests.devtools.registry_values import Headers, message_class
+from tests.devtools.registry_values import Headers, message_class, prefixed
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 
@@ -30,7 +31,8 @@ def _closed_connections(monkeypatch) -> Iterator[None]:
 
 
 def options(values, **reading) -> ValueOptions:
-    return ValueOptions(registry=RegistryOptions(urls=(values.registry.url,)), format="avro", **reading)
+    reading = {"format": "avro", **reading}
+    return ValueOptions(registry=RegistryOptions(urls=(values.registry.url,)), **reading)
 
 
 def records(*found: bytes | None, headers: list[Headers | None] | None = None) -> pa.RecordBatch:
@@ -118,3 +120,71 @@ def test_a_null_value_with_a_header_is_no_error_and_an_unknown_id_is(values):
     rows = batch["decoded"].to_pylist()
     assert rows[0] == {"value": None, "error": None}
     assert "no schema 00000000-0000" in rows[1]["error"]
+
+
+WIDE = "message I { " + " ".join(f"int64 c{number} = {number};" for number in range(1, 101)) + " }"
+EXPANDING = f'syntax = "proto3"; message Order {{ int64 id = 1; repeated I items = 2; {WIDE} }}'
+
+
+HUNDRED = {"name": "y", "type": {"type": "array", "items": "int"}, "default": [7] * 100}
+SMALL = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "boolean"}, HUNDRED]}
+WITH_DEFAULTS = {"type": "array", "items": SMALL}
+
+
+def expanding_rows(values, count: int, items_count: int) -> pa.RecordBatch:
+    """Values of two bytes for each of their items, of which each takes places for a hundred fields."""
+    schema_id = values.registry.register("orders-value", EXPANDING, format="PROTOBUF")
+    framed = prefixed(schema_id, b"\0\x08\1" + b"\x12\0" * items_count)
+    return records(*[framed] * count)
+
+
+def test_rows_that_are_each_within_bounds_filled_memory_together(values, monkeypatch):
+    """10,000 rows were decoded at once, whatever becomes of each."""
+    monkeypatch.setattr(module, "ROWS_AT_ONCE_BYTES", 64 << 20)
+    rows = expanding_rows(values, 60, 1000)
+    decoding = Decoding.of(options(values, format="protobuf"), "orders")
+    parts = list(decoding.select(rows, ["decoded", "offset"]))
+    assert len(parts) > 5
+    assert max(part.nbytes for part in parts) < 64 << 20
+    table = pa.Table.from_batches(parts)
+    assert table["offset"].to_pylist() == list(range(60))
+    assert [len(row["value"]["items"]) for row in table["decoded"].to_pylist()] == [1000] * 60
+    assert decoding.decode(rows["value"]).to_pylist() == table["decoded"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("format", "schema", "payload", "fewest", "most"),
+    [
+        ("avro", {"type": "array", "items": "boolean"}, b"\x80\x01" + b"\1" * 64 + b"\0", 100, 1000),
+        ("avro", WITH_DEFAULTS, b"\x40" + b"\1\0" * 32 + b"\0", 1, 20),
+        ("avro", "string", b"\x80\x01" + b"x" * 64, 5000, 10_000),
+        ("json", {"type": "object", "properties": {"a": {"type": "string"}}}, b'{"a":"' + b"x" * 64 + b'"}', 100, 1000),
+        ("protobuf", EXPANDING, b"\0" + b"\x12\0" * 32, 1, 10),
+        ("protobuf", 'syntax = "proto3"; message Order { string x = 1; }', b"\0\x0a\x40" + b"x" * 64, 2500, 10_000),
+    ],
+)
+def test_how_many_rows_are_decoded_at_once_is_by_what_may_become_of_them(
+    values, monkeypatch, format, schema, payload, fewest, most
+):
+    """With 4 MiB for them; never fewer than one."""
+    text = schema if format == "protobuf" else json.dumps(schema)
+    schema_id = values.registry.register("orders-value", text, format=format.upper())
+    decoding = Decoding.of(options(values, format=format), "orders")
+    rows = records(*[prefixed(schema_id, payload)] * 10_000)
+
+    def first_count() -> int:
+        return next(decoding.select(rows, ["decoded"])).num_rows
+
+    monkeypatch.setattr(module, "ROWS_AT_ONCE_BYTES", 4 << 20)
+    assert fewest <= first_count() <= most
+    monkeypatch.setattr(module, "ROWS_AT_ONCE_BYTES", 1)
+    assert first_count() == 1
+
+
+def test_the_bytes_of_ordinary_rows_do_not_cut_a_batch(values):
+    """Orders of a dozen items, as they are: a batch has as many as without a bound on bytes."""
+    item = {"type": "record", "name": "I", "fields": [{"name": f"f{n}", "type": "string"} for n in range(5)]}
+    schema = {**ORDER, "fields": [*ORDER["fields"], {"name": "items", "type": {"type": "array", "items": item}}]}
+    framed = values.avro(schema, {"id": 1, "items": [{f"f{n}": "x" for n in range(5)}] * 12})
+    decoding = Decoding.of(options(values), "orders")
+    assert [part.num_rows for part in decoding.select(records(*[framed] * 10_001), ["decoded"])] == [10_000, 1]
