@@ -29,7 +29,7 @@ from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest
 from kafscale.wire.records import Record
 from tests.devtools.process import BrokerProcess
-from tests.devtools.resident import peak_rss_mib, reset_peak_rss
+from tests.devtools.resident import main_thread_seconds, peak_rss_mib, reset_peak_rss
 
 ROUND_PAUSE_SECONDS = 0.02
 GIVE_UP_SECONDS = 30.0  # Kafka's clients: request.timeout.ms; a round that takes longer is a failure
@@ -45,6 +45,7 @@ class Seen:
     """
 
     round_seconds: list[float] = attrs.field(factory=list)
+    loop_seconds: list[float] = attrs.field(factory=list)  # for which the broker's event loop computed in each round
     failures: list[str] = attrs.field(factory=list)
     grown_mib: float = 0.0  # the broker's peak of resident memory above what it had at the beginning
 
@@ -52,6 +53,14 @@ class Seen:
     def worst_seconds(self) -> float:
         """The longest round. A stop of the broker's event loop is in it."""
         return max(self.round_seconds)
+
+    @property
+    def worst_loop_seconds(self) -> float:
+        """The most CPU time that the broker's event loop took while one round waited; other loads have no part in it.
+
+        Threads beside it have none either, nor what only waits: `worst_seconds` has both.
+        """
+        return max(self.loop_seconds, default=0.0)
 
 
 @asynccontextmanager
@@ -61,7 +70,7 @@ async def bystander(broker: BrokerProcess, *, topic: str = "bystander") -> Async
     stop = trio.Event()
     warm = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_produce_and_fetch, broker.kafka, topic, seen, warm, stop)
+        nursery.start_soon(_produce_and_fetch, broker, topic, seen, warm, stop)
         await warm.wait()
         reset_peak_rss(broker.pid)
         before_mib = peak_rss_mib(broker.pid)
@@ -73,8 +82,9 @@ async def bystander(broker: BrokerProcess, *, topic: str = "bystander") -> Async
         seen.grown_mib = peak_rss_mib(broker.pid) - before_mib
 
 
-async def _produce_and_fetch(address: Address, topic: str, seen: Seen, warm: trio.Event, stop: trio.Event) -> None:
-    async with connect(address) as client:
+async def _produce_and_fetch(broker: BrokerProcess, topic: str, seen: Seen, warm: trio.Event, stop: trio.Event) -> None:
+    pid = broker.pid  # it may have none later
+    async with connect(broker.kafka) as client:
         producer = Producer(client=client, topic=topic)
         consumer = Consumer(client=client, topic=topic, positions={0: 0})
         for number in range(WARM_UP_ROUNDS):
@@ -85,9 +95,11 @@ async def _produce_and_fetch(address: Address, topic: str, seen: Seen, warm: tri
             is_last = stop.is_set()
             begun = time.perf_counter()
             try:
+                computed = main_thread_seconds(pid)
                 with trio.fail_after(GIVE_UP_SECONDS):
                     await _round(producer, consumer, b"%f" % begun)
-            except (KafScaleError, trio.TooSlowError) as exc:
+                seen.loop_seconds.append(main_thread_seconds(pid) - computed)
+            except (KafScaleError, OSError, trio.TooSlowError) as exc:
                 seen.failures.append(f"{type(exc).__name__}: {exc}")
             seen.round_seconds.append(time.perf_counter() - begun)
             with trio.move_on_after(ROUND_PAUSE_SECONDS):

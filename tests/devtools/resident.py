@@ -1,4 +1,4 @@
-"""How much memory a process has, from /proc."""
+"""How much memory a process has, and how long its main thread has computed, from /proc."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def peak_rss_mib(pid: int) -> float:
 def reset_peak_rss(pid: int) -> None:
     """Have `peak_rss_mib` tell only of what comes from now on. Raises OSError for a process of another user."""
     (PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK)
+
+
+def main_thread_seconds(pid: int) -> float:
+    """CPU time of the main thread, in which a broker's event loop runs. Raises OSError if the process has gone."""
+    on_cpu_ns, *_ = (PROC / str(pid) / "task" / str(pid) / "schedstat").read_text().split()
+    return int(on_cpu_ns) / 1e9
 
 
 def _status_mib(pid: int, name: str) -> float:

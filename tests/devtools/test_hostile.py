@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import trio
 
 from kafscale.wire.messages.api_versions import ApiVersionsRequest
 from tests.devtools.hostile import announced_frame, bystander, next_answer, raw_connection, request_bytes
-from tests.devtools.process import broker_process
+from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.resident import peak_rss_mib, reset_peak_rss, rss_mib
 
 STOPPED_SECONDS = 0.3
@@ -22,8 +23,34 @@ async def test_a_broker_that_does_nothing_for_a_while_is_seen_by_the_client_besi
             await trio.sleep(STOPPED_SECONDS)
             broker.resume()
         assert seen.worst_seconds >= STOPPED_SECONDS / 2
+        assert seen.worst_loop_seconds < STOPPED_SECONDS / 2, "it was stopped, and did not compute"
         assert not seen.failures
         assert seen.grown_mib < 64
+
+
+# The handler runs in the main thread, which is that of the event loop.
+COMPUTING = f"""
+import signal, time
+def compute(*_):
+    end = time.thread_time() + {STOPPED_SECONDS}
+    while time.thread_time() < end:
+        pass
+signal.signal(signal.SIGUSR1, compute)
+from kafscale.cli.main import main
+main()
+"""
+
+
+async def test_an_event_loop_that_computes_for_a_while_is_told_from_a_machine_that_is_busy(tmp_path: Path) -> None:
+    with BrokerProcess(directory=tmp_path, program=("-c", COMPUTING)) as broker:
+        async with bystander(broker) as calm:
+            await trio.sleep(STOPPED_SECONDS)
+        async with bystander(broker) as seen:
+            os.kill(broker.pid, signal.SIGUSR1)
+            await trio.sleep(STOPPED_SECONDS)
+        assert calm.worst_loop_seconds < STOPPED_SECONDS / 2
+        assert seen.worst_loop_seconds >= STOPPED_SECONDS / 2
+        assert not seen.failures
 
 
 async def test_a_broker_that_dies_is_seen_by_the_client_beside() -> None:

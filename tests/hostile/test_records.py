@@ -27,8 +27,10 @@ TOPIC = "attacked"  # of which the client beside the attack reads nothing
 VERSION = 9
 UNPACKED_BYTES = 64 << 20
 
-# With bombs of 100 MiB the first took 12 s, now 0.15; the larger ones on 12 connections took 593 MiB, now 105.
-WORST_SECONDS = 2.0
+# CPU time of the event loop in one round of the client beside, now 0.03 s at most. With bombs of 100 MiB the first took
+# 12 s, and small records half a second a request; the larger ones on 12 connections took 593 MiB, now 105.
+LOOP_MAX_SECONDS = 0.25
+STANDSTILL_SECONDS = 15.0  # of any time, for what waits and does not compute; a busy machine takes a part of it
 GROWN_MIB = 250.0  # one bomb at a time, and zstd's window
 
 
@@ -65,7 +67,8 @@ async def test_fifty_bombs_in_one_request_hold_up_nobody(attacked: BrokerProcess
         await attacker.send_all(attack)
         codes = await answered_codes(attacker)
     assert not seen.failures
-    assert seen.worst_seconds < WORST_SECONDS
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.worst_seconds < STANDSTILL_SECONDS
     assert seen.grown_mib < GROWN_MIB
     within_limit = (1 << 30) // (UNPACKED_BYTES + 100)
     assert codes == [error_codes.NONE] * within_limit + [error_codes.MESSAGE_TOO_LARGE] * (50 - within_limit)
@@ -81,7 +84,8 @@ async def test_bombs_on_many_connections_take_the_memory_of_one(attacked: Broker
         for attacker in attackers:
             assert await answered_codes(attacker) == [error_codes.NONE]
     assert not seen.failures
-    assert seen.worst_seconds < WORST_SECONDS
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.worst_seconds < STANDSTILL_SECONDS
     assert seen.grown_mib < GROWN_MIB
 
 
@@ -99,7 +103,8 @@ async def test_requests_full_of_the_smallest_records_hold_up_nobody(attacked: Br
         for attacker in attackers:
             assert set(await answered_codes(attacker)) == {error_codes.NONE}
     assert not seen.failures
-    assert seen.worst_seconds < WORST_SECONDS / 2
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.worst_seconds < STANDSTILL_SECONDS
 
 
 async def test_one_record_with_half_a_million_headers_holds_up_nobody(attacked: BrokerProcess) -> None:
@@ -110,7 +115,8 @@ async def test_one_record_with_half_a_million_headers_holds_up_nobody(attacked: 
         await attacker.send_all(attack)
         assert set(await answered_codes(attacker)) == {error_codes.NONE}
     assert not seen.failures
-    assert seen.worst_seconds < WORST_SECONDS / 2
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.worst_seconds < STANDSTILL_SECONDS
 
 
 @pytest.mark.parametrize("name", ["none", "zstd"])
@@ -129,7 +135,8 @@ async def test_looking_for_a_time_in_what_was_stored_holds_up_nobody(attacked: B
             await attacker.send_all(ask)
         frames = [await next_answer(attacker) for _ in range(10)]
     assert not seen.failures
-    assert seen.worst_seconds < WORST_SECONDS / 8
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.worst_seconds < STANDSTILL_SECONDS
     for frame in frames:
         assert frame is not None
         _, start = parse_response_header(memoryview(frame), flexible_header=False)
