@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafscale.api.named_topics import outcomes_by_name
+from kafscale.api.topics.named_topics import outcomes_by_name
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes

@@ -15,8 +15,6 @@ from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import refusal_of, refuse
-from kafscale.api.handling.record_checks import AT_ONCE_UNITS
-from kafscale.api.handling.services import Services
 from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed

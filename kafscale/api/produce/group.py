@@ -21,8 +21,6 @@ from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import append_batch, begin_batch
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
 from kafscale.api.produce.pending import refusal_of, refuse
-from kafscale.api.handling.record_checks import AT_ONCE_UNITS
-from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
 from kafscale.log.wal.journal import Round
 from kafscale.wire import codec

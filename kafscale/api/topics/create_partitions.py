@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.api.handling.services import Services
+from kafscale.api.topics.named_topics import outcomes_by_name
+from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.api.handling.services import Services
+from kafscale.api.topics.named_topics import outcomes_by_name
+from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
 from kafscale.errors import KafkaError
