@@ -1,0 +1,80 @@
+"""What consumers of the classic protocol send inside JoinGroup and get inside SyncGroup, with topics by id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from kafscale.cluster.groups.consumer.partitions import Partitions
+from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.errors import DecodeError
+from kafscale.wire.codec import decoder, encode
+from kafscale.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+
+VERSION_BYTES = 2  # an int16 in front
+
+
+@attrs.frozen(kw_only=True)
+class EmbeddedSubscription:
+    """What a member of the classic protocol wants, and has."""
+
+    topic_names: frozenset[str]
+    rack_id: str | None
+    owned: Partitions
+
+
+def read_subscription(metadata: bytes, topics: Topics) -> EmbeddedSubscription:
+    """Read a member's metadata. Raises DecodeError."""
+    version = min(_version(metadata), ConsumerProtocolSubscription.MAX_VERSION)
+    told, _ = decoder(ConsumerProtocolSubscription, version)(memoryview(metadata), VERSION_BYTES)
+    owned = _by_id(told.owned_partitions, topics)
+    return EmbeddedSubscription(topic_names=frozenset(told.topics), rack_id=told.rack_id or None, owned=owned)
+
+
+def read_assignment(assignment: bytes, topics: Topics) -> Partitions:
+    """Read what a leader assigned to a member; of topics that are gone nothing is left.
+
+    Raises DecodeError for what is no assignment, and for one with data of an assignor of the user's own, which would be
+    lost.
+    """
+    if not assignment:
+        return {}
+    version = min(_version(assignment), ConsumerProtocolAssignment.MAX_VERSION)
+    told, _ = decoder(ConsumerProtocolAssignment, version)(memoryview(assignment), VERSION_BYTES)
+    if told.user_data:
+        raise DecodeError("a custom assignor is in use, and its data would be lost")
+    return _by_id(told.assigned_partitions, topics)
+
+
+def write_assignment(partitions: Partitions, topics: Topics, metadata: bytes) -> bytes:
+    """Return an assignment in the version of what the member has said it wants; in the first where that has none."""
+    try:
+        version = min(_version(metadata), ConsumerProtocolAssignment.MAX_VERSION)
+    except DecodeError:
+        version = 0
+    assigned = [
+        TopicPartition(topic=topics.by_id[topic_id].name, partitions=sorted(of_topic))
+        for topic_id, of_topic in partitions.items()
+        if topic_id in topics.by_id
+    ]
+    assigned.sort(key=lambda each: each.topic)
+    return version.to_bytes(VERSION_BYTES) + b"".join(
+        encode(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
+    )
+
+
+def _version(data: bytes) -> int:
+    version = int.from_bytes(data[:VERSION_BYTES], signed=True)
+    if len(data) < VERSION_BYTES or version < 0:
+        raise DecodeError("what a consumer says about itself must begin with a version")
+    return version
+
+
+def _by_id(named: Iterable[TopicPartition], topics: Topics) -> Partitions:
+    known = ((topics.by_name.get(each.topic), each.partitions) for each in named)
+    return {topic.topic_id: frozenset(partitions) for topic, partitions in known if topic is not None and partitions}

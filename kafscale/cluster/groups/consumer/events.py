@@ -1,0 +1,122 @@
+"""What goes into a consumer group's state machine, and what comes out of it: values only.
+
+What the classic protocol sends is as for classic groups: `kafscale.cluster.groups.events`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Generic, TypeVar
+
+import attrs
+
+from kafscale.cluster.groups.consumer.partitions import Partitions
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.records import GroupRecord
+from kafscale.wire import error_codes
+
+Reply = TypeVar("Reply")
+
+NO_TIMEOUT_MS = -1  # of a field that a heartbeat leaves out
+
+
+@attrs.frozen(kw_only=True)
+class Heartbeat:
+    """A ConsumerGroupHeartbeat request. None, and -1 for the timeout, is what has not changed since the last one."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = NO_TIMEOUT_MS
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str
+    client_host: str
+    chooses_member_id: bool = True  # the client makes its own id (version 1)
+
+    @property
+    def is_full(self) -> bool:
+        """It says everything, as a client does that is not sure what the broker knows."""
+        has_topics = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
+        return self.rebalance_timeout_ms != NO_TIMEOUT_MS and has_topics and self.owned is not None
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatReply:
+    """The answer to a heartbeat; `assignment` is None where it has not changed."""
+
+    error_code: int = error_codes.NONE
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+
+
+class TimerKind(enum.Enum):
+    """What a member is given time for."""
+
+    SESSION = "session"  # to send its next heartbeat
+    REBALANCE = "rebalance"  # to give up partitions
+    JOIN = "join"  # of the classic protocol: to join again
+    SYNC = "sync"  # of the classic protocol: to ask for its assignment
+
+
+@attrs.frozen
+class TimerKey:
+    """One deadline of one member."""
+
+    kind: TimerKind
+    member_id: str
+
+
+@attrs.frozen
+class TimerChange:
+    """From now on this deadline is at this time, in the milliseconds of `now_ms`; None takes it away."""
+
+    key: TimerKey
+    deadline_ms: int | None
+
+
+@attrs.frozen(kw_only=True)
+class RegexRefresh:
+    """Somebody has to look for these expressions in all topics, by `regexes.search`, and say what was found."""
+
+    regexes: frozenset[str]
+    version: int  # of the topics that are searched
+
+
+@attrs.frozen(kw_only=True)
+class Downgrade:
+    """The group is a classic one from now on; its members rebalance at once if `rebalances`."""
+
+    group: GroupRecord
+    rebalances: bool
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Outcome(Generic[Reply]):
+    """What an event leads to.
+
+    The group has changed already. `records` go to the log in this order, together if the log can; only when they are
+    durable is the reply sent. If they can't be written, the group must be made anew from what is in the log.
+    """
+
+    reply: Reply
+    records: tuple[CoordinatorRecord, ...] = ()
+    timers: tuple[TimerChange, ...] = ()
+    refresh: RegexRefresh | None = None
+    downgrade: Downgrade | None = None
+
+
+class Refused(Exception):
+    """An event is not accepted; nothing has changed."""
+
+    def __init__(self, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.message = message

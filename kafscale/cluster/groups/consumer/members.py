@@ -1,0 +1,159 @@
+"""A member of a consumer group, as its records say."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.consumer.records import (
+    ClassicMemberMetadata,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    CoordinatorRecord,
+    as_topic_partitions,
+    from_topic_partitions,
+)
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2  # a static member that means to come back
+
+
+class MemberState(enum.IntEnum):
+    """How far a member is on the way to its target assignment; the numbers are those of Kafka's records."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # it has to give up partitions before it gets to the next epoch
+    UNRELEASED_PARTITIONS = 2  # partitions that it is to have are still with others
+    UNKNOWN = 127  # a later version wrote the record
+
+    @classmethod
+    def of(cls, value: int) -> MemberState:
+        return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
+
+
+@attrs.frozen
+class Subscription:
+    """Which topics a member wants: by name, by a regular expression ("" is none), or both."""
+
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str = ""
+
+    @classmethod
+    def of(cls, value: ConsumerGroupMemberMetadataValue) -> Subscription:
+        return cls(frozenset(value.subscribed_topic_names), value.subscribed_topic_regex or "")
+
+
+NO_SUBSCRIPTION = Subscription()
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """One member. `classic` is set for one that uses the classic protocol, whose generation is its member epoch."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    subscription: Subscription = NO_SUBSCRIPTION
+    server_assignor: str | None = None
+    classic: ClassicMemberMetadata | None = None
+
+    member_epoch: int = JOIN_EPOCH
+    previous_member_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NO_PARTITIONS
+    pending_revocation: Partitions = NO_PARTITIONS
+
+    @property
+    def uses_classic_protocol(self) -> bool:
+        return self.classic is not None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Tell whether it has all of the target assignment of this epoch, and nothing else."""
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def told(self, value: ConsumerGroupMemberMetadataValue, subscription: Subscription) -> Member:
+        """Return the member with what it now says about itself; `subscription` is that of the value."""
+        return Member(  # by its constructor: `attrs.evolve` takes three times as long, and a start does this very often
+            member_id=self.member_id,
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            subscription=subscription,
+            server_assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+            member_epoch=self.member_epoch,
+            previous_member_epoch=self.previous_member_epoch,
+            state=self.state,
+            assigned=self.assigned,
+            pending_revocation=self.pending_revocation,
+        )
+
+    def has(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+        """Return the member with what it now has."""
+        return Member(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            subscription=self.subscription,
+            server_assignor=self.server_assignor,
+            classic=self.classic,
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=MemberState.of(value.state),
+            assigned=from_topic_partitions(value.assigned_partitions),
+            pending_revocation=from_topic_partitions(value.partitions_pending_revocation),
+        )
+
+    def without_assignment(self) -> Member:
+        """Return the member as if it had just joined."""
+        return attrs.evolve(
+            self,
+            member_epoch=JOIN_EPOCH,
+            previous_member_epoch=-1,
+            state=MemberState.STABLE,
+            assigned=NO_PARTITIONS,
+            pending_revocation=NO_PARTITIONS,
+        )
+
+    def metadata_record(self, group_id: str) -> CoordinatorRecord:
+        """Return the record of what it says about itself."""
+        return CoordinatorRecord(
+            ConsumerGroupMemberMetadataKey(group_id, self.member_id),
+            ConsumerGroupMemberMetadataValue(
+                instance_id=self.instance_id,
+                rack_id=self.rack_id,
+                client_id=self.client_id,
+                client_host=self.client_host,
+                subscribed_topic_names=tuple(sorted(self.subscription.topic_names)),
+                subscribed_topic_regex=self.subscription.topic_regex,
+                rebalance_timeout_ms=self.rebalance_timeout_ms,
+                server_assignor=self.server_assignor,
+                classic_member_metadata=self.classic,
+            ),
+        )
+
+    def assignment_record(self, group_id: str) -> CoordinatorRecord:
+        """Return the record of what it has."""
+        return CoordinatorRecord(
+            ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id),
+            ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch=self.member_epoch,
+                previous_member_epoch=self.previous_member_epoch,
+                state=self.state.value,
+                assigned_partitions=as_topic_partitions(self.assigned),
+                partitions_pending_revocation=as_topic_partitions(self.pending_revocation),
+            ),
+        )

@@ -1,0 +1,177 @@
+"""A group that has members changes its protocol.
+
+It goes from classic to consumer with the first member of the new protocol that joins, and back with the last one that
+goes. Members keep their ids, what they have, and their generation as epoch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kafscale.cluster.groups.consumer.deciding import Deciding
+from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
+from kafscale.cluster.groups.consumer.events import Downgrade, Refused, TimerKind
+from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
+from kafscale.cluster.groups.consumer.partitions import Partitions
+from kafscale.cluster.groups.consumer.records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    CoordinatorKey,
+    CoordinatorRecord,
+)
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.state import GroupState, target_record
+from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol
+from kafscale.cluster.groups.records import GroupRecord, MemberRecord
+from kafscale.errors import DecodeError
+from kafscale.wire import error_codes
+
+
+def check_upgrade(group_id: str, classic: GroupRecord, settings: ConsumerGroupSettings) -> None:
+    """Raise Refused if a classic group with members may not become a consumer group."""
+    if not settings.migration_policy.may_upgrade:
+        raise _refused(group_id, "online upgrade is disabled")
+    if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise _refused(group_id, "the group does not use the consumer embedded protocol")
+    if len(classic.members) > settings.max_size:
+        raise _refused(group_id, "the group size exceeds the consumer group maximum size")
+
+
+def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
+    """Make the group that of this classic one: what its leader has assigned last is the target and what members have.
+
+    Raises Refused where that can't be read.
+    """
+    state = deciding.state
+    try:
+        members = [_upgraded(deciding, classic, each) for each in classic.members]
+    except DecodeError as exc:
+        raise _refused(state.group_id, f"the embedded consumer protocol can't be carried over: {exc}") from exc
+    generation_id = max(classic.generation_id, 0)
+    for member in members:
+        state.apply(member.metadata_record(state.group_id))  # for the hash; written below, behind the epoch
+    value = ConsumerGroupMetadataValue(
+        epoch=generation_id, metadata_hash=deciding.topics.hash_of(state.subscribed_topic_names())
+    )
+    deciding.write(CoordinatorRecord(ConsumerGroupMetadataKey(state.group_id), value))
+    taken: dict[bytes, set[int]] = {}
+    for member in members:
+        deciding.write(member.metadata_record(state.group_id))
+        deciding.write(target_record(state.group_id, member.member_id, _take(taken, member.assigned)))
+    deciding.write(state.assignment_epoch_record(generation_id))
+    for member in members:
+        has = Member(
+            member_id=member.member_id,
+            member_epoch=generation_id,
+            previous_member_epoch=generation_id,
+            state=MemberState.STABLE,
+            assigned=state.target(member.member_id),
+        )
+        deciding.write(has.assignment_record(state.group_id))
+        assert member.classic is not None
+        deciding.set_timer(TimerKind.SESSION, state.members[member.member_id], member.classic.session_timeout_ms)
+
+
+def _upgraded(deciding: Deciding, classic: GroupRecord, record: MemberRecord) -> Member:
+    protocol = next((each for each in record.protocols if each.name == classic.protocol_name), record.protocols[0])
+    told = read_subscription(protocol.metadata, deciding.topics)
+    protocols = tuple(ClassicProtocol(name=each.name, metadata=each.metadata) for each in record.protocols)
+    return Member(
+        member_id=record.member_id,
+        instance_id=record.group_instance_id,
+        rack_id=told.rack_id,
+        client_id=record.client_id,
+        client_host=record.client_host,
+        rebalance_timeout_ms=record.rebalance_timeout_ms,
+        subscription=Subscription(told.topic_names),
+        classic=ClassicMemberMetadata(session_timeout_ms=record.session_timeout_ms, supported_protocols=protocols),
+        assigned=read_assignment(record.assignment, deciding.topics),
+    )
+
+
+def _take(taken: dict[bytes, set[int]], partitions: Partitions) -> Partitions:
+    """Return those of these partitions that no member before has: nothing keeps a leader from assigning one twice."""
+    free: dict[bytes, frozenset[int]] = {}
+    for topic_id, of_topic in partitions.items():
+        of_others = taken.setdefault(topic_id, set())
+        if left := of_topic.difference(of_others):
+            free[topic_id] = left
+            of_others.update(left)
+    return free
+
+
+def _refused(group_id: str, reason: str) -> Refused:
+    return Refused(
+        error_codes.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
+    )
+
+
+def downgrade(deciding: Deciding, *, rebalances: bool, reason: str) -> None:
+    """Take all records of the group back, and say what it is as a classic group."""
+    group = _downgraded(deciding)
+    delete(deciding)
+    deciding.downgrade = Downgrade(group=group, rebalances=rebalances, reason=reason)
+
+
+def delete(deciding: Deciding) -> None:
+    """Take all records of the group back: what members have first, the group itself last."""
+    state = deciding.state
+    group_id, member_ids = state.group_id, list(state.members)
+    keys: list[CoordinatorKey] = [ConsumerGroupCurrentMemberAssignmentKey(group_id, each) for each in member_ids]
+    keys += [ConsumerGroupTargetAssignmentMemberKey(group_id, each) for each in state.targets]
+    keys += [ConsumerGroupTargetAssignmentMetadataKey(group_id)]
+    keys += [ConsumerGroupMemberMetadataKey(group_id, each) for each in member_ids]
+    keys += [ConsumerGroupRegularExpressionKey(group_id, regex) for regex in state.regexes]
+    keys += [ConsumerGroupPartitionMetadataKey(group_id)] if state.has_partition_metadata else []
+    keys += [ConsumerGroupMetadataKey(group_id)]
+    for key in keys:
+        deciding.write(CoordinatorRecord(key, None))
+    for timer in list(deciding.soft.deadlines):
+        deciding.cancel_timer(timer.kind, timer.member_id)
+
+
+def _downgraded(deciding: Deciding) -> GroupRecord:
+    state = deciding.state
+    protocol_name = _select_protocol(state)
+    return GroupRecord(
+        generation_id=state.epoch,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        leader_id=next(iter(state.members)),
+        state_timestamp_ms=deciding.now_ms,
+        members=tuple(_classic(deciding, member, protocol_name) for member in state.members.values()),
+    )
+
+
+def _select_protocol(state: GroupState) -> str:
+    """Return the protocol that most members name first among those that all of them know."""
+    shared = {name for name, count in state.classic_protocols.items() if count == len(state.members)}
+    votes: Counter[str] = Counter()
+    for member in state.members.values():
+        assert member.classic is not None
+        votes[next(each.name for each in member.classic.supported_protocols if each.name in shared)] += 1
+    return votes.most_common(1)[0][0]
+
+
+def _classic(deciding: Deciding, member: Member, protocol_name: str) -> MemberRecord:
+    assert member.classic is not None
+    protocols = member.classic.supported_protocols
+    metadata = next(each.metadata for each in protocols if each.name == protocol_name)
+    return MemberRecord(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=tuple(GroupProtocol(each.name, each.metadata) for each in protocols),
+        assignment=write_assignment(deciding.state.target(member.member_id), deciding.topics, metadata),
+    )

@@ -1,0 +1,313 @@
+"""The state of one consumer group: a fold of its records, with the indexes that decisions need.
+
+Nothing is decided here. `apply` is the only way to change anything, for an event that has just been decided as for a
+record that is read back after a restart, so what is restored is what was there. It accepts records in any order: a
+compacted log may have lost those that later ones replace.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from kafscale.cluster.groups.consumer.members import Member, Subscription
+from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.consumer.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    as_topic_partitions,
+    from_topic_partitions,
+)
+from kafscale.cluster.groups.consumer.sizes import member_bytes, partitions_bytes, regex_bytes
+from kafscale.cluster.groups.state_bytes import GroupStateBytes
+
+NO_TARGET_EPOCH = -1
+
+
+class ConsumerGroupState(enum.Enum):
+    """The values are what clients are shown."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@attrs.frozen(kw_only=True)
+class ResolvedRegex:
+    """The topics that a regular expression has found, at which version of the topics, and when (wall clock)."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+@attrs.define(eq=False)
+class GroupState:
+    """One group. Members are in the order in which they came, so that a choice among them is the same each time."""
+
+    group_id: str
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
+    exists: bool = attrs.field(default=False, init=False)  # by a record of its epoch
+    is_deleted: bool = attrs.field(default=False, init=False)
+    epoch: int = attrs.field(default=0, init=False)
+    metadata_hash: int = attrs.field(default=0, init=False)
+    assignment_epoch: int = attrs.field(default=0, init=False)
+    has_partition_metadata: bool = attrs.field(default=False, init=False)  # of Kafka 4.0, to be deleted
+    members: dict[str, Member] = attrs.field(factory=dict, init=False)
+    static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
+    targets: dict[str, Partitions] = attrs.field(factory=dict, init=False)
+    regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict, init=False)
+    subscriptions: Counter[Subscription] = attrs.field(factory=Counter, init=False)  # -> how many members have it
+    regex_counts: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many members subscribe by it
+    assignors: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many members ask for it
+    classic_count: int = attrs.field(default=0, init=False)  # members of the classic protocol
+    classic_protocols: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many of those know it
+    counted_bytes: int = attrs.field(default=0, init=False)  # of the group in the bound on all groups
+    _owners: dict[bytes, dict[int, str]] = attrs.field(factory=dict, init=False)
+    _known_subscriptions: dict[Subscription, Subscription] = attrs.field(factory=dict, init=False)  # one object each
+
+    # -- What there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if self.is_deleted:
+            return ConsumerGroupState.DEAD
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """Return the member that has this instance id."""
+        member_id = None if instance_id is None else self.static.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def target(self, member_id: str) -> Partitions:
+        """Return what a member is to have."""
+        return self.targets.get(member_id, NO_PARTITIONS)
+
+    def owner(self, topic_id: bytes, partition: int) -> str | None:
+        """Return the member that has this partition, or has yet to give it up."""
+        owners = self._owners.get(topic_id)
+        return None if owners is None else owners.get(partition)
+
+    def unowned(self, topic_id: bytes, partitions: frozenset[int]) -> frozenset[int]:
+        """Return those of these partitions that nobody has."""
+        owners = self._owners.get(topic_id)
+        return partitions if owners is None else frozenset(each for each in partitions if each not in owners)
+
+    def topic_names_of(self, subscription: Subscription) -> frozenset[str]:
+        """Return what a subscription stands for; an expression that has not been looked for yet finds nothing."""
+        resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+        return subscription.topic_names | resolved.topics if resolved is not None else subscription.topic_names
+
+    def subscribed_topic_names(self) -> frozenset[str]:
+        """Return the names of all topics that any member subscribes to, whether they exist or not."""
+        return frozenset().union(*map(self.topic_names_of, self.subscriptions))
+
+    def records(self) -> Iterator[CoordinatorRecord]:
+        """Return records from which the group can be made again."""
+        group_id = self.group_id
+        yield self.epoch_record()
+        for member in self.members.values():
+            yield member.metadata_record(group_id)
+        for regex, resolved in self.regexes.items():
+            yield regex_record(group_id, regex, resolved)
+        for member_id, partitions in self.targets.items():
+            yield target_record(group_id, member_id, partitions)
+        yield self.assignment_epoch_record(self.assignment_epoch)
+        for member in self.members.values():
+            yield member.assignment_record(group_id)
+
+    def epoch_record(self) -> CoordinatorRecord:
+        """Return the record of the group's epoch, and so of the group."""
+        value = ConsumerGroupMetadataValue(epoch=self.epoch, metadata_hash=self.metadata_hash)
+        return CoordinatorRecord(ConsumerGroupMetadataKey(self.group_id), value)
+
+    def assignment_epoch_record(self, epoch: int) -> CoordinatorRecord:
+        """Return the record that closes a target assignment of this epoch."""
+        value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+        return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
+
+    # -- Change ------------------------------------------------------------------------------------------------------
+
+    def apply(self, record: CoordinatorRecord) -> None:
+        """Take over a record that is written, or was."""
+        assert record.key.group_id == self.group_id
+        _APPLY[type(record.key)](self, record.key, record.value)
+
+    def rebuild_owners(self) -> None:
+        """Find out anew who has which partition: on the way through a compacted log two members may have had one."""
+        self._owners.clear()
+        for member in self.members.values():
+            self._own(member)
+
+    def forget_bytes(self) -> None:
+        """The group is of no account any more."""
+        self.state_bytes.change(-self.counted_bytes)
+        self.counted_bytes = 0
+
+    def _metadata(self, _: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None) -> None:
+        self.is_deleted = self.exists and value is None
+        self.exists = value is not None
+        self.epoch = 0 if value is None else value.epoch
+        self.metadata_hash = 0 if value is None else value.metadata_hash
+
+    def _partition_metadata(
+        self, _: ConsumerGroupPartitionMetadataKey, value: ConsumerGroupPartitionMetadataValue | None
+    ) -> None:
+        self.has_partition_metadata = value is not None
+
+    def _member_metadata(
+        self, key: ConsumerGroupMemberMetadataKey, value: ConsumerGroupMemberMetadataValue | None
+    ) -> None:
+        known = self.members.get(key.member_id)
+        if value is not None:
+            subscription = Subscription.of(value)
+            subscription = self._known_subscriptions.setdefault(subscription, subscription)
+            self._replace(known, (known or Member(member_id=key.member_id)).told(value, subscription))
+        elif known is not None:
+            self._replace(known, None)
+
+    def _current_assignment(
+        self, key: ConsumerGroupCurrentMemberAssignmentKey, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        known = self.members.get(key.member_id)
+        if value is not None:
+            self._replace(known, (known or Member(member_id=key.member_id)).has(value))
+        elif known is not None:
+            self._replace(known, known.without_assignment())
+
+    def _target_epoch(
+        self, _: ConsumerGroupTargetAssignmentMetadataKey, value: ConsumerGroupTargetAssignmentMetadataValue | None
+    ) -> None:
+        self.assignment_epoch = NO_TARGET_EPOCH if value is None else value.assignment_epoch
+
+    def _target_member(
+        self, key: ConsumerGroupTargetAssignmentMemberKey, value: ConsumerGroupTargetAssignmentMemberValue | None
+    ) -> None:
+        before = self.targets.pop(key.member_id, None)
+        if before is not None:
+            self._count(-partitions_bytes(before))
+        if value is not None:
+            self.targets[key.member_id] = partitions = from_topic_partitions(value.topic_partitions)
+            self._count(partitions_bytes(partitions))
+
+    def _regular_expression(
+        self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None
+    ) -> None:
+        regex = key.regular_expression
+        before = self.regexes.pop(regex, None)
+        if before is not None:
+            self._count(-regex_bytes(regex, before.topics))
+        if value is not None:
+            topics = frozenset(value.topics)
+            self.regexes[regex] = ResolvedRegex(topics=topics, version=value.version, timestamp_ms=value.timestamp)
+            self._count(regex_bytes(regex, topics))
+
+    def _replace(self, before: Member | None, after: Member | None) -> None:
+        if before is not None:
+            self._disown(before)
+            self._index(before, -1)
+            if after is None or before.instance_id != after.instance_id:
+                self._release_instance(before)
+        if after is not None:
+            self.members[after.member_id] = after
+            self._own(after)
+            self._index(after, 1)
+            if after.instance_id is not None:
+                self.static[after.instance_id] = after.member_id
+        elif before is not None:
+            del self.members[before.member_id]
+
+    def _release_instance(self, member: Member) -> None:
+        if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
+            del self.static[member.instance_id]
+
+    def _index(self, member: Member, by: int) -> None:
+        self._count(by * member_bytes(member))
+        _add(self.subscriptions, member.subscription, by)
+        if member.subscription not in self.subscriptions:
+            self._known_subscriptions.pop(member.subscription, None)
+        elif by > 0:
+            self._known_subscriptions.setdefault(member.subscription, member.subscription)
+        if member.subscription.topic_regex:
+            _add(self.regex_counts, member.subscription.topic_regex, by)
+        if member.server_assignor is not None:
+            _add(self.assignors, member.server_assignor, by)
+        if member.classic is not None:
+            self.classic_count += by
+            for protocol in member.classic.supported_protocols:
+                _add(self.classic_protocols, protocol.name, by)
+
+    def _own(self, member: Member) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, of_topic in partitions.items():
+                self._owners.setdefault(topic_id, {}).update(dict.fromkeys(of_topic, member.member_id))
+
+    def _disown(self, member: Member) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, of_topic in partitions.items():
+                owners = self._owners.get(topic_id, {})
+                for partition in of_topic:
+                    if owners.get(partition) == member.member_id:
+                        del owners[partition]
+                if not owners:
+                    self._owners.pop(topic_id, None)
+
+    def _count(self, by_bytes: int) -> None:
+        self.counted_bytes += by_bytes
+        self.state_bytes.change(by_bytes)
+
+
+def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
+    """Return the record of the topics that a regular expression has found."""
+    value = ConsumerGroupRegularExpressionValue(
+        topics=tuple(sorted(resolved.topics)), version=resolved.version, timestamp=resolved.timestamp_ms
+    )
+    return CoordinatorRecord(ConsumerGroupRegularExpressionKey(group_id, regex), value)
+
+
+def target_record(group_id: str, member_id: str, partitions: Partitions) -> CoordinatorRecord:
+    """Return the record of what a member is to have."""
+    value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=as_topic_partitions(partitions))
+    return CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), value)
+
+
+def _add(counter: Counter[Any], key: object, by: int) -> None:
+    counter[key] += by
+    if not counter[key]:
+        del counter[key]
+
+
+_APPLY: dict[type, Callable[[GroupState, Any, Any], None]] = {
+    ConsumerGroupMetadataKey: GroupState._metadata,
+    ConsumerGroupPartitionMetadataKey: GroupState._partition_metadata,
+    ConsumerGroupMemberMetadataKey: GroupState._member_metadata,
+    ConsumerGroupCurrentMemberAssignmentKey: GroupState._current_assignment,
+    ConsumerGroupTargetAssignmentMetadataKey: GroupState._target_epoch,
+    ConsumerGroupTargetAssignmentMemberKey: GroupState._target_member,
+    ConsumerGroupRegularExpressionKey: GroupState._regular_expression,
+}

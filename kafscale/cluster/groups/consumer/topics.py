@@ -1,0 +1,81 @@
+"""The topics that there are, as consumer groups need them: ids, numbers of partitions, racks, and a hash of each.
+
+One `Topics` serves all groups. Whoever follows the metadata puts changes into it; a group sees by `version` that there
+were some, and by the hash of its own topics whether they concern it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import attrs
+
+HASH_BYTES = 8  # the record's field is an int64
+
+
+@attrs.frozen(kw_only=True)
+class TopicMetadata:
+    """A topic: its id has 16 bytes; `racks` are those of each partition's replicas, in order, where they are known."""
+
+    topic_id: bytes
+    name: str
+    partition_count: int
+    racks: tuple[tuple[str, ...], ...] = ()
+
+
+@attrs.define(eq=False)
+class Topics:
+    """All topics by name and by id.
+
+    `version` rises with every change, `created_version` is that of the last new topic: both are revisions of the
+    metadata, so that they can be compared with what a record says after a restart.
+    """
+
+    version: int = 0
+    created_version: int = 0
+    by_name: dict[str, TopicMetadata] = attrs.field(factory=dict, init=False)
+    by_id: dict[bytes, TopicMetadata] = attrs.field(factory=dict, init=False)
+    _hashes: dict[str, bytes] = attrs.field(factory=dict, init=False)  # of topics that some group asked for
+
+    def change(self, *, version: int, put: Iterable[TopicMetadata] = (), removed: Iterable[str] = ()) -> None:
+        """Take over changes that the metadata has at this revision; a topic of the same name is replaced."""
+        assert version > self.version
+        self.version = version
+        for name in removed:
+            self._remove(name)
+        for topic in put:
+            known = self.by_name.get(topic.name)
+            if known is None or known.topic_id != topic.topic_id:
+                self.created_version = version
+            self._remove(topic.name)
+            self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
+
+    def _remove(self, name: str) -> None:
+        topic = self.by_name.pop(name, None)
+        if topic is not None:
+            del self.by_id[topic.topic_id]
+        self._hashes.pop(name, None)
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """Return a hash, as an int64, over those of these topics that exist; 0 if none does.
+
+        It is compared with what this function returned earlier, perhaps before a restart, and with nothing else: Kafka
+        has another one in the same field.
+        """
+        known = sorted(name for name in names if name in self.by_name)
+        if not known:
+            return 0
+        whole = blake2b(digest_size=HASH_BYTES)
+        for name in known:
+            whole.update(self._hash(name))
+        return int.from_bytes(whole.digest(), "big", signed=True)
+
+    def _hash(self, name: str) -> bytes:
+        cached = self._hashes.get(name)
+        if cached is None:
+            topic = self.by_name[name]
+            racks = [sorted(each) for each in topic.racks]
+            told = repr((topic.topic_id, topic.name, topic.partition_count, racks)).encode()
+            cached = self._hashes[name] = blake2b(told, digest_size=HASH_BYTES).digest()
+        return cached
