@@ -1,0 +1,537 @@
+"""Members of the consumer protocol: who is let in, what each is told, and what is written."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from kafscale.cluster.groups.consumer import settings as limits
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
+from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
+from kafscale.cluster.groups.consumer.group import ConsumerGroup
+from kafscale.cluster.groups.consumer.members import MemberState
+from kafscale.cluster.groups.consumer.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    CoordinatorRecord,
+)
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
+from kafscale.cluster.groups.state_bytes import GroupStateBytes
+from kafscale.wire import error_codes as e
+from tests.devtools.consumer_groups import (
+    GROUP_ID,
+    ConsumerClient,
+    ConsumerGroupHarness,
+    named,
+    partitions,
+    settle,
+    topic_id,
+)
+
+
+@pytest.fixture
+def harness() -> ConsumerGroupHarness:
+    made = ConsumerGroupHarness()
+    made.put_topics(foo=6, bar=3)
+    return made
+
+
+def client(harness: ConsumerGroupHarness, member_id: str, *topics: str, **said: object) -> ConsumerClient:
+    return ConsumerClient(harness=harness, member_id=member_id, topics=topics or ("foo", "bar"), **said)
+
+
+def test_the_first_member_gets_everything_at_once(harness: ConsumerGroupHarness) -> None:
+    reply = client(harness, "a").beat()
+    assert (reply.error_code, reply.member_id, reply.member_epoch) == (e.NONE, "a", 1)
+    assert reply.heartbeat_interval_ms == 5000
+    assert named(reply.assignment or {}) == {"foo": set(range(6)), "bar": set(range(3))}
+    assert [type(record.key) for record in harness.log] == [
+        ConsumerGroupMetadataKey,
+        ConsumerGroupMemberMetadataKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupTargetAssignmentMetadataKey,
+        ConsumerGroupCurrentMemberAssignmentKey,
+    ]
+    assert harness.group.state.state is ConsumerGroupState.STABLE
+
+
+def test_a_member_that_has_nothing_to_say_causes_no_record(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a")
+    only.beat()
+    written_count = len(harness.log)
+    reply = only.beat(is_full=False)
+    assert (reply.error_code, reply.assignment) == (e.NONE, None)
+    assert len(harness.log) == written_count
+    assert only.beat(is_full=True).assignment == only.owned, "a full request is answered in full"
+    assert len(harness.log) == written_count
+
+
+def test_partitions_move_only_after_they_were_given_up(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo"), client(harness, "b", "foo")
+    first.beat()
+    assert second.beat().assignment == {}
+    assert harness.group.state.members["b"].state is MemberState.UNRELEASED_PARTITIONS
+    assert harness.group.state.state is ConsumerGroupState.RECONCILING
+    had = first.owned
+    reply = first.beat(is_full=False)
+    assert (reply.member_epoch, named(reply.assignment or {})) == (1, {"foo": {0, 1, 2}})
+    assert second.beat(is_full=False).assignment is None, "the first one may still read them"
+    assert first.beat(is_full=False, owned=had).member_epoch == 1, "it says that it still has them"
+    assert first.beat(is_full=False).member_epoch == 2
+    assert named(second.beat(is_full=False).assignment or {}) == {"foo": {3, 4, 5}}
+    assert harness.group.state.state is ConsumerGroupState.STABLE
+
+
+def test_a_member_that_does_not_give_up_in_time_is_removed(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", rebalance_timeout_ms=12_000), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    had = first.owned
+    for _ in range(3):
+        first.beat(is_full=False, owned=had)
+        harness.advance(5000)
+    assert list(harness.group.state.members) == ["b"]
+    assert first.beat(is_full=False).error_code == e.UNKNOWN_MEMBER_ID
+    assert named(second.beat(is_full=False).assignment or {}) == {"foo": set(range(6))}
+
+
+def test_the_time_to_give_up_ends_with_the_epoch_that_it_was_given_in(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", rebalance_timeout_ms=40_000), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    first.beat(is_full=False)
+    first.beat(is_full=False)
+    assert TimerKey(TimerKind.REBALANCE, "a") not in harness._timers
+    for _ in range(12):
+        harness.advance(5000)
+        settle(first, second)
+    assert set(harness.group.state.members) == {"a", "b"}
+
+
+def test_a_silent_member_is_removed_after_its_session(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo"), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    harness.advance(44_000)
+    second.beat(is_full=False)
+    harness.advance(1_000)
+    assert list(harness.group.state.members) == ["b"]
+    assert harness.group.state.epoch == 3
+    assert harness.group.state.state is ConsumerGroupState.ASSIGNING
+    second.beat(is_full=False)
+    assert named(second.owned) == {"foo": set(range(6))}
+
+
+def test_a_timer_that_comes_early_is_told_when_to_come(harness: ConsumerGroupHarness) -> None:
+    client(harness, "a").beat()
+    outcome = harness.group.expire(TimerKey(TimerKind.SESSION, "a"), now_ms=harness.now_ms + 44_999)
+    assert outcome.records == ()
+    assert [change.deadline_ms for change in outcome.timers] == [harness.now_ms + 45_000]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error_code"),
+    [
+        ({"member_id": ""}, e.INVALID_REQUEST),
+        ({"instance_id": " "}, e.INVALID_REQUEST),
+        ({"rack_id": ""}, e.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, e.INVALID_REQUEST),
+        ({"owned": None}, e.INVALID_REQUEST),
+        ({"owned": partitions(foo={1})}, e.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, e.INVALID_REQUEST),
+        ({"member_epoch": -2}, e.INVALID_REQUEST),
+        ({"member_epoch": -3}, e.INVALID_REQUEST),
+        ({"member_epoch": -1}, e.UNKNOWN_MEMBER_ID),
+        ({"server_assignor": "sticky"}, e.UNSUPPORTED_ASSIGNOR),
+        ({"subscribed_topic_regex": "(", "subscribed_topic_names": None}, e.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_names": ("x" * limits.MEMBER_METADATA_MAX_BYTES,)}, e.INVALID_REQUEST),
+    ],
+)
+def test_a_wrong_request_changes_nothing(
+    harness: ConsumerGroupHarness, changed: dict[str, object], error_code: int
+) -> None:
+    client(harness, "other").beat()
+    before = len(harness.log), harness.group.describe()
+    reply = harness.took(harness.group.heartbeat(client(harness, "a").request(**changed), now_ms=harness.now_ms))
+    assert reply.error_code == error_code
+    assert reply.error_message
+    assert (len(harness.log), harness.group.describe()) == before
+
+
+def test_an_old_client_gets_its_member_id(harness: ConsumerGroupHarness) -> None:
+    reply = client(harness, "").beat(chooses_member_id=False)
+    assert (reply.error_code, reply.member_id) == (e.NONE, "made-1")
+
+
+def test_a_member_at_another_epoch_is_fenced(harness: ConsumerGroupHarness) -> None:
+    """The last epoch counts as long as the member has no more than it has: the answer may have been lost."""
+    first, second = client(harness, "a", "foo"), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    assert (first.epoch, second.epoch) == (2, 2)
+    state = harness.group.state.members["a"]
+    assert state.previous_member_epoch == 1
+    for epoch, owned, error_code in [
+        (3, first.owned, e.FENCED_MEMBER_EPOCH),
+        (0, {}, e.FENCED_MEMBER_EPOCH),
+        (1, partitions(foo=range(6)), e.FENCED_MEMBER_EPOCH),
+        (1, None, e.FENCED_MEMBER_EPOCH),
+        (1, first.owned, e.NONE),
+        (1, {}, e.NONE),
+        (2, None, e.NONE),
+    ]:
+        request = first.request(is_full=epoch == 0, member_epoch=epoch, owned=owned)
+        assert harness.heartbeat(request).error_code == error_code, (epoch, owned)
+
+
+def test_a_removed_member_is_refused_until_it_joins(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a"), client(harness, "b")
+    first.beat()
+    second.beat()
+    epoch = first.epoch
+    first.leave()
+    assert first.beat(is_full=False, member_epoch=epoch).error_code == e.UNKNOWN_MEMBER_ID
+    assert first.beat().error_code == e.NONE
+
+
+def test_a_group_takes_so_many_members_and_no_more() -> None:
+    harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(max_size=2))
+    harness.put_topics(foo=6)
+    clients = [client(harness, name, "foo") for name in ("a", "b", "c")]
+    assert [each.beat().error_code for each in clients] == [e.NONE, e.NONE, e.GROUP_MAX_SIZE_REACHED]
+    assert clients[0].beat(is_full=False).error_code == e.NONE
+    clients[0].leave()
+    assert clients[2].beat().error_code == e.NONE
+
+
+def test_all_groups_take_so_many_bytes_and_no_more() -> None:
+    context = ConsumerGroupContext(state_bytes=GroupStateBytes(max_bytes=4000))
+    group = ConsumerGroup.new(GROUP_ID, context)
+    harness = ConsumerGroupHarness()
+    codes = [
+        group.heartbeat(client(harness, f"m{each}", "foo" * 100).request(), now_ms=0).reply.error_code
+        for each in range(6)
+    ]
+    assert codes[0] == e.NONE
+    assert codes[-1] == e.COORDINATOR_NOT_AVAILABLE
+    used_bytes = context.state_bytes.used_bytes
+    assert used_bytes == group.state.counted_bytes > 0
+    group.forget()
+    assert context.state_bytes.used_bytes == 0
+
+
+# Topics.
+
+
+def test_new_partitions_are_shared_out(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo"), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    harness.put_topics(foo=8)
+    settle(first, second)
+    assert sorted(len(each.owned[topic_id("foo")]) for each in (first, second)) == [4, 4]
+    assert harness.group.state.epoch == 3
+
+
+def test_a_topic_that_nobody_subscribes_to_concerns_nobody(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a", "foo")
+    only.beat()
+    harness.put_topics(other=5)
+    only.beat(is_full=False)
+    assert (only.epoch, harness.last.records) == (1, ())
+
+
+def test_a_topic_may_come_later_and_go_again(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a", "later")
+    assert only.beat().assignment == {}
+    harness.put_topics(later=2)
+    settle(only)
+    assert named(only.owned) == {"later": {0, 1}}
+    harness.remove_topics("later")
+    settle(only)
+    assert only.owned == {}
+    assert harness.group.state.metadata_hash == 0
+
+
+def test_the_racks_of_a_topic_count_as_a_change(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a", "foo")
+    only.beat()
+    topics = harness.context.topics
+    topics.change(version=topics.version + 1, put=[attrs.evolve(topics.by_name["foo"], racks=(("x",),) * 6)])
+    assert only.beat(is_full=False).member_epoch == 2
+
+
+def test_a_changed_subscription_is_reconciled(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", "bar"), client(harness, "b", "foo", "bar")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    first.topics = ("bar",)
+    first.beat()
+    settle(first, second)
+    assert named(second.owned) == {"foo": set(range(6))}
+    assert named(first.owned) == {"bar": {0, 1, 2}}
+    assert harness.group.is_subscribed_to("foo")
+    second.leave()
+    assert not harness.group.is_subscribed_to("foo")
+
+
+# Assignors.
+
+
+def test_most_members_decide_on_the_assignor(harness: ConsumerGroupHarness) -> None:
+    clients = [
+        client(harness, name, server_assignor=asked)
+        for name, asked in zip("abc", (None, "range", "range"), strict=True)
+    ]
+    clients[0].beat()
+    assert harness.group.describe().assignor_name == "uniform"
+    for each in clients[1:]:
+        each.beat()
+    assert harness.group.describe().assignor_name == "range"
+    settle(*clients)
+    assert [named(each.owned) for each in clients] == [
+        {"foo": {0, 1}, "bar": {0}},
+        {"foo": {2, 3}, "bar": {1}},
+        {"foo": {4, 5}, "bar": {2}},
+    ]
+    clients[1].server_assignor = "uniform"
+    clients[1].beat()
+    assert harness.group.describe().assignor_name == "uniform", "where it ties, the one configured first"
+
+
+# Static members.
+
+
+def test_a_static_member_comes_back_to_what_it_had(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", instance_id="i"), client(harness, "b")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    had, epoch = first.owned, harness.group.state.epoch
+    assert first.leave(-2).member_epoch == -2
+    assert harness.group.state.members["a"].member_epoch == -2
+    assert second.beat(is_full=False).assignment is None
+    first.member_id = "a2"
+    reply = first.beat()
+    assert (reply.error_code, reply.assignment, reply.member_epoch) == (e.NONE, had, epoch)
+    assert set(harness.group.state.members) == {"a2", "b"}
+    assert harness.group.state.epoch == epoch, "nobody else has to do anything"
+
+
+def test_nobody_gets_what_a_static_member_has_while_it_is_away(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", instance_id="i"), client(harness, "b", "foo")
+    first.beat()
+    first.leave(-2)
+    assert second.beat().assignment == {}
+    settle(second)
+    assert second.owned == {}
+    harness.advance(44_000)
+    settle(second)
+    harness.advance(1_000)
+    settle(second)
+    assert named(second.owned) == {"foo": set(range(6))}
+
+
+def test_a_static_member_that_stays_away_is_removed(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", instance_id="i"), client(harness, "b")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    first.leave(-2)
+    for _ in range(9):
+        harness.advance(5000)
+        second.beat(is_full=False)
+    assert list(harness.group.state.members) == ["b"]
+    assert harness.group.state.static == {}
+
+
+def test_an_instance_id_that_is_in_use_is_not_given_away(harness: ConsumerGroupHarness) -> None:
+    client(harness, "a", instance_id="i").beat()
+    assert client(harness, "b", instance_id="i").beat().error_code == e.UNRELEASED_INSTANCE_ID
+
+
+def test_a_static_member_that_was_replaced_is_fenced(harness: ConsumerGroupHarness) -> None:
+    first = client(harness, "a", instance_id="i")
+    first.beat()
+    epoch = first.epoch
+    first.leave(-2)
+    client(harness, "a2", instance_id="i").beat()
+    for changed in (epoch, -1, -2):
+        assert first.beat(is_full=False, member_epoch=changed).error_code == e.FENCED_INSTANCE_ID
+    assert first.beat(is_full=False, member_epoch=3, instance_id="j").error_code == e.UNKNOWN_MEMBER_ID
+    assert list(harness.group.state.members) == ["a2"]
+
+
+def test_a_static_member_may_leave_for_good(harness: ConsumerGroupHarness) -> None:
+    first = client(harness, "a", instance_id="i")
+    first.beat()
+    assert first.leave(-1).error_code == e.NONE
+    assert harness.group.state.state is ConsumerGroupState.EMPTY
+    assert client(harness, "b", instance_id="i").beat().error_code == e.NONE
+
+
+# Restarts.
+
+
+def test_a_group_goes_on_after_a_restart(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a"), client(harness, "b")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    epoch, had = harness.group.state.epoch, first.owned
+    harness.restart()
+    settle(first, second)
+    assert (harness.group.state.epoch, first.owned) == (epoch, had)
+    harness.advance(45_000)
+    assert not harness.group.state.members, "each had a session from the restart on, or from its heartbeat"
+
+
+def test_a_member_that_gives_up_partitions_gets_its_time_again_after_a_restart(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", rebalance_timeout_ms=10_000), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    first.beat(is_full=False, owned=first.owned)
+    harness.restart()
+    harness.advance(9_999)
+    assert "a" in harness.group.state.members
+    harness.advance(1)
+    assert "a" not in harness.group.state.members
+
+
+def test_a_hole_in_the_target_assignment_is_filled_after_a_restart(harness: ConsumerGroupHarness) -> None:
+    """A static member is replaced by six records; of the first three only, and no more, nobody has its partitions."""
+    first, second = client(harness, "a", instance_id="i"), client(harness, "b")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    first.leave(-2)
+    written_count = len(harness.log)
+    client(harness, "a2", instance_id="i").beat()
+    harness.restart(written_count + 3)
+    settle(second)
+    assert named(second.owned) == {"foo": set(range(6)), "bar": set(range(3))}
+
+
+def test_half_a_target_assignment_is_made_whole_after_a_restart(harness: ConsumerGroupHarness) -> None:
+    """What one member is to get was written, and what another is to give up for that was not."""
+    harness.put_topics(four=4)
+    first, second = client(harness, "a", "four"), client(harness, "b", "four")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    assert [named(each.owned)["four"] for each in (first, second)] == [{0, 1}, {2, 3}]
+    state = harness.group.state
+    epoch = ConsumerGroupMetadataValue(epoch=state.epoch + 1, metadata_hash=state.metadata_hash)
+    harness.log.append(CoordinatorRecord(ConsumerGroupMetadataKey(GROUP_ID), epoch))
+    harness.log.append(target_record(GROUP_ID, "a", partitions(four={2})))
+    harness.restart()
+    settle(first, second)
+    assert named(first.owned)["four"] | named(second.owned)["four"] == {0, 1, 2, 3}
+    assert harness.group.state.state is ConsumerGroupState.STABLE
+
+
+def test_what_kafka_4_0_kept_is_deleted(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a")
+    only.beat()
+    key = ConsumerGroupPartitionMetadataKey(GROUP_ID)
+    harness.log.append(CoordinatorRecord(key, ConsumerGroupPartitionMetadataValue()))
+    harness.restart()
+    only.beat(is_full=False)
+    assert [record.value for record in harness.log if record.key == key] == [
+        ConsumerGroupPartitionMetadataValue(),
+        None,
+    ]
+    assert harness.group.state.epoch == 1
+
+
+def test_a_state_of_a_later_version_fences_whoever_has_something(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a")
+    only.beat()
+    last = harness.log[-1]
+    harness.log[-1] = CoordinatorRecord(last.key, attrs.evolve(last.value, state=9))
+    harness.restart()
+    assert harness.heartbeat(only.request(is_full=False)).error_code == e.FENCED_MEMBER_EPOCH
+    assert harness.heartbeat(only.request(is_full=False, owned={})).error_code == e.NONE
+
+
+# Administration.
+
+
+def test_only_an_empty_group_is_deleted(harness: ConsumerGroupHarness) -> None:
+    only = client(harness, "a", regex="f.*")
+    only.beat()
+    harness.find_topics()
+    assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NON_EMPTY_GROUP
+    only.leave()
+    assert harness.group.listed().state is ConsumerGroupState.EMPTY
+    assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NONE
+    assert harness.group.listed().state is ConsumerGroupState.DEAD
+    left = {record.key: record.value for record in harness.log}
+    assert not any(left.values()), "something is left in the log"
+    assert harness.log[-1].key == ConsumerGroupMetadataKey(GROUP_ID)
+    assert not harness.group.exists
+
+
+def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: ConsumerGroupHarness) -> None:
+    first, second = client(harness, "a", "foo", instance_id="i", server_assignor="range"), client(harness, "b", "foo")
+    first.beat(rack_id="rack")
+    second.beat()
+    described = harness.group.describe()
+    assert (described.group_id, described.group_epoch, described.assignment_epoch) == (GROUP_ID, 2, 2)
+    assert (described.state, described.assignor_name) == (ConsumerGroupState.RECONCILING, "range")
+    member = described.members[0]
+    assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("a", "i", "rack", 1)
+    assert (member.client_id, member.client_host, member.member_type) == ("client", "/127.0.0.1", 1)
+    assert member.subscribed_topic_names == ("foo",)
+    assert [(each.topic_name, each.partitions) for each in member.assignment] == [("foo", (0, 1, 2, 3, 4, 5))]
+    assert [(each.topic_name, each.partitions) for each in member.target_assignment] == [("foo", (0, 1, 2))]
+    harness.remove_topics("foo")
+    assert harness.group.describe().members[0].assignment == ()
+    assert harness.group.listed().protocol_type == "consumer"
+
+
+def test_settings_that_would_drop_members_who_are_on_time_are_refused() -> None:
+    with pytest.raises(ValueError, match="session timeout must be between"):
+        ConsumerGroupSettings(session_timeout_ms=44_999)
+    with pytest.raises(ValueError, match="heartbeat interval must be between"):
+        ConsumerGroupSettings(heartbeat_interval_ms=15_001)
+    with pytest.raises(ValueError, match="would be dropped"):
+        ConsumerGroupSettings(session_timeout_ms=5_000, min_session_timeout_ms=5_000)
+    with pytest.raises(ValueError, match="one assignor"):
+        ConsumerGroupSettings(assignors=())
+
+
+def test_a_group_may_have_times_of_its_own(harness: ConsumerGroupHarness) -> None:
+    overrides = GroupOverrides(session_timeout_ms=60_000, heartbeat_interval_ms=10_000)
+    harness.context.overrides[GROUP_ID] = overrides
+    assert client(harness, "a").beat().heartbeat_interval_ms == 10_000
+    harness.restart()
+    harness.advance(59_999)
+    assert harness.group.state.members
+    harness.advance(1)
+    assert not harness.group.state.members
+    with pytest.raises(ValueError, match="session timeout must be between"):
+        harness.settings.times(attrs.evolve(overrides, session_timeout_ms=60_001))
+
+
+def test_an_epoch_that_is_written_comes_first(harness: ConsumerGroupHarness) -> None:
+    """Whatever is lost behind it, the group knows that its target assignment is out of date."""
+    first, second = client(harness, "a"), client(harness, "b", instance_id="i")
+    for act in (first.beat, second.beat, lambda: second.leave(-2), second.beat, first.leave):
+        act()
+        keys = [type(record.key) for record in harness.last.records]
+        assert ConsumerGroupMetadataKey not in keys[1:]
+    value = next(record.value for record in harness.last.records)
+    assert isinstance(value, ConsumerGroupMetadataValue)
+    assert value.epoch == 3

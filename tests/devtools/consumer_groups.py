@@ -1,0 +1,217 @@
+"""A consumer group of Kafka 4 with its log, topics and clock, and clients of it: for tests without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from kafscale.cluster.groups.consumer import regexes
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
+from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
+from kafscale.cluster.groups.consumer.group import ConsumerGroup
+from kafscale.cluster.groups.consumer.partitions import Partitions
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.topics import TopicMetadata
+from kafscale.cluster.groups.events import GroupProtocol, Join
+from kafscale.cluster.groups.records import GroupRecord
+from kafscale.wire import error_codes
+from kafscale.wire.codec import encode
+from kafscale.wire.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+
+START_MS = 1_700_000_000_000
+GROUP_ID = "group"
+
+
+def topic_id(name: str) -> bytes:
+    """The id of a topic in these tests; of topics that are created again it is another one."""
+    return name.encode().rjust(16, b"\0")
+
+
+def partitions(**of_topic: set[int] | range) -> dict[bytes, frozenset[int]]:
+    """Partitions by the names of their topics."""
+    return {topic_id(name): frozenset(numbers) for name, numbers in of_topic.items() if numbers}
+
+
+def named(assigned: Partitions) -> dict[str, set[int]]:
+    """The reverse of `partitions`."""
+    return {each.lstrip(b"\0").decode(): set(numbers) for each, numbers in assigned.items()}
+
+
+def subscription(*names: str, owned: Mapping[str, set[int]] | None = None, rack_id: str | None = None) -> bytes:
+    """What a consumer of the classic protocol says about itself, in version 3."""
+    told = ConsumerProtocolSubscription(
+        topics=list(names),
+        owned_partitions=[
+            TopicPartition(topic=name, partitions=sorted(numbers)) for name, numbers in (owned or {}).items()
+        ],
+        rack_id=rack_id,
+    )
+    return (3).to_bytes(2) + b"".join(encode(told, 3))
+
+
+@attrs.define(eq=False, kw_only=True)
+class ConsumerGroupHarness:
+    """One group. What it writes is in `log`, and its timers fire as `advance` comes to them."""
+
+    settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
+    now_ms: int = START_MS
+    context: ConsumerGroupContext = attrs.field(init=False)
+    group: ConsumerGroup = attrs.field(init=False)
+    log: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
+    last: Outcome[Any] = attrs.field(init=False)
+    classic: GroupRecord | None = attrs.field(default=None, init=False)  # what the group is instead
+    refresh: RegexRefresh | None = attrs.field(default=None, init=False)  # what is to be looked for
+    _timers: dict[TimerKey, int] = attrs.field(factory=dict, init=False)
+    _member_number: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.context = ConsumerGroupContext(settings=self.settings, new_member_id=self._new_member_id)
+        self.group = ConsumerGroup.new(GROUP_ID, self.context)
+
+    def _new_member_id(self) -> str:
+        self._member_number += 1
+        return f"made-{self._member_number}"
+
+    def put_topics(self, **partition_counts: int) -> None:
+        """Create topics, or change their number of partitions."""
+        put = [
+            TopicMetadata(topic_id=topic_id(name), name=name, partition_count=count)
+            for name, count in partition_counts.items()
+        ]
+        self.context.topics.change(version=self.context.topics.version + 1, put=put)
+
+    def remove_topics(self, *names: str) -> None:
+        self.context.topics.change(version=self.context.topics.version + 1, removed=names)
+
+    def took(self, outcome: Outcome[Reply]) -> Reply:
+        """Do with an outcome what a coordinator does, and return the reply."""
+        self.last = outcome
+        self.log += outcome.records
+        for change in outcome.timers:
+            self._timers.pop(change.key, None)
+            if change.deadline_ms is not None:
+                self._timers[change.key] = change.deadline_ms
+        if outcome.refresh is not None:
+            self.refresh = outcome.refresh
+        if outcome.downgrade is not None:
+            self.classic = outcome.downgrade.group
+        return outcome.reply
+
+    def heartbeat(self, request: Heartbeat) -> HeartbeatReply:
+        if self.classic is not None and request.member_epoch == 0:
+            joined = ConsumerGroup.join_classic(GROUP_ID, self.classic, request, self.context, now_ms=self.now_ms)
+            if joined.group is not None:
+                self.group, self.classic, self.refresh = joined.group, None, None
+                self._timers.clear()
+            return self.took(joined.outcome)
+        if not self.group.exists and request.member_epoch != 0:
+            return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND)
+        return self.took(self.group.heartbeat(request, now_ms=self.now_ms))
+
+    def find_topics(self) -> None:
+        """Look for the topics that a group wants to have looked for."""
+        if self.refresh is None:
+            return
+        refresh, self.refresh = self.refresh, None
+        found = [each for each in regexes.search(refresh, sorted(self.context.topics.by_name)) if each is not None][-1]
+        self.took(self.group.regexes_found(found, version=refresh.version, now_ms=self.now_ms))
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, and fire what is due on the way."""
+        until_ms = self.now_ms + by_ms
+        while self._timers and min(self._timers.values()) <= until_ms:
+            key = min(self._timers, key=lambda each: self._timers[each])
+            self.now_ms = max(self.now_ms, self._timers.pop(key))
+            self.took(self.group.expire(key, now_ms=self.now_ms))
+        self.now_ms = until_ms
+
+    def restart(self, log_count: int | None = None) -> None:
+        """Make the group anew from its log, or the beginning of it."""
+        del self.log[len(self.log) if log_count is None else log_count :]
+        self.group.forget()
+        self._timers.clear()
+        self.refresh = None
+        restored = ConsumerGroup.restore(GROUP_ID, self.log, self.context, now_ms=self.now_ms)
+        self.group = restored.group
+        self.took(restored.outcome)
+
+
+@attrs.define(eq=False, kw_only=True)
+class ConsumerClient:
+    """A client of the consumer protocol: it says what has changed, and gives partitions up when it is told to."""
+
+    harness: ConsumerGroupHarness
+    member_id: str
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    instance_id: str | None = None
+    server_assignor: str | None = None
+    rebalance_timeout_ms: int = 60_000
+    epoch: int = attrs.field(default=0, init=False)
+    owned: Partitions = attrs.field(factory=dict, init=False)
+
+    def request(self, *, is_full: bool = True, **changed: Any) -> Heartbeat:
+        request = Heartbeat(
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.instance_id,
+            rebalance_timeout_ms=self.rebalance_timeout_ms if is_full else -1,
+            subscribed_topic_names=self.topics if is_full else None,
+            subscribed_topic_regex=self.regex if is_full else None,
+            server_assignor=self.server_assignor if is_full else None,
+            owned={} if self.epoch == 0 else self.owned,
+            client_id="client",
+            client_host="/127.0.0.1",
+        )
+        return attrs.evolve(request, **changed)
+
+    def beat(self, *, is_full: bool = True, **changed: Any) -> HeartbeatReply:
+        """Send a heartbeat and do what the reply says; what is revoked is reported with the next one."""
+        reply = self.harness.heartbeat(self.request(is_full=is_full, **changed))
+        if reply.error_code == error_codes.NONE:
+            self.epoch = reply.member_epoch
+            self.owned = self.owned if reply.assignment is None else reply.assignment
+        elif reply.error_code in (error_codes.FENCED_MEMBER_EPOCH, error_codes.UNKNOWN_MEMBER_ID):
+            self.epoch, self.owned = 0, {}
+        return reply
+
+    def leave(self, epoch: int = -1) -> HeartbeatReply:
+        reply = self.beat(is_full=False, member_epoch=epoch)
+        self.epoch, self.owned = 0, {}
+        return reply
+
+
+def settle(*clients: ConsumerClient, rounds: int = 10) -> None:
+    """Have clients send heartbeats until nothing changes any more."""
+    for _ in range(rounds):
+        before = [(client.epoch, client.owned) for client in clients]
+        for client in clients:
+            client.beat(is_full=False)
+        if before == [(client.epoch, client.owned) for client in clients]:
+            return
+    raise AssertionError(f"no end in {rounds} rounds")
+
+
+def joins(
+    member_id: str = "",
+    *topics: str,
+    instance_id: str | None = None,
+    owned: Mapping[str, set[int]] | None = None,
+    protocols: tuple[str, ...] = ("range",),
+    member_id_required: bool = False,
+) -> Join:
+    """A JoinGroup of a consumer of the classic protocol."""
+    return Join(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id="client",
+        client_host="/127.0.0.1",
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=tuple(GroupProtocol(name, subscription(*topics, owned=owned)) for name in protocols),
+        member_id_required=member_id_required,
+    )
