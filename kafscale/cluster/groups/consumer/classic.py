@@ -161,8 +161,8 @@ def heartbeat(deciding: Deciding, identity: Identity) -> Outcome[int]:
 
 
 def _has_to_join(state: GroupState, member: Member) -> bool:
-    """Tell whether there is a new epoch, something to give up, or something that it can have now."""
-    if member.member_epoch < state.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+    """Tell whether there is a new epoch, for which it may have to give something up, or something that it can have."""
+    if member.member_epoch < state.epoch:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
         return False

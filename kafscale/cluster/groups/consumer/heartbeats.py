@@ -230,7 +230,6 @@ def _leave(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]:
     if request.member_epoch == LEAVE_STATIC_EPOCH:
         away = attrs.evolve(member, member_epoch=LEAVE_STATIC_EPOCH, pending_revocation=NO_PARTITIONS)
         deciding.write(away.assignment_record(state.group_id))
-        deciding.cancel_timer(TimerKind.REBALANCE, member.member_id)
     else:
         fence(deciding, [member])
     return deciding.outcome(HeartbeatReply(member_id=request.member_id, member_epoch=request.member_epoch))

@@ -343,6 +343,17 @@ def test_nobody_gets_what_a_static_member_has_while_it_is_away(harness: Consumer
     assert named(second.owned) == {"foo": set(range(6))}
 
 
+def test_a_static_member_that_is_away_need_not_give_up_in_time(harness: ConsumerGroupHarness) -> None:
+    first = client(harness, "a", "foo", instance_id="i", rebalance_timeout_ms=10_000)
+    second = client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    first.beat(is_full=False, owned=first.owned)
+    first.leave(-2)
+    harness.advance(44_999)
+    assert "a" in harness.group.state.members
+
+
 def test_a_static_member_that_stays_away_is_removed(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", instance_id="i"), client(harness, "b")
     first.beat()
@@ -423,6 +434,17 @@ def test_a_hole_in_the_target_assignment_is_filled_after_a_restart(harness: Cons
     assert named(second.owned) == {"foo": set(range(6)), "bar": set(range(3))}
 
 
+def test_who_has_what_is_known_whatever_the_log_has_been_through(harness: ConsumerGroupHarness) -> None:
+    """On the way through it another member had the same partition, and gave it up."""
+    client(harness, "a", "foo").beat()
+    has = harness.group.state.members["a"]
+    other = attrs.evolve(has, member_id="b")
+    harness.log += [other.metadata_record(GROUP_ID), other.assignment_record(GROUP_ID)]
+    harness.log.append(other.without_assignment().assignment_record(GROUP_ID))
+    harness.restart()
+    assert harness.group.state.owner(topic_id("foo"), 0) == "a"
+
+
 def test_half_a_target_assignment_is_made_whole_after_a_restart(harness: ConsumerGroupHarness) -> None:
     """What one member is to get was written, and what another is to give up for that was not."""
     harness.put_topics(four=4)
@@ -481,6 +503,7 @@ def test_only_an_empty_group_is_deleted(harness: ConsumerGroupHarness) -> None:
     assert not any(left.values()), "something is left in the log"
     assert harness.log[-1].key == ConsumerGroupMetadataKey(GROUP_ID)
     assert not harness.group.exists
+    assert harness.context.state_bytes.used_bytes == 0
 
 
 def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: ConsumerGroupHarness) -> None:
