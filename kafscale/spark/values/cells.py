@@ -52,7 +52,7 @@ class RowMemory:
 
     @classmethod
     def of(cls, type_: pa.DataType, *, item_cells: int = 0, more_per_byte: float = 0) -> RowMemory:
-        """Of rows of a type. `item_cells`: of an item that has more of them than its type, of defaults.
+        """Return that of rows of a type. `item_cells`: of an item that has more of them than its type, by defaults.
 
         `more_per_byte`: bytes that the row takes besides, for each byte of the payload.
         """

@@ -34,7 +34,7 @@ class Reader(Protocol):
 
     @property
     def memory(self) -> RowMemory:
-        """How much memory a decoded value takes."""
+        """Return how much memory a decoded value takes."""
 
     def of_writer(self, schema: Schema) -> Decode:
         """Return how payloads of a writer schema are decoded into the reader schema.
