@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions, count, intersect, is_subset, union
 from kafscale.cluster.groups.consumer.embedded import read_assignment
-from kafscale.cluster.groups.consumer.partitions import Partitions, count, intersect, is_subset, union
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.topics import TopicMetadata

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.groups.consumer import regexes
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
-from kafscale.cluster.groups.consumer.partitions import Partitions
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.topics import TopicMetadata

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.events import (
     Downgrade,
     Outcome,
@@ -17,7 +18,6 @@ from kafscale.cluster.groups.consumer.events import (
     TimerKind,
 )
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.partitions import Partitions
 from kafscale.cluster.groups.consumer.reconciling import next_step
 from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.partitions import Partitions
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.target import preferred_assignor

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.consumer.partitions import Partitions
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.records import GroupRecord
 from kafscale.wire import error_codes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import (
     NO_TIMEOUT_MS,
@@ -25,7 +26,6 @@ from kafscale.cluster.groups.consumer.members import (
     MemberState,
     Subscription,
 )
-from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.consumer.regexes import begin_refresh, check_regex, regex_left
 from kafscale.cluster.groups.consumer.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.sizes import metadata_bytes

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.events import Downgrade, Refused, TimerKind
 from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
-from kafscale.cluster.groups.consumer.partitions import Partitions
 from kafscale.cluster.groups.consumer.records import (
     ClassicMemberMetadata,
     ClassicProtocol,

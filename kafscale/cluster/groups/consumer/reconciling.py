@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.consumer.members import Member, MemberState
-from kafscale.cluster.groups.consumer.partitions import (
+from kafscale.cluster.groups.consumer.assignors.partitions import (
     NO_PARTITIONS,
     Partitions,
     count,
@@ -19,6 +18,7 @@ from kafscale.cluster.groups.consumer.partitions import (
     intersection,
     union,
 )
+from kafscale.cluster.groups.consumer.members import Member, MemberState
 from kafscale.cluster.groups.consumer.state import GroupState
 
 

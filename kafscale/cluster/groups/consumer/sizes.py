@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions, count
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.partitions import Partitions, count
 
 MEMBER_BYTES = 1024
 TOPIC_NAME_BYTES = 64

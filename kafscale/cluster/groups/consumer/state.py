@@ -14,8 +14,8 @@ from typing import Any
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.consumer.members import Member, Subscription
-from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

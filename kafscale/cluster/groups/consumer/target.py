@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions, count
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec, MemberSpec
 from kafscale.cluster.groups.consumer.assignors.table import ASSIGNORS
 from kafscale.cluster.groups.consumer.members import Subscription
-from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions, count
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.cluster.groups.consumer.topics import Topics
 

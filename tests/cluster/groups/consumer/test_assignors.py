@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions, count, intersection, union
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec, MemberSpec
 from kafscale.cluster.groups.consumer.assignors.table import ASSIGNORS
-from kafscale.cluster.groups.consumer.partitions import Partitions, count, intersection, union
 from tests.devtools.consumer_groups import named, partitions, topic_id
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.members import Member, MemberState
-from kafscale.cluster.groups.consumer.partitions import Partitions
 from kafscale.cluster.groups.consumer.reconciling import next_step
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from tests.devtools.consumer_groups import GROUP_ID, partitions

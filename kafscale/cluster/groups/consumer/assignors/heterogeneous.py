@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec
-from kafscale.cluster.groups.consumer.partitions import Partitions
 
 ROUNDS_MAX_COUNT = 16
 NOBODY = -1

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, NONE_OF_TOPIC, Partitions
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec
-from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, NONE_OF_TOPIC, Partitions
 
 
 @attrs.frozen

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec
-from kafscale.cluster.groups.consumer.partitions import Partitions
 
 
 def assign_ranges(spec: GroupSpec) -> Mapping[str, Partitions]:

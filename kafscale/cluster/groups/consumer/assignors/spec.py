@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 
-from kafscale.cluster.groups.consumer.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions
 
 
 @attrs.frozen(kw_only=True)

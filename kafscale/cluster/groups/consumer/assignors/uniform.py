@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from kafscale.cluster.groups.consumer.assignors.heterogeneous import assign_heterogeneous
 from kafscale.cluster.groups.consumer.assignors.homogeneous import assign_homogeneous
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec
-from kafscale.cluster.groups.consumer.partitions import Partitions
 
 
 def assign_uniformly(spec: GroupSpec) -> Mapping[str, Partitions]:
