@@ -11,7 +11,7 @@ from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, BatchHeader, compute_crc, parse_header
-from kafscale.wire.record_check import RecordCheck
+from kafscale.wire.record_check import RecordCheck, copied_if_small
 
 
 def validate(view: memoryview) -> BatchHeader:
@@ -38,7 +38,8 @@ def validate_compressed(view: memoryview, header: BatchHeader, max_decompressed_
 
 def check_of(records: Buffer, header: BatchHeader, *, needs_keys: bool = False) -> RecordCheck:
     """The check of a batch's records, with nothing compressed in them."""
-    return RecordCheck(records, 0, header.record_count, header.base_timestamp_ms, needs_keys)
+    count = header.record_count
+    return RecordCheck(copied_if_small(records, count), 0, count, header.base_timestamp_ms, needs_keys)
 
 
 def validate_header(view: memoryview) -> BatchHeader:

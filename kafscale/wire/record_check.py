@@ -51,7 +51,7 @@ _STAMP_RANKS: Final = bytes(max(_STAMPS.find(byte), 0) for byte in range(256))
 class RecordCheck:
     """A walk through `count` records, from `position` to the end of `records`, which has nothing compressed in it.
 
-    `needs_keys` says whether to note which records have none.
+    `needs_keys` says whether to note which records have none. `copied_if_small` makes `records` faster to look at.
     """
 
     records: Buffer
@@ -66,11 +66,6 @@ class RecordCheck:
     _least_delta: int = attrs.field(default=_BEYOND, init=False)  # of those that have a timestamp
     _headers_left: int = attrs.field(default=0, init=False)  # of the record at `index`, if they are many
     _record_end: int = attrs.field(default=0, init=False)  # of the same
-
-    def __attrs_post_init__(self) -> None:
-        size_bytes = len(self.records)
-        if size_bytes <= COPIED_MAX_BYTES * self.count and size_bytes <= COPIED_IN_ALL_MAX_BYTES:
-            self.records = bytes(self.records)
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -267,6 +262,14 @@ class RecordCheck:
         self._greatest_delta = max(self._greatest_delta, high)
         self._least_delta = min(self._least_delta, low)
         return True
+
+
+def copied_if_small(records: Buffer, count: int) -> Buffer:
+    """The records of a batch as `bytes`, if a check of `count` small ones gains more than the copy costs."""
+    size_bytes = len(records)
+    if size_bytes <= COPIED_MAX_BYTES * count and size_bytes <= COPIED_IN_ALL_MAX_BYTES:
+        return bytes(records)
+    return records
 
 
 def _note_number(records: Buffer, position: int, fixed: list[int]) -> tuple[int, int]:

@@ -69,13 +69,14 @@ class Batch:
             )
         if not config.log_append_time:
             now_ms, earliest_ms = time.time_ns() // 1_000_000, check.min_timestamp_ms
-            if latest_ms > min(now_ms + config.message_timestamp_after_max_ms, MAX_INT64):
+            if latest_ms > now_ms + config.message_timestamp_after_max_ms or latest_ms > MAX_INT64:
                 raise KafkaError(
                     error_codes.INVALID_TIMESTAMP,
                     f"timestamp {latest_ms} is too far ahead (message.timestamp.after.max.ms)",
                 )
-            oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, -MAX_INT64)
-            if earliest_ms is not None and earliest_ms < oldest_ms:
+            if earliest_ms is not None and (
+                earliest_ms < now_ms - config.message_timestamp_before_max_ms or earliest_ms < -MAX_INT64
+            ):
                 raise KafkaError(
                     error_codes.INVALID_TIMESTAMP,
                     f"timestamp {earliest_ms} is too old (message.timestamp.before.max.ms)",

@@ -22,6 +22,7 @@ from kafscale.api.produce.batches import append_batch, begin_batch
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
 from kafscale.api.produce.pending import refusal_of, refuse
 from kafscale.errors import KafkaError
+from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Round
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
@@ -67,16 +68,24 @@ class ProduceGroup:
 
 
 @attrs.define(eq=False)
+class _Allowed:
+    """What is known of a pattern: the gate has nothing against it, and which partitions were found to be led here."""
+
+    call: Call
+    partitions: dict[int, Partition] = attrs.field(factory=dict, init=False)
+
+
+@attrs.define(eq=False)
 class ShortWay:
     """The short way of one connection: its patterns, and the group that may still grow.
 
-    Between one `interrupt` and the next, what the gate has said about a pattern holds: nothing is awaited meanwhile.
+    Between one `interrupt` and the next, what is known of a pattern holds: nothing is awaited meanwhile.
     """
 
     services: Services
     peer: Peer
     _patterns: PlainProduces = attrs.field(factory=PlainProduces, init=False)
-    _allowed: dict[PlainProduce, Call] = attrs.field(factory=dict, init=False)
+    _allowed: dict[PlainProduce, _Allowed] = attrs.field(factory=dict, init=False)
     _group: ProduceGroup | None = attrs.field(default=None, init=False)
 
     def learn(self, frame: memoryview) -> None:
@@ -97,11 +106,14 @@ class ShortWay:
         if plain is None:
             return None
         pattern, correlation_id, index, records = plain
-        call = self._allowed.get(pattern) or self._ask(pattern, correlation_id)
-        if call is None:
+        allowed = self._allowed.get(pattern) or self._ask(pattern, correlation_id)
+        if allowed is None:
             return None
         try:
-            partition = led_partition(self.services, pattern.topic, index, topic_id=pattern.topic_id)
+            partition = allowed.partitions.get(index)
+            if partition is None:
+                partition = led_partition(self.services, pattern.topic, index, topic_id=pattern.topic_id)
+                allowed.partitions[index] = partition
             if partition.config.log_append_time:  # which the reply tells, and a pattern does not
                 return None
             batch = begin_batch(self.services, partition, records, version=pattern.version, units=AT_ONCE_UNITS)
@@ -113,15 +125,15 @@ class ShortWay:
         if round is None:  # it repeats one that is durable already
             return None
         if group is None or group.round is not round or group.call.version != pattern.version:
-            group = self._group = ProduceGroup(call, round)
+            group = self._group = ProduceGroup(allowed.call, round)
         group.replies.append(pattern.reply(correlation_id, index, batch.base_offset, partition.log_start_offset))
         return group
 
-    def _ask(self, pattern: PlainProduce, correlation_id: int) -> Call | None:
+    def _ask(self, pattern: PlainProduce, correlation_id: int) -> _Allowed | None:
         """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""
         call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
         topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
         if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
             return None
-        self._allowed[pattern] = call
-        return call
+        self._allowed[pattern] = allowed = _Allowed(call)
+        return allowed
