@@ -31,10 +31,14 @@ class ModernClient(ConsumerClient):
 
     told: Partitions = attrs.field(factory=dict, init=False)  # the assignment it was told last
     lives: int = attrs.field(default=0, init=False)
+    is_unsure: bool = attrs.field(
+        default=False, init=False
+    )  # an answer got lost: as all clients do, it says everything
 
     def send(self, *, is_full: bool, reply_arrives: bool) -> int:
         before = self.harness.group.state.members.get(self.member_id)
-        reply = self.harness.heartbeat(self.request(is_full=is_full or self.epoch == 0))
+        reply = self.harness.heartbeat(self.request(is_full=is_full or self.is_unsure or self.epoch == 0))
+        self.is_unsure = not reply_arrives
         if before is None and self.epoch > 0:
             assert reply.error_code in REFUSALS, "a member that the group does not have was let in"
         if not reply_arrives:
