@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -67,7 +67,7 @@ class Option:
     type: Any
     help: Help
 
-    @property
+    @cached_property  # all of them are checked each time settings are made
     def name(self) -> str:
         """The key in the TOML file, such as `chunk-pool-bytes`."""
         if self.help.name:
@@ -77,7 +77,7 @@ class Option:
             attribute = attribute.removesuffix(suffix)
         return attribute.replace("_", "-")
 
-    @property
+    @cached_property
     def flag(self) -> str:
         return f"--{self.name}"
 
@@ -92,6 +92,11 @@ class Option:
     @property
     def is_switch(self) -> bool:
         return self.type is bool
+
+    @property
+    def is_bounded(self) -> bool:
+        """Tell whether there are values of the type that are too little or too much."""
+        return (self.help.least, self.help.most) != (-math.inf, math.inf)
 
     @property
     def form(self) -> str:

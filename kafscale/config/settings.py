@@ -333,7 +333,7 @@ class Settings:
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
-        for each in options():
+        for each in _bounded_options():
             each.check(self.value(each), given_as=each.flag)
         _check_listeners(self)
         _check_store(self)
@@ -363,6 +363,11 @@ class Settings:
 def options() -> tuple[Option, ...]:
     """All options: those of `Settings`, then those of `Limits`."""
     return options_of(Settings) + options_of(Limits)
+
+
+@cache
+def _bounded_options() -> tuple[Option, ...]:
+    return tuple(each for each in options() if each.is_bounded)
 
 
 def _check_listeners(settings: Settings) -> None:

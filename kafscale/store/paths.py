@@ -50,6 +50,7 @@ _DIRECTORY = re.compile(rf"({_NAMESPACE})/({_TOPIC})/(?:([a-zA-Z0-9_-]{{22}})/)?
 _SEGMENT_NAME = re.compile(r"segment-([0-9]{20})(?:-([0-9]{10}))?(?:-([0-9]{5}|[1-9][0-9]{5,8}))?\.(kfs|index)")
 _NUMBERED = re.compile(rf"{SYSTEM}/({_NAMESPACE})/(wal|checkpoint|manifests)/([0-9]{{10}})/([0-9]{{20}})\.(\w+)")
 _VERSION_1_TOPICS = UUID("6f0a2c1e-64b7-5c55-9d0e-3b1f7a5e8c21")  # the name space of their ids; never to be changed
+_NO_NAMES = frozenset(("", ".", ".."))  # of a segment
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -98,7 +99,17 @@ class SegmentKey:
 
     def of_kind(self, kind: SegmentKind) -> SegmentKey:
         """The key of the same segment's other object."""
-        return attrs.evolve(self, kind=kind)
+        return SegmentKey(  # a third of the time of attrs.evolve, and a listing makes one for each segment
+            namespace=self.namespace,
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            epoch=self.epoch,
+            generation=self.generation,
+            kind=kind,
+            version=self.version,
+        )
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
@@ -267,7 +278,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def _check_segments(key: str, segments: list[str]) -> None:
-    if any(segment in ("", ".", "..") for segment in segments):
+    if not _NO_NAMES.isdisjoint(segments):
         raise ValueError(f"a key has no empty, . or .. segment: {key!r}")
     if _CONTROL_CHARACTER.search(key):
         raise ValueError(f"a key has no control characters: {key!r}")

@@ -87,8 +87,7 @@ class MemoryDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.files[name] = bytearray(size_bytes)
         self.synced[name] = bytearray(size_bytes)  # a crash from here on leaves the file without its header
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self.create_seconds)
+        await _take(self.create_seconds)
         for content in (self.files[name], self.synced[name]):
             content[: len(header)] = header
         if self.free_bytes is not None:
@@ -98,8 +97,7 @@ class MemoryDisk:
         assert len(self.files[old_name]) == size_bytes, (old_name, size_bytes)
         for content in (self.files[old_name], self.synced[old_name]):  # a crash from here on leaves it its old name
             content[: len(header)] = header
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self.create_seconds)
+        await _take(self.create_seconds)
         self._rename(old_name, name)
 
     async def rename(self, name: str, new_name: str) -> None:
@@ -117,8 +115,7 @@ class MemoryDisk:
         self.files[name][position : position + len(data)] = data
         self._unsynced[name] = (position, data)
         self._writing.add(name)
-        with trio.CancelScope(shield=True):  # as a thread in fdatasync can't be cancelled
-            await trio.sleep(self.sync_seconds)
+        await _take(self.sync_seconds)
         self._writing.discard(name)
         self._count("sync")
         self.synced[name][position : position + len(data)] = data
@@ -126,7 +123,7 @@ class MemoryDisk:
 
     async def read(self, name: str, position: int, length_bytes: int) -> bytes:
         await self._begin("read", name)
-        return bytes(self.files[name][position : position + length_bytes])
+        return bytes(memoryview(self.files[name])[position : position + length_bytes])
 
     async def truncate(self, name: str, size_bytes: int) -> None:
         await self._begin("truncate", name)
@@ -153,6 +150,15 @@ class MemoryDisk:
         error_number = self._faults.pop((operation, self.operations[operation]), None)
         if error_number is not None:
             raise OSError(error_number, os.strerror(error_number))
+
+
+async def _take(seconds: float) -> None:
+    """Last so long, whoever cancels it: a thread in fdatasync can't be cancelled."""
+    if seconds:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(seconds)
+    else:
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 def _write_some_sectors(content: bytearray, position: int, data: bytes, rng: random.Random) -> None:

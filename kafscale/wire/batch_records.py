@@ -49,6 +49,7 @@ class ProducerStamp:
 
 
 _NO_PRODUCER: Final = ProducerStamp()
+_NULL: Final = (varint(-1), b"")
 
 
 def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
@@ -158,9 +159,7 @@ def _parse_bytes(records: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
-    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
-    parts += _sized(record.key)
-    parts += _sized(record.value)
+    parts = [b"\0", varint(timestamp_delta), varint(offset_delta), *_sized(record.key), *_sized(record.value)]
     parts.append(varint(len(record.headers)))
     for name, content in record.headers:
         parts += _sized(name.encode())
@@ -169,4 +168,4 @@ def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> b
 
 
 def _sized(data: bytes | None) -> tuple[bytes, bytes]:
-    return (varint(-1), b"") if data is None else (varint(len(data)), data)
+    return _NULL if data is None else (varint(len(data)), data)

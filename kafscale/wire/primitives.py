@@ -52,6 +52,8 @@ def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
 
 def uvarint(value: int) -> bytes:
     """Encode an unsigned varint."""
+    if value < 0x80:  # nearly every one
+        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

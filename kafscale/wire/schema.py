@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import ast
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
@@ -176,9 +177,14 @@ def wire(
     return attrs.field(default=default, metadata=metadata)
 
 
-def fields_of(cls: type) -> list[Field]:
+def fields_of(cls: type) -> Sequence[Field]:
     """Every wire attribute of a message or struct class, in order."""
-    return [
+    return _fields_of(cls)
+
+
+@cache  # annotations are parsed for it, and each version of a class asks several times
+def _fields_of(cls: type) -> Sequence[Field]:
+    return tuple(
         Field(
             name=attribute.name,
             wire=attribute.metadata["wire"],
@@ -187,7 +193,7 @@ def fields_of(cls: type) -> list[Field]:
         )
         for attribute in attrs.fields(cls)
         if "wire" in attribute.metadata
-    ]
+    )
 
 
 def untagged_fields(cls: type, version: int) -> list[Field]:

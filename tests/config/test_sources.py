@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import attrs
 import pytest
 
-from kafscale.config import Listener, Loaded, load, options
+from kafscale.config import Limits, Listener, Loaded, Settings, load, options
+from kafscale.config.option import Option
 from kafscale.errors import ConfigError
 
 
@@ -165,3 +168,17 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str
 def test_a_missing_file_says_so() -> None:
     with pytest.raises(ConfigError, match=r"^--config: 'no/such.toml' can't be read \(No such file or directory\)"):
         load({}, {}, "no/such.toml")
+
+
+BOUNDED = [each for each in options() if math.isfinite(each.help.least) or math.isfinite(each.help.most)]
+
+
+@pytest.mark.parametrize("each", BOUNDED, ids=lambda each: each.attribute)
+def test_a_value_out_of_bounds_is_refused_wherever_settings_are_made(each: Option) -> None:
+    """Not only where text is read."""
+    is_limit = each.attribute in {field.name for field in attrs.fields(Limits)}
+    for wrong in (each.help.least - 1, each.help.most + 1):
+        if math.isfinite(wrong):
+            changed = {each.attribute: wrong}
+            with pytest.raises(ConfigError, match=rf"{each.flag}: .* is out of range"):
+                Settings(**({"limits": Limits(**changed)} if is_limit else changed))

@@ -8,7 +8,6 @@ The size in front of a frame is always that of what follows, so a broker need no
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable, Sequence
 from random import Random
@@ -40,9 +39,6 @@ _STRINGS: Sequence[str] = (
 _NUMBERS: Sequence[int] = (0, 0, 0, 1, 1, 2, 3, -1, -2, 100, 500, 10_000, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 _LENGTHS: Sequence[bytes] = (b"\x7f\xff", b"\xff\xfe", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", b"\xff" * 10, b"\0")
 _CODECS = (compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD)
-
-
-_fields_of = functools.cache(fields_of)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,7 +124,7 @@ class _Maker:
     topic_id: bytes
 
     def struct(self, cls: Any) -> Any:
-        return cls(**{each.name: self._field(each) for each in _fields_of(cls) if each.wire.is_in(self.version)})
+        return cls(**{each.name: self._field(each) for each in fields_of(cls) if each.wire.is_in(self.version)})
 
     def _field(self, field: Field) -> Any:
         if field.wire.tag is not None and self.random.random() < 0.5:

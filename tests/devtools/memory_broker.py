@@ -43,7 +43,7 @@ def memory_settings(**changes: Any) -> Settings:
         "data_dir": Path("unused"),
         "store": StoreUrl(scheme="memory"),
         "chunk_pool_bytes": POOL_BYTES,
-        "wal_segment_bytes": 1 << 20,
+        "wal_segment_bytes": 256 << 10,
         "cache_bytes": CACHE_BYTES,
         "readahead_bytes": CACHE_BYTES // 4,
         "flush_objects_per_minute": UNPACED,

@@ -31,6 +31,7 @@ PARTITION_COUNT = 3
 SEEDS = range(25)
 NOW_MS = 1 << 50  # producers do not expire
 DELETE_DELAY_MS = 200
+BIG_BYTES = 20_000  # three of them fill a file of the log
 SETTINGS = {
     "segment_bytes": 1024,
     "segment_merge_bytes": 4096,
@@ -404,7 +405,7 @@ async def fill_files(world: World, log: MemoryLog) -> None:
     big = Producer(99, 0)
     while True:
         stamp = ProducerStamp(1000 + world.epoch, 0, big.sequence)
-        data = batch_of(b"big%d-%d" % (world.epoch, big.sequence) + bytes(9000), producer=stamp)
+        data = batch_of(b"big%d-%d" % (world.epoch, big.sequence) + bytes(BIG_BYTES), producer=stamp)
         placed = log.partition(0).place_nowait(data)
         if placed is None:
             await trio.sleep(0.5)
@@ -412,5 +413,5 @@ async def fill_files(world: World, log: MemoryLog) -> None:
         batch = log.partition(0).append(parse_header(data), placed, NOW_MS)
         big.sequence += 1
         await log.partition(0).latest_round.wait()
-        value = b"big%d-%d" % (world.epoch, big.sequence - 1) + bytes(9000)
+        value = b"big%d-%d" % (world.epoch, big.sequence - 1) + bytes(BIG_BYTES)
         world.learn(0, batch.base_offset, value, acknowledged=True)

@@ -107,3 +107,21 @@ async def test_a_write_that_is_cancelled_while_another_one_is_copied_gives_its_m
     assert len(store.blocks) == 3
     await store.delete([kept])
     assert len(store.blocks) == 6
+
+
+async def test_a_copy_has_the_same_objects_and_then_goes_its_own_way():
+    store = MemoryStore(clock_ms=lambda: 7)
+    await store.put("a", [b"old"])
+    await store.put("a", [b"one"])
+    await store.put("b", [b"two"])
+    copy = store.copy()
+    assert [info async for page in copy.list("") for info in page] == [
+        info async for page in store.list("") for info in page
+    ]
+    assert bytes((await copy.get("a")).data) == b"one"
+    assert copy.used_bytes == store.used_bytes
+    await store.delete(["b"])
+    await store.put("c", [b"three"])
+    assert [info.key async for page in copy.list("") for info in page] == ["a", "b"]
+    await copy.put_if_match("b", [b"four"], (await copy.head("b")).etag)
+    assert (await copy.head("b")).etag == (await store.head("c")).etag

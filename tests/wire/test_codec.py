@@ -155,7 +155,8 @@ def messages(version: int) -> st.SearchStrategy[Everything]:
     return st.builds(Everything, **fields)
 
 
-versioned_messages = st.integers(0, 3).flatmap(lambda version: st.tuples(st.just(version), messages(version)))
+CASES = [st.tuples(st.just(version), messages(version)) for version in range(4)]  # once, as they are slow to make
+versioned_messages = st.integers(0, 3).flatmap(lambda version: CASES[version])
 
 SAMPLE = Everything(
     small=-1,

@@ -24,6 +24,7 @@ import heapq
 import logging
 import math
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 import attrs
 import trio
@@ -315,15 +316,16 @@ class Flusher:
         self.leaves_to_spilling = False
         wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
         wanted -= sum(partition.held_bytes for partition in (*self._flushing, *self._due))
-        by_size = [(-partition.held_bytes, number, partition) for number, partition in enumerate(self._waiting)]
-        heapq.heapify(by_size)
-        while wanted > 0 and by_size:
-            size, _, partition = heapq.heappop(by_size)
-            if -size < least_bytes:
-                self.leaves_to_spilling = True
-                return
-            wanted += size
+        if wanted <= 0:
+            return
+        sizes = [(size, partition) for partition in self._waiting if (size := partition.held_bytes) >= least_bytes]
+        leaves_some = len(sizes) < len(self._waiting)
+        for size, partition in sorted(sizes, key=itemgetter(0), reverse=True):
+            wanted -= size
             yield partition
+            if wanted <= 0:
+                return
+        self.leaves_to_spilling = leaves_some
 
     # ---- one flush --------------------------------------------------------------------------------------------
 

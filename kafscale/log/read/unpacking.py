@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Final
 
 import attrs
@@ -22,6 +23,8 @@ from kafscale.wire.records import HEADER_BYTES, BatchHeader
 USUAL_MAX_BYTES: Final = 16 << 20  # no batch of a client's default settings unpacks to more
 USUAL_MAX_COUNT: Final = 4
 
+_cores_count = cache(os.cpu_count)  # which reads files each time
+
 
 @attrs.define(eq=False)
 class Unpacking:
@@ -33,7 +36,7 @@ class Unpacking:
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        usual_count = min(max(os.cpu_count() or 2, 2), USUAL_MAX_COUNT)
+        usual_count = min(max(_cores_count() or 2, 2), USUAL_MAX_COUNT)
         self._usual = trio.CapacityLimiter(usual_count)
         self._threads = trio.CapacityLimiter(usual_count + 1)
 

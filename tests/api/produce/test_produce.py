@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -257,12 +258,24 @@ async def test_records_with_wrong_inner_lengths_are_refused(autojump_clock: trio
             assert await it.refused(batch) == error_codes.INVALID_RECORD
 
 
+@functools.cache
+def long_batch() -> bytes:
+    """60,000 records without compression, which take a second to make for each codec anew."""
+    many = [Record(key=b"k" * (i % 3), value=b"v", timestamp_ms=NOW_MS + i % 7) for i in range(60_000)]
+    return bytes(build_batch(many))
+
+
+def compressed(batch: bytes, codec: int) -> bytearray:
+    header = attrs.evolve(parse_header(memoryview(batch)), attributes=codec)
+    body = batch[HEADER_BYTES:]
+    return encode_batch(header, compression.compress(codec, body) if codec else body)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 async def test_a_batch_that_takes_long_is_checked_in_pieces_and_others_are_answered_meanwhile(codec: int) -> None:
     async with broker() as it:
         other = await it.running.connect()
-        many = [Record(key=b"k" * (i % 3), value=b"v", timestamp_ms=NOW_MS + i % 7) for i in range(60_000)]
-        batch = build_batch(many, codec=codec)
+        batch = compressed(long_batch(), codec)
         reply = await it.client.send(produce(batch), ProduceResponse)
         call = other.call(ProduceRequest, ProduceResponse, version=9)
         answered = await (await other.send_encoded(call, encode(produce(build_batch(records(b"x"))), 9))).wait()
@@ -305,7 +318,7 @@ async def test_a_batch_larger_than_the_topic_allows_is_refused(autojump_clock: t
 async def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
     """Real time: it is found in a thread."""
     async with broker(Limits(max_decompressed_bytes=1 << 20), max_message_bytes=str(1 << 20)) as it:
-        for size in (2 << 20, 1 << 28):
+        for size in (2 << 20, 1 << 26):
             bomb = build_batch(records(bytes(size)), codec=compression.ZSTD)
             assert await it.refused(bomb) == error_codes.MESSAGE_TOO_LARGE
 

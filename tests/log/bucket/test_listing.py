@@ -2,6 +2,7 @@ import random
 
 import attrs
 import pytest
+import trio
 
 from kafscale.log.bucket.listing import RANGES_MAX_COUNT, list_segments
 from kafscale.store.base import LIST_PAGE_MAX_COUNT
@@ -9,6 +10,8 @@ from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, partition_prefix
 from tests.devtools.segment_objects import version_1_key
+
+WRITERS_COUNT = 50
 
 
 def key_at(partition: int, base_offset: int, *, topic: int = 0, generation: int = 0) -> SegmentKey:
@@ -37,11 +40,18 @@ class CountingStore(ForwardingStore):
 
 
 async def store_of(keys, *, indexes=None) -> CountingStore:
+    """Made by several tasks: a round of the event loop for each of tens of thousands of objects takes seconds."""
     store = MemoryStore()
-    for key in keys:
-        await store.put(key.key, [b"x" * (key.base_offset % 7)])
-    for key in keys if indexes is None else indexes:
-        await store.put(key.of_kind("index").key, [b"x"])
+    objects = [(key, b"x" * (key.base_offset % 7)) for key in keys]
+    objects += [(key.of_kind("index"), b"x") for key in (keys if indexes is None else indexes)]
+
+    async def put(some) -> None:
+        for key, content in some:
+            await store.put(key.key, [content])
+
+    async with trio.open_nursery() as nursery:
+        for first in range(WRITERS_COUNT):
+            nursery.start_soon(put, objects[first::WRITERS_COUNT])
     return CountingStore(store)
 
 

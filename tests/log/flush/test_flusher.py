@@ -122,6 +122,18 @@ async def test_under_pressure_the_largest_tails_are_flushed_until_half_is_under_
         assert sorted(uploads(store)) == [1, 4]  # two tasks that begin at once: either may upload first
 
 
+async def test_what_is_under_way_already_relieves_the_pressure_of_a_second_call(autojump_clock, store):
+    store.delay(KFS, 5.0)
+    async with memory_log(store, MemoryDisk(), topics=MANY, **SMALL_POOL) as log:
+        for index, size in enumerate((10_000, 280_000, 150_000, 5_000, 230_000, 20_000, 100_000)):
+            await log.append(log.partition(index), bytes(size))
+        await wait_all_tasks_blocked()
+        before = {partition.index for partition in log.log.flusher._waiting}
+        log.log.flusher.relieve()
+        await wait_all_tasks_blocked()
+        assert {partition.index for partition in log.log.flusher._waiting} == before == {0, 2, 3, 5, 6}
+
+
 async def test_a_producer_that_waits_for_memory_gets_it_by_a_flush(autojump_clock, store):
     async with memory_log(store, MemoryDisk(), topics=MANY, **SMALL_POOL) as log:
         store.fail(On("put*", "*.kfs", times=4))

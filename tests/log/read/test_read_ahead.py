@@ -57,20 +57,31 @@ class CountingStore(FaultyStore):
         self.bytes = 0
 
 
-@asynccontextmanager
-async def filled_log(
-    record_count: int, *, per_segment: int = 10_000, latency_seconds: float = 0.0, **changes: int
-) -> AsyncIterator[tuple[MemoryLog, CountingStore]]:
-    """A log that was restarted after it was filled, so that no footer is known."""
-    disk = MemoryDisk()
-    store = CountingStore(SimulatedStore(MemoryStore(), latency_seconds=latency_seconds))
-    changes = {"cache_bytes": CACHE_BYTES, "readahead_bytes": WINDOW_BYTES, **changes}
+FILLED: dict[tuple[int, int], tuple[MemoryStore, MemoryDisk]] = {}  # takes longer to write than to read
+
+
+async def fill(record_count: int, per_segment: int) -> tuple[MemoryStore, MemoryDisk]:
+    """A bucket and a disk as a log leaves them that has flushed all that it was given."""
+    store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
         for number in range(record_count):
             await log.append(log.partition(), b"%d " % number + bytes(VALUE_BYTES - len(b"%d " % number)))
             if (number + 1) % per_segment == 0:
                 await log.log.flusher.flush_all()
         await log.log.flusher.flush_all()
+    return store, disk
+
+
+@asynccontextmanager
+async def filled_log(
+    record_count: int, *, per_segment: int = 10_000, latency_seconds: float = 0.0, **changes: int
+) -> AsyncIterator[tuple[MemoryLog, CountingStore]]:
+    """A log that was restarted after it was filled, so that no footer is known."""
+    if (record_count, per_segment) not in FILLED:
+        FILLED[record_count, per_segment] = await fill(record_count, per_segment)
+    filled, disk = FILLED[record_count, per_segment]
+    store = CountingStore(SimulatedStore(filled.copy(), latency_seconds=latency_seconds))
+    changes = {"cache_bytes": CACHE_BYTES, "readahead_bytes": WINDOW_BYTES, **changes}
     async with memory_log(store, disk.crash(), leader_epoch=2, **changes) as log:
         store.reset()
         yield log, store

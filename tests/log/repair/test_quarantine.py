@@ -48,8 +48,18 @@ def offsets_of(position: str) -> range:
     return range(POSITIONS[position], POSITIONS[position] + 3)
 
 
+BUCKETS: dict[object, MemoryStore] = {}  # as they were written once: that takes longer than the rest of a case
+
+
 async def written(*, durability: Durability = Durability.WAL, checkpoint: bool = False) -> MemoryStore:
     """All twelve in the bucket; the disk is lost, or has nothing."""
+    asked = durability, checkpoint
+    if asked not in BUCKETS:
+        BUCKETS[asked] = await write(durability, checkpoint)
+    return BUCKETS[asked].copy()
+
+
+async def write(durability: Durability, checkpoint: bool) -> MemoryStore:
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), durability=durability) as log:
         for number, value in enumerate(VALUES):
@@ -319,14 +329,22 @@ async def test_a_damaged_object_that_a_flush_meets_stays_where_it_is(autojump_cl
 
 async def merged(sources: list[int], *, checkpoint: bool = False, delete: list[int] | None = None) -> MemoryStore:
     """The twelve with these segments merged into one of generation 1; those of `delete` are gone."""
+    asked = *sources, checkpoint
+    if asked not in BUCKETS:
+        BUCKETS[asked] = await write_merged(sources, checkpoint)
+    store = BUCKETS[asked].copy()
+    gone = [key_at(base, kind=kind).key for base in delete or () for kind in ("kfs", "index")]
+    await store.delete(gone)
+    return store
+
+
+async def write_merged(sources: list[int], checkpoint: bool) -> MemoryStore:
     store = await written()
     async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
         await merge_segments(log, sources)
     async with memory_log(store, MemoryDisk(), leader_epoch=3) as log:
         if checkpoint:
             await log.log.manifest_checkpointer.write_if_changed()
-    gone = [key_at(base, kind=kind).key for base in delete or () for kind in ("kfs", "index")]
-    await store.delete(gone)
     return store
 
 
