@@ -239,29 +239,33 @@ class RecordCheck:
         for position, column in enumerate(deltas, delta):
             if bytes(records[position:end:size]) != column:
                 return False
-        if not self._note_stamps(bytes(records[delta - 1 : end : size])):
+        between = stamp_range(bytes(records[delta - 1 : end : size]), NO_TIMESTAMP_MS - self.base_timestamp_ms)
+        if between is None:
             return False
+        self._least_delta = min(self._least_delta, between[0])
+        self._greatest_delta = max(self._greatest_delta, between[1])
         if self.needs_keys and records[key] & 1:
             self._note_null_keys(first, end_index)
         self.position, self.index = end, end_index
         return True
 
-    def _note_stamps(self, stamps: bytes) -> bool:
-        """Timestamp deltas of one byte each; False if some are longer, or some but not all say that there is none."""
-        if not stamps.isascii():
-            return False
-        low, high = sorted((_STAMP_RANKS[stamps[0]], _STAMP_RANKS[stamps[-1]]))
-        if stamps.translate(None, _STAMPS[low : high + 1]):  # some are not between the first and the last
-            ranks = stamps.translate(_STAMP_RANKS)
-            low, high = min(ranks), max(ranks)
-        low, high = low - 64, high - 64
-        if low <= NO_TIMESTAMP_MS - self.base_timestamp_ms <= high:
-            if low < high:
-                return False
-            low = _BEYOND
-        self._greatest_delta = max(self._greatest_delta, high)
-        self._least_delta = min(self._least_delta, low)
-        return True
+
+def stamp_range(stamps: bytes, no_timestamp: int) -> tuple[int, int] | None:
+    """The least and the greatest of timestamp deltas of a byte each, in zigzag form; `no_timestamp` is not a time.
+
+    If that is all that there are, it is the greatest, and the least is beyond any. None if some deltas are longer, or
+    `no_timestamp` may be among others.
+    """
+    if not stamps.isascii():
+        return None
+    low, high = sorted((_STAMP_RANKS[stamps[0]], _STAMP_RANKS[stamps[-1]]))
+    if stamps.translate(None, _STAMPS[low : high + 1]):  # some are not between the first and the last
+        ranks = stamps.translate(_STAMP_RANKS)
+        low, high = min(ranks), max(ranks)
+    low, high = low - 64, high - 64
+    if low <= no_timestamp <= high:
+        return None if low < high else (_BEYOND, high)
+    return low, high
 
 
 def copied_if_small(records: Buffer, count: int) -> Buffer:

@@ -14,7 +14,16 @@ from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord
 from kafscale.log.rewrite.compaction_records import locate_records
 from kafscale.wire.primitives import read_varint, read_varlong, varint
 from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT, STEP_UNITS, RecordCheck
-from kafscale.wire.records import HEADER_BYTES, Record, build_batch, encode_batch, iterate_records, parse_header
+from kafscale.wire.record_shapes import MAX_SEEN_ONCE, MAX_SHAPES, Shapes, Times
+from kafscale.wire.records import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    Record,
+    build_batch,
+    encode_batch,
+    iterate_records,
+    parse_header,
+)
 
 BASE_MS = 1_700_000_000_000
 ALL = 1 << 30
@@ -311,3 +320,159 @@ def test_of_many_null_keys_the_first_are_told_and_all_are_counted() -> None:
     check.finish()
     assert check.null_keys_count == 2_000
     assert check.null_keys == [i for i in range(150) if i % 3]
+
+
+# ---- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def alike(rng: random.Random, count: int) -> list[Record]:
+    """Records of one size and layout, which the same `rng` makes the same but for their times and bytes."""
+    key = rng.choice((None, 0, 3, 64))
+    headers = [("name", bytes(rng.choice((0, 70))))] * rng.choice((0, 0, 1, 3))
+    value = rng.choice((None, 0, 9, 70, 9000, 17_000))
+    return [
+        Record(
+            None if key is None else random.randbytes(key),
+            None if value is None else random.randbytes(value),
+            BASE_MS + random.randrange(-2, 3) * (number > 0),
+            headers,
+        )
+        for number in range(count)
+    ]
+
+
+def shapes_that_know(*batches: memoryview) -> Shapes:
+    shapes = Shapes()
+    for batch in batches:
+        for _ in range(2):
+            shapes.learn(parse_header(batch), batch)
+    return shapes
+
+
+def times_of(found: Found) -> Times:
+    return found.max_timestamp_ms, found.min_timestamp_ms
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.sampled_from([1, 2, 16, 64]),
+    mutations=st.integers(0, 2),
+    base=st.sampled_from([BASE_MS, -1, 0, 5]),
+)
+def test_records_of_a_known_shape_are_told_as_by_a_plain_parser(
+    seed: int, count: int, mutations: int, base: int
+) -> None:
+    known = batch_of(bytes(raw_records(alike(random.Random(seed), count))), count, base)
+    shapes = shapes_that_know(known)
+    assert shapes.times(parse_header(known), known, needs_keys=False) is not None or base < 5
+    rng = random.Random(seed)
+    raw = raw_records(alike(rng, count))
+    size = len(raw) // count
+    for _ in range(mutations):
+        raw[rng.randrange(count) * size + rng.choice((rng.randrange(min(size, 9)), size - 1))] = rng.choice(
+            (0, 1, 2, 3, 8, 126, 127, 128, 255)
+        )
+    expected = oracle(bytes(raw), count, base)
+    other = batch_of(bytes(raw), count, base)
+    times = shapes.times(parse_header(other), other, needs_keys=False)
+    assert times is None or (expected is not None and times == times_of(expected))
+    if not mutations:
+        assert times is not None or base < 5
+    needing_keys = shapes_that_know(known).times(parse_header(other), other, needs_keys=True)
+    assert needing_keys is None or (expected is not None and not expected.null_keys and needing_keys == times)
+
+
+@settings(max_examples=300, deadline=None)
+@given(drawn=runs, seed=st.integers(0, 1 << 32), mutations=st.integers(0, 3))
+def test_no_shape_is_learnt_that_would_accept_what_a_plain_parser_refuses(
+    drawn: list[dict[str, object]], seed: int, mutations: int
+) -> None:
+    rng = random.Random(seed)
+    records = records_of(drawn, rng)
+    raw, count = raw_records(records), len(records)
+    shapes = shapes_that_know(batch_of(bytes(raw), count, BASE_MS))
+    for _ in range(mutations):
+        mutated(raw, rng)
+    expected = oracle(bytes(raw), count, BASE_MS)
+    batch = batch_of(bytes(raw), count, BASE_MS)
+    times = shapes.times(parse_header(batch), batch, needs_keys=False)
+    assert times is None or (expected is not None and times == times_of(expected))
+
+
+def test_a_shape_is_learnt_at_its_second_sight_and_forgotten_when_it_deceives() -> None:
+    raw = bytes(raw_records([Record(b"key", b"value", BASE_MS)] * 3))
+    batch = batch_of(raw, 3, BASE_MS)
+    header, shapes = parse_header(batch), Shapes()
+    for is_known in (False, False, True):
+        times = shapes.times(header, batch, needs_keys=True)
+        assert times == ((BASE_MS, BASE_MS) if is_known else None)
+        shapes.learn(header, batch)
+    uneven = bytes(raw_records([Record(b"keys", b"valu", BASE_MS)] * 3))
+    other = batch_of(uneven, 3, BASE_MS)
+    assert shapes.times(parse_header(other), other, needs_keys=True) is None
+    assert shapes.times(header, batch, needs_keys=True) is None
+
+
+def test_a_compressed_batch_is_not_taken_for_one_of_its_size() -> None:
+    batch = batch_of(bytes(raw_records([Record(None, b"value", BASE_MS)])), 1, BASE_MS)
+    shapes = shapes_that_know(batch)
+    header = parse_header(batch)
+    assert shapes.times(header, batch, needs_keys=False) == (BASE_MS, BASE_MS)
+    for codec in range(1, CODEC_MASK + 1):
+        assert shapes.times(attrs.evolve(header, attributes=codec), batch, needs_keys=False) is None
+
+
+def test_the_shapes_of_many_sizes_take_bounded_memory() -> None:
+    shapes = Shapes()
+    for size in range(MAX_SHAPES + 300):
+        batch = batch_of(bytes(raw_records([Record(None, bytes(size), BASE_MS)])), 1, BASE_MS)
+        for _ in range(2):
+            shapes.learn(parse_header(batch), batch)
+    assert len(shapes._known) == MAX_SHAPES
+    assert shapes.times(parse_header(batch), batch, needs_keys=False) is not None
+    for size in range(2 * MAX_SEEN_ONCE):
+        batch = batch_of(bytes(raw_records([Record(None, bytes(size + 5_000), BASE_MS)])), 1, BASE_MS)
+        shapes.learn(parse_header(batch), batch)
+        assert len(shapes._seen_once) <= MAX_SEEN_ONCE
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"".join(raw_record(i, b"\1" + varint(4 + i) + b"value"[: 4 + i] + b"\0") for i in range(2)),
+        raw_record(0, b"\1" + varint(5) + b"value\0") + raw_record(1, varint(5) + b"value" + b"\1\0"),
+        raw_record(0, stamp=b"\x80\1") + raw_record(1, stamp=b"\x80\1"),
+        raw_record(0, varint(90) + bytes(90) + b"\1\0", stamp=b"\xff\xff\3"),
+    ],
+    ids=["of two sizes", "of two layouts", "with long stamps", "with a long stamp and key"],
+)
+def test_no_shape_is_learnt_of_records_that_are_not_alike_or_have_long_stamps(raw: bytes) -> None:
+    count = 1 if b"\xff" in raw else 2
+    assert oracle(raw, count, BASE_MS)
+    assert not shapes_that_know(batch_of(raw, count, BASE_MS))._known
+
+
+@pytest.mark.parametrize("null", [-1, -2, -3, -70])
+def test_a_null_of_any_negative_length_has_no_bytes_in_a_shape_either(null: int) -> None:
+    def batch(value: bytes) -> memoryview:
+        rest = varint(null) + varint(len(value)) + value + b"\2\2a" + varint(null)
+        return batch_of(raw_record(0, rest), 1, BASE_MS)
+
+    shapes = shapes_that_know(batch(b"\0" * 9))
+    other = batch(b"other one")
+    assert shapes.times(parse_header(other), other, needs_keys=False) == (BASE_MS, BASE_MS)
+    assert shapes.times(parse_header(other), other, needs_keys=True) is None
+
+
+@pytest.mark.parametrize(
+    ("base", "stamp", "expected"), [(-1, b"\5", (-1, -4)), (-1, b"\0", (-1, None)), (0, b"\1", (-1, None))]
+)
+def test_the_latest_time_of_a_shape_is_never_below_that_of_none(base: int, stamp: bytes, expected: Times) -> None:
+    known = batch_of(raw_record(0), 1, BASE_MS)
+    raw = raw_record(0, stamp=stamp)
+    batch = batch_of(raw, 1, base)
+    found = oracle(raw, 1, base)
+    assert found is not None
+    assert times_of(found) == expected
+    assert shapes_that_know(known).times(parse_header(batch), batch, needs_keys=False) == expected

@@ -18,6 +18,7 @@ import trio
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most
 from kafscale.wire.record_check import STEP_UNITS, RecordCheck
+from kafscale.wire.record_shapes import Shapes
 from kafscale.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader, check_of
 
 AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
@@ -34,13 +35,17 @@ class RecordChecks:
     """Checks the records of produced batches; one per broker."""
 
     unpacking: Unpacking
+    shapes: Shapes = attrs.field(factory=Shapes, init=False)
     _step: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     def begin(self, config: LogConfig, header: BatchHeader, batch: memoryview, units: int) -> Begun:
         """Check at most so much of a batch. Raises KafkaError if it is to be refused."""
         if not header.attributes & CODEC_MASK:
             check = check_of(batch[HEADER_BYTES:], header, needs_keys=config.compact)
-            return check, check.advance(units)
+            left_units = check.advance(units)
+            if left_units > 0:
+                self.shapes.learn(header, batch)
+            return check, left_units
         most_bytes = min(AT_ONCE_MAX_BYTES, AT_ONCE_MAX_RATIO * len(batch), BYTES_PER_UNIT * units)
         records = unpack_at_most(header, batch, min(most_bytes, self.unpacking.max_batch_bytes))
         if records is None:

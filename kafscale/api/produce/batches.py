@@ -60,15 +60,19 @@ class Batch:
 
     def judge(self, check: RecordCheck) -> None:
         """Its records were found to be whole: may this partition have them, by keys and times? Raises KafkaError."""
-        config, latest_ms = self.partition.config, check.max_timestamp_ms
-        if check.null_keys_count and config.compact:
+        if check.null_keys_count and self.partition.config.compact:
             reason = f"Compacted topic cannot accept message without key in topic partition {self.partition}."
             raise InvalidRecord(
                 f"{check.null_keys_count} of {check.count} records have no key, which a compacted topic needs",
                 tuple((index, reason) for index in check.null_keys),
             )
+        self.judge_times(check.max_timestamp_ms, check.min_timestamp_ms)
+
+    def judge_times(self, latest_ms: int, earliest_ms: int | None) -> None:
+        """Its records are whole, and have the keys that they need: may they have these times? Raises KafkaError."""
+        config = self.partition.config
         if not config.log_append_time:
-            now_ms, earliest_ms = time.time_ns() // 1_000_000, check.min_timestamp_ms
+            now_ms = time.time_ns() // 1_000_000
             if latest_ms > now_ms + config.message_timestamp_after_max_ms or latest_ms > MAX_INT64:
                 raise KafkaError(
                     error_codes.INVALID_TIMESTAMP,
@@ -97,7 +101,13 @@ def begin_batch(
     if not records:
         raise InvalidRecord("the request has no record batch for this partition")
     header = _validated(partition.config, records, version)
-    check, left_units = services.record_checks.begin(partition.config, header, records, units)
+    checks = services.record_checks
+    times = checks.shapes.times(header, records, needs_keys=partition.config.compact) if units > 0 else None
+    if times is not None:
+        batch = Batch(partition, header, records, None, units - 1)
+        batch.judge_times(*times)
+        return batch
+    check, left_units = checks.begin(partition.config, header, records, units)
     batch = Batch(partition, header, records, check, left_units)
     if check is not None and left_units > 0:
         batch.judge(check)

@@ -345,6 +345,23 @@ async def test_a_compacted_topic_accepts_no_record_without_a_key(
         assert (await it.send(produce(build_batch(records(b"a", b"b"), codec=codec)))).error_code == error_codes.NONE
 
 
+@pytest.mark.parametrize("off_ms", [7_200_000, -9_000_000, None])
+async def test_what_was_seen_before_is_refused_as_ever(
+    autojump_clock: trio.testing.MockClock, off_ms: int | None
+) -> None:
+    """Records of a known shape are not looked at one by one, but their keys and times are judged."""
+    async with broker(message_timestamp_before_max_ms="7200000", cleanup_policy="compact") as it:
+        good = build_batch(records(b"a", b"b", key=b"k"))
+        wrong = records(b"a", b"b", key=b"k" if off_ms else None, timestamp_ms=NOW_MS + (off_ms or 0))
+        expected = error_codes.INVALID_TIMESTAMP if off_ms else error_codes.INVALID_RECORD
+        for _ in range(4):
+            assert (await it.send(produce(good))).error_code == error_codes.NONE
+            assert (await it.send(produce(build_batch(wrong)))).error_code == expected
+        shapes = it.running.broker.services.record_checks.shapes
+        batch = memoryview(good)
+        assert shapes.times(parse_header(batch), batch, needs_keys=True) is not None
+
+
 @pytest.mark.parametrize("codec", [compression.NONE, compression.LZ4])
 async def test_log_append_time_is_the_brokers(autojump_clock: trio.testing.MockClock, codec: int) -> None:
     async with broker(message_timestamp_type="LogAppendTime") as it:
