@@ -95,7 +95,8 @@ def _anew(planner: Planner, position: Position, topic: str, logs: Logs, *, from_
     of_topic = {partition: log for partition, log in logs.items() if partition[0] == topic}
     begins = from_beginning or _is_another(planner, position, topic, of_topic)
     kept = {name: offset for name, offset in position.offsets.items() if name[0] != topic or not begins}
-    there = {name: max(kept.get(name, 0), log.start_offset) for name, log in of_topic.items()}
+    known = {name: log for name, log in of_topic.items() if begins or name in kept}  # a new one begins as it would have
+    there = {name: max(kept.get(name, 0), log.start_offset) for name, log in known.items()}
     names = {name for name, _ in {**kept, **there}}
     topic_ids = {**position.topic_ids, **ids_of(of_topic.values())}
     return Position(offsets={**kept, **there}, topic_ids={name: topic_ids[name] for name in names & topic_ids.keys()})

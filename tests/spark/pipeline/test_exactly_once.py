@@ -169,3 +169,22 @@ def test_a_reset_does_not_read_again_what_was_read_of_the_same_topic(lake, topic
     carry_out(lake.spark, pipeline, plan(lake.spark, pipeline, [topic], from_beginning=True))
     lake.run(mapping)
     assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_reset_leaves_a_partition_that_was_found_since_the_last_batch_as_it_would_begin_anyhow(
+    lake, topic, produce, broker
+):
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    from kafscale.spark.pipeline.reset import plan
+
+    mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
+    produce(topic, [(0, None, b"v")] * 3)
+    lake.run(mapping)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    produce(topic, [(2, None, b"v")] * 2)
+    (reset,) = plan(lake.spark, lake.pipeline(mapping), [topic], from_beginning=False)
+    assert not reset.changes
+    lake.run(mapping)
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 0, 1, 1, 2]
