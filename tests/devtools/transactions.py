@@ -7,7 +7,7 @@ from kafscale.log.partition.marking import Marked, append_marker
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
 from kafscale.wire.control_records import EndMarker, parse_marker
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, batches, iterate_records, parse_header
+from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, batches, iterate_records, parse_header
 from tests.devtools.memory_log import MemoryLog, batch_of
 
 NOW_MS = 1 << 45  # so late that producers are not forgotten for their age
@@ -61,11 +61,11 @@ async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int)
     return await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
 
 
-def committed_values(slices: Slices, offset: int) -> list[bytes | None]:
-    """What a consumer of `read_committed` makes of an answer: the algorithm of Java's."""
-    pending = sorted(slices.aborted, key=lambda each: each.first_offset)
+def consumed_records(slices: Slices, offset: int, *, committed: bool) -> list[Record]:
+    """What a consumer makes of an answer; of `read_committed`, by the algorithm of Java's."""
+    pending = sorted(slices.aborted if committed else (), key=lambda each: each.first_offset)
     dropped: set[int] = set()
-    values: list[bytes | None] = []
+    records: list[Record] = []
     for batch in (batch for buffer in slices.buffers for batch in batches(memoryview(buffer))):
         header = parse_header(batch)
         while pending and pending[0].first_offset <= header.last_offset:
@@ -75,21 +75,30 @@ def committed_values(slices: Slices, offset: int) -> list[bytes | None]:
             if marker is not None and not marker.is_commit:
                 dropped.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in dropped):
-            values += [record.value for record in iterate_records(batch) if record.offset >= offset]
-    return values
+            records += [record for record in iterate_records(batch) if record.offset >= offset]
+    return records
+
+
+async def fetch_all(
+    log: MemoryLog, partition: Partition, *, committed: bool = True, max_bytes: int = 1 << 40
+) -> list[Record]:
+    """Every record of a partition, or every committed one, by as many reads as `max_bytes` makes necessary.
+
+    Markers are none.
+    """
+    reader, offset, records = log.log.reader, partition.log_start_offset, list[Record]()
+    while offset < (end := partition.last_stable_offset if committed else partition.high_watermark):
+        slices = reader.read_nowait(partition, offset, max_bytes, committed=committed) or await reader.read(
+            partition, offset, max_bytes, committed=committed
+        )
+        assert isinstance(slices, Slices)
+        assert offset < slices.end_offset <= end
+        records += consumed_records(slices, offset, committed=committed)
+        offset = slices.end_offset
+        slices.release()
+    return records
 
 
 async def read_committed(log: MemoryLog, partition: Partition, *, max_bytes: int = 1 << 40) -> list[bytes | None]:
-    """Every committed value of a partition, by as many reads as `max_bytes` makes necessary."""
-    offset, values = partition.log_start_offset, list[bytes | None]()
-    while offset < partition.last_stable_offset:
-        reader = log.log.reader
-        slices = reader.read_nowait(partition, offset, max_bytes, committed=True) or await reader.read(
-            partition, offset, max_bytes, committed=True
-        )
-        assert isinstance(slices, Slices)
-        assert offset < slices.end_offset <= partition.last_stable_offset
-        values += committed_values(slices, offset)
-        offset = slices.end_offset
-        slices.release()
-    return values
+    """The values of every committed record, as `fetch_all` gives them."""
+    return [record.value for record in await fetch_all(log, partition, max_bytes=max_bytes)]

@@ -47,6 +47,7 @@ class PartitionLog:
 
     log_start_offset: what is below was deleted, though a segment may still have it.
     topic_id: None for a partition of which the bucket tells nothing.
+    first_open_offset: where the oldest transaction begins that is open at the end, if only what is committed is read.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class PartitionLog:
     damaged: Sequence[SegmentKey] = ()
     log_start_offset: int = 0
     topic_id: bytes | None = None
+    first_open_offset: int | None = None
 
     @property
     def start_offset(self) -> int:
@@ -62,9 +64,28 @@ class PartitionLog:
         return max(self.segments[0].base_offset if self.segments else 0, self.log_start_offset)
 
     @property
-    def end_offset(self) -> int:
+    def written_end_offset(self) -> int:
         """The offset behind the last record that is there."""
         return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record that may be read: before that of a transaction that is open."""
+        if self.first_open_offset is None:
+            return self.written_end_offset
+        return min(self.written_end_offset, max(self.first_open_offset, self.start_offset))
+
+    @property
+    def why_it_ends(self) -> str:
+        """Why nothing is read from the end on, as a sentence's end."""
+        if self.end_offset < self.written_end_offset:
+            return (
+                f"a transaction is open from {self.end_offset} on, and only what is committed is read (isolationLevel)"
+            )
+        return (
+            f"what is in the bucket ends at {self.end_offset}, and records that were just produced come into it by "
+            "`kafscale flush`"
+        )
 
 
 @attrs.frozen
@@ -78,10 +99,14 @@ class _Found:
 
 @attrs.define(eq=False)
 class Catalog:
-    """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects."""
+    """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects.
+
+    committed_only: partitions end at the last stable offset, and what is planned leaves out what was aborted.
+    """
 
     bucket: Bucket
     namespace: str = NAMESPACE_DEFAULT
+    committed_only: bool = False
     _metadata: Metadata | None = attrs.field(default=None, init=False)
     _metadata_reader: MetadataReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
@@ -147,10 +172,25 @@ class Catalog:
             wanted = {key for _, resolution in resolved for key in resolution.unread} - tried
         return {
             each.partition: PartitionLog(
-                topic=topic, partition=each.partition, segments=resolution.segments, damaged=each.damaged()
+                topic=topic,
+                partition=each.partition,
+                segments=resolution.segments,
+                damaged=each.damaged(),
+                first_open_offset=self._first_open_offset(resolution.segments) if self.committed_only else None,
             )
             for each, resolution in resolved
         }
+
+    def _first_open_offset(self, segments: Sequence[Segment]) -> int | None:
+        """Where the oldest transaction begins that is open at the end, which the last intact footer tells.
+
+        That is nearly always the one of the last segment, and was read.
+        """
+        for segment in sorted(segments, key=lambda each: each.last_offset, reverse=True):
+            footer = self.footers([segment.key]).get(segment.key)
+            if footer is not None:
+                return footer.stable_end if footer.open_transactions else None
+        return None
 
     def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
         """Read footers in parallel, and return those that are there and intact. Raises StoreError.

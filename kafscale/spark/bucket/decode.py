@@ -28,6 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.errors import CorruptBatch, DecodeError
+from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.spark.workers.varints import (
@@ -38,7 +39,7 @@ from kafscale.spark.workers.varints import (
     skip_sized,
     skip_varints,
 )
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
+from kafscale.wire.batch_header import CONTROL
 from kafscale.wire.primitives import MAX_VARLONG_BITS, read_uvarint
 
 # fewer batches than this are walked one by one: a step of all costs as much as some ten records, one by one
@@ -62,25 +63,19 @@ COLUMN_TYPES: Mapping[str, pa.DataType] = {
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """Says which records of a partition are wanted, and which columns of them. `end_offset` is exclusive."""
+    """Says which records of a partition are wanted, and which columns of them. `end_offset` is exclusive.
+
+    Batches of `aborted` transactions are not, nor are control batches, which mark the end of one, but `with_markers`.
+    """
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
     columns: Sequence[str] = tuple(COLUMN_TYPES)
-    committed_only: bool = False
     period: Period = ALWAYS
-
-
-class UnknownOutcome(Exception):
-    """A record of a transaction was met where only committed ones are wanted."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(
-            f"offset {offset} was written in a transaction, and whether that was committed is not looked up; "
-            "set kafka.isolation.level to read_uncommitted to read such records"
-        )
+    aborted: AbortedBatches | None = None
+    with_markers: bool = False
 
 
 def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -144,15 +139,13 @@ def _chunks(counts: NDArray[np.int64]) -> Iterator[tuple[slice, int, int]]:
 
 
 def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
-    """Raises UnknownOutcome."""
-    is_inside = (headers.base_offsets < wanted.end_offset) & (headers.next_offsets > wanted.start_offset)
-    kept = is_inside & (headers.attributes & CONTROL == 0) & (headers.rows["record_count"] != 0)
-    if not kept.all():
-        headers = headers.only(kept)
-    if wanted.committed_only:
-        for unknown in headers.base_offsets[headers.attributes & TRANSACTIONAL != 0][:1]:
-            raise UnknownOutcome(unknown)
-    return headers
+    kept = (headers.base_offsets < wanted.end_offset) & (headers.next_offsets > wanted.start_offset)
+    kept &= headers.rows["record_count"] != 0
+    if not wanted.with_markers:
+        kept &= headers.attributes & CONTROL == 0
+    if wanted.aborted is not None:
+        kept &= ~wanted.aborted.among(headers)
+    return headers if kept.all() else headers.only(kept)
 
 
 def _decode_chunk(records: _Records, wanted: Wanted) -> Iterator[pa.RecordBatch]:

@@ -18,11 +18,13 @@ import attrs
 import pyarrow as pa
 
 from kafscale.errors import CorruptBatch, DamagedObject, NotFound, RangeNotSatisfiable
+from kafscale.formats.transactions import OpenTransaction
+from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
-from kafscale.spark.bucket.splits import Extent, Range, Split, holes, plan
+from kafscale.spark.bucket.splits import Extent, Range, Split, holes, outcomes, plan
 
 LOSS_ADVICE = "Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
 GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
@@ -47,18 +49,24 @@ class _Reached:
 
 @attrs.frozen(kw_only=True)
 class SplitReader:
-    """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on."""
+    """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
+
+    committed_only: as the catalog that the splits were planned with. A look-up by time takes `everything`: what was
+    aborted, and control batches.
+    """
 
     bucket: Bucket
     namespace: str
     columns: Sequence[str]
     fail_on_data_loss: bool
     committed_only: bool = False
+    everything: bool = False
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """All records of a split, in order. Raises DataLoss, StoreError."""
         following = [each.start_offset for each in split.ranges[1:]]
         next_offset = split.start_offset
+        aborted = None if self.everything else AbortedBatches.of(split.aborted)
         for each, end_offset in zip(split.ranges, [*following, split.end_offset], strict=True):
             wanted = Wanted(
                 topic=split.topic,
@@ -66,8 +74,9 @@ class SplitReader:
                 start_offset=next_offset,
                 end_offset=end_offset,
                 columns=self.columns,
-                committed_only=self.committed_only,
                 period=split.period,
+                aborted=aborted,
+                with_markers=self.everything,
             )
             yield from self._read_or_find(each, wanted)
             next_offset = end_offset
@@ -119,7 +128,7 @@ class SplitReader:
 
     def _read_elsewhere(self, gone: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The offsets of a segment that has gone, from what has them now."""
-        catalog = Catalog(self.bucket, self.namespace)
+        catalog = Catalog(self.bucket, self.namespace, self.committed_only)
         log = catalog.partitions(wanted.topic).get(wanted.partition)
         if log is None or log.start_offset >= wanted.end_offset:
             deletion = catalog.metadata.deletions.get(gone.key.topic_id)
@@ -137,6 +146,8 @@ class SplitReader:
         for hole in holes(catalog, extent):
             lost = attrs.evolve(wanted, start_offset=hole.start, end_offset=hole.stop)
             self._lose(f"{gone.key.key} has gone, and no intact segment has {_named(lost)}")
+        for each in () if self.everything else outcomes(catalog, extent).unknown:
+            self._lose(unknown_outcome(log, each))
         for split in plan(catalog, [extent]):
             yield from self.read(split)
 
@@ -149,6 +160,15 @@ def report_loss(message: str, *, fail: bool, kind: type[DataLoss] = DataLoss) ->
     if fail:
         raise kind(f"{message}. {LOSS_ADVICE}")
     logger.error("data loss, and failOnDataLoss is off: %s", message)
+
+
+def unknown_outcome(log: PartitionLog, transaction: OpenTransaction) -> str:
+    """Say that records are left out of which no intact segment tells whether they were aborted."""
+    return (
+        f"partition {log.partition} of {log.topic}: no intact segment tells whether the transaction of producer "
+        f"{transaction.producer_id} from offset {transaction.first_offset} on was aborted, so isolationLevel "
+        "read_committed leaves it out"
+    )
 
 
 def _named(wanted: Wanted) -> str:

@@ -15,7 +15,10 @@ import attrs
 
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction
+from kafscale.spark.bucket.aborted import shared_out
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.outcomes import Outcomes, outcomes_between
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.store.paths import SegmentKey
 
@@ -43,7 +46,10 @@ class Range:
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """What one task reads: the records of these offsets (the end is exclusive) and times, which are in these ranges."""
+    """What one task reads: the records of these offsets (the end is exclusive) and times, which are in these ranges.
+
+    It leaves out what the transactions have that were `aborted`.
+    """
 
     topic: str
     partition: int
@@ -51,6 +57,7 @@ class Split:
     end_offset: int
     ranges: Sequence[Range]
     period: Period = ALWAYS
+    aborted: Sequence[AbortedTransaction] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -80,8 +87,23 @@ def plan(
         split
         for extent, found in zip(wanted, pieces, strict=True)
         if found
-        for split in _group(extent, found, split_bytes, max_records)
+        for split in _without_aborted(catalog, extent, list(_group(extent, found, split_bytes, max_records)))
     ]
+
+
+def outcomes(catalog: Catalog, extent: Extent) -> Outcomes:
+    """Return which transactions of the extent are left out, where only what is committed is read. Raises StoreError."""
+    if not catalog.committed_only or extent.start_offset >= extent.end_offset:
+        return Outcomes()
+    return outcomes_between(catalog, extent.log, extent.start_offset, extent.end_offset)
+
+
+def _without_aborted(catalog: Catalog, extent: Extent, splits: Sequence[Split]) -> Sequence[Split]:
+    aborted = outcomes(catalog, extent).aborted
+    if not aborted:
+        return splits
+    shares = shared_out(aborted, [split.start_offset for split in splits])
+    return [attrs.evolve(split, aborted=share) for split, share in zip(splits, shares, strict=True)]
 
 
 def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:

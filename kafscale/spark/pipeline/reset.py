@@ -109,4 +109,4 @@ def _is_another(planner: Planner, position: Position, topic: str, of_topic: Logs
     if topic in position.topic_ids:
         return topic in recreations(position.topic_ids, of_topic)
     is_deleted = planner.catalog.metadata.deletion_of(topic) is not None  # the position is of an earlier version
-    return is_deleted and any(position.offsets.get(name, 0) > log.end_offset for name, log in of_topic.items())
+    return is_deleted and any(position.offsets.get(name, 0) > log.written_end_offset for name, log in of_topic.items())

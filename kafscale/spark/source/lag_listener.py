@@ -21,7 +21,7 @@ from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.source.options import Given, bucket_options
+from kafscale.spark.source.options import Given, bucket_options, reads_committed_only
 from kafscale.store.paths import NAMESPACE_DEFAULT
 
 SOURCE = "PythonMicroBatchStream"  # Spark tells no more of a source in Python than the class that drives it
@@ -33,14 +33,15 @@ class LagListener(StreamingQueryListener):
     """Tells the lag of all streams of a session that read one bucket. Topics that it does not have are passed over.
 
     on_lag: called with each new one, by Spark's listener thread, so it should not take long.
-    options: `store`, `namespace`, `s3Endpoint` and so on, as the source has them.
+    options: `store`, `namespace`, `isolationLevel`, `s3Endpoint` and so on, as the source has them.
     Raises ConfigError.
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], None] | None = None, **options: str) -> None:
         given = Given(options)
         self.on_lag = on_lag
-        self._catalog = Catalog(bucket_options(given).open(), given.text("namespace") or NAMESPACE_DEFAULT)
+        namespace = given.text("namespace") or NAMESPACE_DEFAULT
+        self._catalog = Catalog(bucket_options(given).open(), namespace, reads_committed_only(given))
         self._lags: Mapping[str, QueryLag] = {}
 
     @property

@@ -201,6 +201,7 @@ class OffsetFinder:
             namespace=self.catalog.namespace,
             columns=["offset", "timestamp"],
             fail_on_data_loss=self.fail_on_data_loss,
+            everything=True,  # as Kafka finds it, so that what follows is the same
         )
         rows = footer.index.max_timestamps_ms
         for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):

@@ -99,6 +99,14 @@ OPTIONS: Sequence[Option] = (
         default="true",
         doc="Whether offsets that are not there any more, or can't be read, end the query, or are logged and left out.",
     ),
+    Option(
+        name="isolationLevel",
+        used_in="read",
+        default="read_committed",
+        doc="`read_committed` leaves out what was aborted, and ends before the first transaction that is open; "
+        "`read_uncommitted` reads the records of all transactions, as Spark's Kafka source does by default. Without "
+        "transactions both are the same.",
+    ),
     Option(name="includeHeaders", used_in="read", default="false", doc="Whether there is a column `headers`."),
     Option(
         name="valueFormat",
@@ -174,9 +182,7 @@ OPTIONS: Sequence[Option] = (
     Option(
         name="kafka.isolation.level",
         used_in="read",
-        default="read_uncommitted",
-        doc="With `read_committed`, a record of a transaction is an error, since its outcome is not looked up; without "
-        "transactions both are the same.",
+        doc="`isolationLevel` by the name that it has in the Kafka source. Give one of the two.",
     ),
     Option(name="kafka.bootstrap.servers", used_in="write", doc="The broker to produce through; required for writing."),
     Option(name="topic", used_in="write", doc="The topic that rows go to; goes before the column `topic`."),
@@ -201,6 +207,7 @@ OF_A_TABLE = (
     "Use CREATE TEMPORARY VIEW … USING kafscale OPTIONS (…), or SELECT … FROM the_table WITH (store = '…', …)"
 )
 _NAMES = {each.name.lower(): each.name for each in OPTIONS if not each.name.endswith("*")}
+_ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _REFUSED = {
     "kafka.auto.offset.reset": "set startingOffsets instead; a stream that is restarted goes on where it was",
@@ -315,7 +322,7 @@ class ReadOptions:
             include_headers=given.flag("includeHeaders", False),
             min_partitions=given.count("minPartitions"),
             max_records_per_partition=given.count("maxRecordsPerPartition"),
-            committed_only=_isolation_level(given) == "read_committed",
+            committed_only=reads_committed_only(given),
         )
 
 
@@ -470,8 +477,14 @@ def _credentials(given: Given) -> Credentials | None:
     return Credentials(access_key_id=key_id, secret_access_key=secret, session_token=token)
 
 
-def _isolation_level(given: Given) -> str:
-    level = (given.text("kafka.isolation.level") or "read_uncommitted").strip().lower()
-    if level not in ("read_uncommitted", "read_committed"):
-        raise ConfigError(f"kafka.isolation.level is read_uncommitted or read_committed, not '{level}'")
-    return level
+def reads_committed_only(given: Given) -> bool:
+    """Whether what was aborted, and what is not decided yet, is left out. Raises ConfigError."""
+    levels: dict[str, str] = {}
+    for name in ("isolationLevel", "kafka.isolation.level"):
+        if (text := given.text(name)) is not None:
+            levels[name] = level = text.strip().lower()
+            if level not in _ISOLATION_LEVELS:
+                raise ConfigError(f"{name} is {' or '.join(_ISOLATION_LEVELS)}, not '{level}'")
+    if len(set(levels.values())) > 1:
+        raise ConfigError("isolationLevel and kafka.isolation.level say different things: give one of them")
+    return "read_uncommitted" not in levels.values()

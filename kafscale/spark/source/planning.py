@@ -12,8 +12,8 @@ import attrs
 
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss
-from kafscale.spark.bucket.splits import Extent, Split, holes, plan, together
+from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
+from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
@@ -34,7 +34,7 @@ class Planner:
     @classmethod
     def of(cls, options: ReadOptions) -> Planner:
         """Raises ConfigError."""
-        return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace))
+        return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace, options.committed_only))
 
     def close(self) -> None:
         """Close what is open to the bucket."""
@@ -63,8 +63,7 @@ class Planner:
             if start > ends[topic, index]:
                 raise ConfigError(
                     f"partition {index} of topic '{topic}' would begin at {start} ({options.starting.option}) and end "
-                    f"at {ends[topic, index]} ({options.ending.option}); records that were just produced come into the "
-                    "bucket by `kafscale flush`"
+                    f"at {ends[topic, index]} ({options.ending.option}); {logs[topic, index].why_it_ends}"
                 )
         if options.ending.has(LATEST):
             self.report_damaged(logs.values())
@@ -82,6 +81,8 @@ class Planner:
         for extent in extents:
             for hole in holes(self.catalog, extent):
                 self._lose(extent.log, hole.start, hole.stop, "no intact segment has them")
+            for each in outcomes(self.catalog, extent).unknown:
+                self.report(unknown_outcome(extent.log, each))
         found = plan(
             self.catalog,
             extents,
@@ -120,7 +121,7 @@ class Planner:
         """Damaged segments behind the end of what can be read, which no offset that is asked for would come upon."""
         for log in logs:
             for key in log.damaged:
-                if key.base_offset >= log.end_offset:
+                if key.base_offset >= log.written_end_offset:
                     self.report(f"{key.key} is damaged, so partition {log.partition} of {log.topic} ends before it")
 
     def _has_holes(self, logs: Logs, starts: Offsets, ends: Offsets) -> bool:
@@ -138,7 +139,7 @@ class Planner:
             if start_offset < first:
                 self._lose(log, start_offset, first, f"the log begins at {log.start_offset} now")
             if behind < end_offset:
-                self._lose(log, behind, end_offset, f"what is in the bucket ends at {log.end_offset}; was it flushed?")
+                self._lose(log, behind, end_offset, log.why_it_ends)
         return Extent(log=log, start_offset=first, end_offset=behind)
 
     def _lose(self, log: PartitionLog, start_offset: int, end_offset: int, why: str) -> None:

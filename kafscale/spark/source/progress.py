@@ -157,7 +157,7 @@ class Progress:
             if topic in position.topic_ids or topic in self._begun_anew or log.topic_id is None:
                 continue
             is_deleted = self.planner.catalog.metadata.deletion_of(topic) is not None
-            if is_deleted and position.offsets.get((topic, index), 0) > log.end_offset:
+            if is_deleted and position.offsets.get((topic, index), 0) > log.written_end_offset:
                 self.planner.report(
                     f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew",
                     TopicCreatedAgain,

@@ -1,11 +1,20 @@
-"""Where the last records of a topic begin, told by the footers of its last segments: no record is read for it."""
+"""Where the last records of a topic begin, told by the footers of its last segments.
+
+No record is read for it, but where producers write transactions: footers count markers and what was aborted, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
+import attrs
+
+from kafscale.formats.producers import NO_COORDINATOR_EPOCH
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.reading import SplitReader
+from kafscale.spark.bucket.splits import Extent, plan
 
 
 def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:
@@ -20,15 +29,24 @@ def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None
 
 
 def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
-    end_offset = log.end_offset
+    end_offset, has_transactions = log.end_offset, False
     for segment in reversed(log.segments):
         footer = catalog.footers([segment.key]).get(segment.key)
         if footer is None:
             continue  # damaged: the query that reads these offsets tells
-        is_dense = footer.record_count == footer.last_offset + 1 - segment.base_offset
-        available = _available(footer, segment.base_offset, end_offset, is_dense=is_dense)
-        if available >= count:
-            return min(end_offset, footer.last_offset + 1) - count if is_dense else segment.base_offset
+        has_transactions = has_transactions or _has_transactions(footer)
+        if segment.base_offset >= end_offset:
+            continue  # a transaction is open from before it on
+        if has_transactions:
+            found = _Tail(catalog, log, footer).last_offsets(end_offset, count)
+            available = len(found)
+            if found and available >= count:
+                return found[0]
+        else:
+            is_dense = footer.record_count == footer.last_offset + 1 - segment.base_offset
+            available = _available(footer, segment.base_offset, end_offset, is_dense=is_dense)
+            if available >= count:
+                return min(end_offset, footer.last_offset + 1) - count if is_dense else segment.base_offset
         count -= available
         end_offset = min(end_offset, segment.base_offset)
     return log.start_offset
@@ -39,3 +57,42 @@ def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: b
     if is_dense:
         return min(end_offset, footer.last_offset + 1) - base_offset
     return footer.record_count if footer.last_offset < end_offset else 0
+
+
+def _has_transactions(footer: Footer) -> bool:
+    """Tell whether there may be transactions in a segment or before it, as far as its producers are remembered."""
+    if footer.aborted or footer.open_transactions:
+        return True
+    return any(each.coordinator_epoch != NO_COORDINATOR_EPOCH for each in footer.producers)
+
+
+@attrs.frozen(eq=False)
+class _Tail:
+    """The last records of one segment, found by reading it from its end on back."""
+
+    catalog: Catalog
+    log: PartitionLog
+    footer: Footer
+
+    def last_offsets(self, end_offset: int, count: int) -> Sequence[int]:
+        """Return the offsets of the last `count` records before `end_offset`, or of all if there are fewer."""
+        found: list[int] = []
+        row, rows_count = self.footer.row_of(end_offset - 1) + 1, 1
+        while row and len(found) < count:
+            first = max(0, row - rows_count)
+            start_offset = max(self.footer.row_offset(first), self.log.start_offset)
+            found = [*self._offsets(start_offset, end_offset), *found]
+            row, rows_count, end_offset = first, 2 * rows_count, start_offset
+        return found[-count:]
+
+    def _offsets(self, start_offset: int, end_offset: int) -> Sequence[int]:
+        reader = SplitReader(
+            bucket=self.catalog.bucket,
+            namespace=self.catalog.namespace,
+            columns=["offset"],
+            fail_on_data_loss=False,  # the query that reads these offsets tells
+            committed_only=self.catalog.committed_only,
+        )
+        splits = plan(self.catalog, [Extent(log=self.log, start_offset=start_offset, end_offset=end_offset)])
+        read = chain.from_iterable(map(reader.read, splits))
+        return [offset for records in read for offset in records["offset"].to_pylist()]

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch, InvalidRecord
+from kafscale.formats.transactions import AbortedTransaction
 from kafscale.spark.bucket import batches as batching
 from kafscale.spark.bucket import decode as decoding
-from kafscale.spark.bucket.decode import COLUMN_TYPES, LANES_MIN_COUNT, UnknownOutcome, Wanted
+from kafscale.spark.bucket.aborted import AbortedBatches
+from kafscale.spark.bucket.decode import COLUMN_TYPES, LANES_MIN_COUNT, Wanted
 from kafscale.spark.bucket.times import Period
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, set_crc, set_log_append_time
 from kafscale.wire.primitives import varint
 from kafscale.wire.record_check import RecordCheck
-from kafscale.wire.records import Record, batches, build_batch, iterate_records, set_base_offset, validate
+from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header, set_base_offset, validate
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
 
@@ -150,15 +152,19 @@ def test_records_of_a_length_below_0_or_without_an_end_are_refused(lanes, length
         decode(bytes(batch) * lanes, EVERYTHING)
 
 
-def test_records_of_transactions_are_read_unless_only_committed_ones_are_wanted():
+def test_records_of_transactions_are_read_unless_they_were_aborted():
     data = transactional(b"committed or not")
+    producer_id = parse_header(memoryview(data)).producer_id
     assert decode(data, EVERYTHING)["value"].to_pylist() == [b"committed or not"]
-    with pytest.raises(UnknownOutcome, match=r"offset 0 .* kafka\.isolation\.level"):
-        decode(data, attrs.evolve(EVERYTHING, committed_only=True))
+    for of_producer, count in ((producer_id, 0), (producer_id + 1, 1)):
+        aborted = AbortedBatches.of([AbortedTransaction(of_producer, 0, 1, 2)])
+        assert decode(data, attrs.evolve(EVERYTHING, aborted=aborted)).num_rows == count
 
 
-def test_markers_of_transactions_are_no_records():
-    assert decode(transactional(b"", CONTROL), EVERYTHING).num_rows == 0
+def test_markers_of_transactions_are_no_records_but_to_who_asks_for_them():
+    data = transactional(b"", CONTROL)
+    assert decode(data, EVERYTHING).num_rows == 0
+    assert decode(data, attrs.evolve(EVERYTHING, with_markers=True)).num_rows == 1
 
 
 def transactional(value: bytes, further: int = 0) -> bytes:

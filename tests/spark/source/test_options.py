@@ -28,13 +28,21 @@ def test_defaults():
     options = read()
     assert options.fail_on_data_loss
     assert not options.include_headers
-    assert not options.committed_only
+    assert options.committed_only
     assert (options.min_partitions, options.max_records_per_partition) == (None, None)
     assert options.namespace == "default"
     assert batch().starting.everywhere == EARLIEST
     assert batch().ending.everywhere == LATEST
     assert stream().starting.everywhere == LATEST
     assert stream().max_delay_ms == 15 * 60_000
+
+
+@pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level"])
+def test_the_isolation_level_has_two_names(name):
+    assert not read(**{name: " Read_Uncommitted "}).committed_only
+    assert read(**{name: "read_committed"}).committed_only
+    same = {"isolationLevel": "read_uncommitted", "kafka.isolation.level": "read_uncommitted"}
+    assert not read(**same).committed_only
 
 
 def test_names_have_no_case():
@@ -92,7 +100,9 @@ def test_a_strategy_is_of_starting_timestamps_alone():
         ({"maxRecordsPerPartition": "x"}, "maxRecordsPerPartition is a positive number"),
         ({"store": "ftp://x"}, "store: 'ftp://x' is not a store"),
         ({"s3AccessKeyId": "k"}, "belong together"),
-        ({"kafka.isolation.level": "none"}, "read_uncommitted or read_committed"),
+        ({"kafka.isolation.level": "none"}, "kafka.isolation.level is read_committed or read_uncommitted"),
+        ({"isolationLevel": "none"}, "isolationLevel is read_committed or read_uncommitted, not 'none'"),
+        ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"}, "say different things"),
         ({"kafka.auto.offset.reset": "latest"}, "set startingOffsets"),
         ({"kafka.key.deserializer": "x"}, "keys are bytes"),
         ({"kafka.enable.auto.commit": "true"}, "leave it out"),
