@@ -12,8 +12,10 @@ Leaving the block ends it as a kill does, but for the disk: there what was accep
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -256,3 +258,15 @@ async def merge(log: MemoryLog, *, count: int | None = None) -> bool:
     sources = [await read_source(log.store, each) for each in segments]
     footer = await merged_footer(partition, sources)
     return await log.log.merger.rewriter.replace(partition, segments, footer, [source.body for source in sources])
+
+
+async def write_files(store: ObjectStore, directory: Path) -> None:
+    """Make a directory that is a store with the same objects, for readers that block."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    async with aclosing(store.list("")) as pages:
+        async for page in pages:
+            for info in page:
+                file = directory / info.key
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(bytes((await store.get(info.key)).data))

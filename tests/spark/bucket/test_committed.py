@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
-from tests.devtools.memory_log import MemoryLog, memory_log, merge, topic_spec
+from tests.devtools.memory_log import MemoryLog, memory_log, merge, topic_spec, write_files
 from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, fetch_all, send
 
 SETTINGS: dict[str, Any] = {"flush_interval_seconds": 1e9, "segment_merge_bytes": 0, "segment_bytes": 1024}
@@ -40,13 +39,7 @@ COLUMNS = ("key", "value", "offset", "timestamp")
 
 async def directory_of(store: MemoryStore, path: Path) -> Bucket:
     """The objects that a store has now, as files."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    async for page in store.list(""):
-        for info in page:
-            file = path / info.key
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(bytes((await store.get(info.key)).data))
+    await write_files(store, path)
     return BucketOptions(url=StoreUrl.parse(f"file:{path}")).open()
 
 

@@ -19,7 +19,7 @@ from kafscale.spark.sql.tails import tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp
-from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec, write_files
 from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, send
 
 SETTINGS = {"flush_interval_seconds": 1e9, "segment_merge_bytes": 0}
@@ -38,11 +38,7 @@ class Topic:
     async def flush(self) -> None:
         """Have it all in the bucket."""
         await self.log.log.flusher.flush_all()
-        async for page in self.log.store.list(""):
-            for info in page:
-                file = self.directory / info.key
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(bytes((await self.log.store.get(info.key)).data))
+        await write_files(self.log.store, self.directory)
 
     async def at(self, timestamp_ms: int, *, producer_id: int = 7, sequence: int = 0) -> None:
         """A record of a transaction that is as late."""
@@ -88,7 +84,7 @@ class Run:
 async def topic(autojump_clock, tmp_path):
     """Its checkpoint of the metadata is not there, so it begins at 0."""
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(retention_ms=-1)], **SETTINGS) as log:
-        yield Topic(log, tmp_path)
+        yield Topic(log, tmp_path / "bucket")
 
 
 async def test_a_batch_reads_what_is_committed_unless_told_otherwise(topic):
