@@ -14,7 +14,7 @@ from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_fo
 from kafscale.config import Address
 
 if TYPE_CHECKING:
-    from kafscale.client import Client, Consumer
+    from kafscale.client import Client, Consumer, IsolationLevel
     from kafscale.client.committing import GroupReader
     from kafscale.client.consumer import Consumed
 
@@ -72,6 +72,13 @@ class Style:
 @click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    help="Whether records of transactions that are open or were aborted are written; they are not at read_committed.  "
+    "[default: read_uncommitted, as with kafka-console-consumer]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line.")
 @click.option("--raw", is_flag=True, help="Write the values only, with nothing between them.")
 @click.option("--key-separator", metavar="TEXT", help=r"Write KEY, this and VALUE; \t is a tab.")
@@ -85,6 +92,7 @@ def command(
     partitions: tuple[int, ...],
     max_messages: int | None,
     follow: bool,
+    isolation_level: str,
     **options: Any,
 ) -> None:
     """Write the records of TOPIC to stdout.
@@ -92,7 +100,7 @@ def command(
     In a pipe or a file they are as they are; a terminal gets escapes for control characters in them.
 
     Without a place to begin at it waits for new records. With one it stops at what is the end now, unless --follow is
-    given.
+    given. At read_committed the end is where the first transaction begins that is open.
 
     With --group what was written is committed every 5 seconds and at the end, also after Ctrl-C. It reads all
     partitions by itself, as no member of the group: that must have none. Where nothing is committed it begins at the
@@ -107,16 +115,18 @@ def command(
         raise click.UsageError("--group says where to begin; allowed beside it: --from-beginning")
 
     async def use(client: Client) -> None:
-        from kafscale.client import Consumer
+        from kafscale.client import Consumer, IsolationLevel
 
-        ends = await _ends(client, topic, partitions)
-        positions = await _positions(client, topic, ends, start)
+        level = IsolationLevel[isolation_level.upper()]
+        ends = await _ends(client, topic, partitions, level)
+        positions = await _positions(client, topic, ends, start, level)
+        consumer = Consumer(client=client, topic=topic, positions=positions, isolation_level=level)
         stops = None if follow or not (start.given_count or group) else ends
         writer = Writer(write=style.formatter(topic), remaining=max_messages, stops=stops)
         if group is None:
-            await writer.run(Consumer(client=client, topic=topic, positions=positions))
+            await writer.run(consumer)
         else:
-            await _read_as(group, Consumer(client=client, topic=topic, positions=positions), ends, writer)
+            await _read_as(group, consumer, ends, writer)
 
     run_with_client(bootstrap, use)
 
@@ -128,7 +138,7 @@ async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer:
     from kafscale.client.committing import GroupReader
 
     client, topic = consumer.client, consumer.topic
-    beginnings = await _positions(client, topic, ends, Start(beginning=True))
+    beginnings = await _positions(client, topic, ends, Start(beginning=True), consumer.isolation_level)
     writer.reader = reader = GroupReader(client=client, group=group, topic=topic)
     consumer.positions = await reader.positions(consumer.positions, least=beginnings, most=ends)
     try:
@@ -138,20 +148,22 @@ async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer:
             await reader.commit()
 
 
-async def _ends(client: Client, topic: str, partitions: tuple[int, ...]) -> dict[int, int]:
+async def _ends(client: Client, topic: str, partitions: tuple[int, ...], level: IsolationLevel) -> dict[int, int]:
     from kafscale.client.offsets import LATEST, list_offsets
 
     wanted = partitions or sorted((await client.topic(topic)).leaders)
-    return await list_offsets(client, topic, dict.fromkeys(wanted, LATEST))
+    return await list_offsets(client, topic, dict.fromkeys(wanted, LATEST), level)
 
 
-async def _positions(client: Client, topic: str, ends: dict[int, int], start: Start) -> dict[int, int]:
+async def _positions(
+    client: Client, topic: str, ends: dict[int, int], start: Start, level: IsolationLevel
+) -> dict[int, int]:
     from kafscale.client.offsets import EARLIEST, list_offsets
 
     if start.offset is not None:
         return dict.fromkeys(ends, start.offset)
     if start.time_ms is not None:
-        return await list_offsets(client, topic, dict.fromkeys(ends, start.time_ms))
+        return await list_offsets(client, topic, dict.fromkeys(ends, start.time_ms), level)
     if not start.given_count:
         return dict(ends)
     beginnings = await list_offsets(client, topic, dict.fromkeys(ends, EARLIEST))

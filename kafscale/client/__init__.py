@@ -4,6 +4,7 @@
     client.py       finds leaders and coordinators, keeps a connection to each broker
     producer.py     records to batches to partitions
     consumer.py     positions, fetching, records
+    isolation.py    what read_committed leaves out of what was fetched
     offsets.py      offsets by time, and the ends of a log
     admin.py        topics and their configs
     groups.py       consumer groups and their offsets
@@ -18,6 +19,18 @@ from __future__ import annotations
 from kafscale.client.client import Client, connect
 from kafscale.client.connection import Call, Connection, Reply, open_connection
 from kafscale.client.consumer import Consumed, Consumer
+from kafscale.client.isolation import IsolationLevel
 from kafscale.client.producer import Producer
 
-__all__ = ["Call", "Client", "Connection", "Consumed", "Consumer", "Producer", "Reply", "connect", "open_connection"]
+__all__ = [
+    "Call",
+    "Client",
+    "Connection",
+    "Consumed",
+    "Consumer",
+    "IsolationLevel",
+    "Producer",
+    "Reply",
+    "connect",
+    "open_connection",
+]

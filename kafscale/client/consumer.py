@@ -13,6 +13,7 @@ import attrs
 from kafscale.client.client import Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.failures import check
+from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
 from kafscale.errors import CorruptBatch
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
@@ -27,7 +28,6 @@ from kafscale.wire.records import HEADER_BYTES, LENGTH_END, Record, iterate_reco
 
 MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
 MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB
-READ_COMMITTED = 1
 
 _STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH, error_codes.UNKNOWN_TOPIC_ID})
 
@@ -42,11 +42,15 @@ class Consumed:
 
 @attrs.define(eq=False, kw_only=True)
 class Consumer:
-    """Reads one topic. `positions` is the next offset to read by partition; `ends` the last seen high watermarks."""
+    """Reads one topic. `positions` is the next offset to read by partition; `ends` the last seen high watermarks.
+
+    At READ_COMMITTED records of transactions that are open, or were aborted, are left out.
+    """
 
     client: Client
     topic: str
     positions: dict[int, int]
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED  # Kafka's consumer: isolation.level
     ends: dict[int, int] = attrs.field(factory=dict, init=False)
 
     async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
@@ -79,7 +83,7 @@ class Consumer:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=MAX_FETCH_BYTES,
-            isolation_level=READ_COMMITTED,
+            isolation_level=self.isolation_level,
             topics=[FetchTopic(topic=self.topic, topic_id=topic_id, partitions=partitions)],
         )
         return await leader.send(request, FetchResponse)
@@ -91,10 +95,13 @@ class Consumer:
             return []
         check(answer.error_code, f"offset {self.positions[partition]} of partition {partition} of topic '{self.topic}'")
         self.ends[partition] = answer.high_watermark
+        aborted = AbortedBatches.of(
+            AbortedFrom(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
+        )
         consumed = []
         for batch in _whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # decoded: one buffer
             header = parse_header(batch)
-            if not header.is_control:
+            if not aborted.have(header, batch) and not header.is_control:
                 position = self.positions[partition]
                 consumed += [Consumed(partition, each) for each in iterate_records(batch) if each.offset >= position]
             self.positions[partition] = header.next_offset

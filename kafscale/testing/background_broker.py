@@ -13,7 +13,7 @@ thread, a running asyncio or trio loop included; they block it for milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -25,9 +25,13 @@ import attrs
 import trio
 
 from kafscale.broker import Broker, StorageParts
+from kafscale.buffers import Buffer
+from kafscale.client import IsolationLevel
+from kafscale.client.isolation import AbortedBatches, AbortedFrom
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import MIB, Address, Listener, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.formats.transactions import AbortedTransaction
 from kafscale.server.kafka.listener import bind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
@@ -40,7 +44,7 @@ from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.testing.tcp_proxy import TcpProxy
 from kafscale.testing.trio_thread import TrioThread
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import Record, batches, iterate_records
+from kafscale.wire.records import Record, batches, iterate_records, parse_header
 
 HOST = "127.0.0.1"
 LISTENER_NAME = "PLAINTEXT"
@@ -134,12 +138,14 @@ class BackgroundBroker:
         self.create_topic(name, partitions=partitions)
         return name
 
-    def records(self, topic: str) -> list[StoredRecord]:
+    def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[StoredRecord]:
         """Return what consumers can read: by partition, and there by offset. Faults of the network do not touch it.
+
+        At `read_committed` without what transactions have that are open, or were aborted.
 
         Raises KafkaError if there is no such topic, BrokerUnavailable while the broker is down.
         """
-        return self._thread.call(self._records, topic)
+        return self._thread.call(self._records, topic, IsolationLevel[isolation_level.upper()])
 
     # ---- in the thread ----------------------------------------------------------------------------------------
 
@@ -191,7 +197,7 @@ class BackgroundBroker:
         if isinstance(outcome, KafkaError):
             raise outcome
 
-    async def _records(self, topic: str) -> list[StoredRecord]:
+    async def _records(self, topic: str, isolation_level: IsolationLevel) -> list[StoredRecord]:
         services = self._running().services
         known = services.topics.get(topic)
         if known is None:
@@ -200,14 +206,13 @@ class BackgroundBroker:
         for index in range(known.partition_count):
             partition = services.log.partition_named(topic, index)
             assert partition is not None
-            offset = partition.log_start_offset
-            while offset < partition.high_watermark:
-                slices = await services.log.reader.read(partition, offset, READ_BYTES)
+            offset, committed = partition.log_start_offset, isolation_level is IsolationLevel.READ_COMMITTED
+            while offset < (partition.last_stable_offset if committed else partition.high_watermark):
+                slices = await services.log.reader.read(partition, offset, READ_BYTES, committed=committed)
                 assert slices is not None
-                data = memoryview(b"".join(slices.buffers))
+                records = consumed(slices.buffers, slices.aborted if committed else ())
+                found += [_stored(index, each) for each in records if each.offset >= offset]
                 slices.release()
-                for batch in batches(data):
-                    found += [_stored(index, each) for each in iterate_records(batch) if each.offset >= offset]
                 offset = slices.end_offset
         return found
 
@@ -242,6 +247,15 @@ def settings_of(given: Mapping[str, object]) -> Settings:
         store=StoreUrl(scheme="memory"),
         listeners=(Listener(LISTENER_NAME, HOST, 0),),
     )
+
+
+def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -> Iterator[Record]:
+    """Iterate over what a consumer is shown of an answer in which these transactions were aborted."""
+    dropped = AbortedBatches.of(AbortedFrom(each.producer_id, each.first_offset) for each in aborted)
+    for batch in batches(memoryview(b"".join(buffers))):
+        header = parse_header(batch)
+        if not dropped.have(header, batch) and not header.is_control:
+            yield from iterate_records(batch)
 
 
 def _stored(partition: int, record: Record) -> StoredRecord:

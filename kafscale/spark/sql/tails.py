@@ -35,8 +35,6 @@ def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
         if footer is None:
             continue  # damaged: the query that reads these offsets tells
         has_transactions = has_transactions or _has_transactions(footer)
-        if segment.base_offset >= end_offset:
-            continue  # a transaction is open from before it on
         if has_transactions:
             found = _Tail(catalog, log, footer).last_offsets(end_offset, count)
             available = len(found)
@@ -61,9 +59,7 @@ def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: b
 
 def _has_transactions(footer: Footer) -> bool:
     """Tell whether there may be transactions in a segment or before it, as far as its producers are remembered."""
-    if footer.aborted or footer.open_transactions:
-        return True
-    return any(each.coordinator_epoch != NO_COORDINATOR_EPOCH for each in footer.producers)
+    return bool(footer.aborted) or any(each.coordinator_epoch != NO_COORDINATOR_EPOCH for each in footer.producers)
 
 
 @attrs.frozen(eq=False)

@@ -291,6 +291,12 @@ async def test_a_marker_far_behind_is_found_and_no_footer_is_read_twice_or_in_va
     counting.count = 0
     assert [row["value"] for row in spark.rows(11, 12)] == [b"last"]
     assert counting.count == 1, "what is stable up to the end needs no other footer"
+    counting.count = 0
+    await log.append(partition, b"later")
+    await flush(log)
+    counting.bucket = await directory_of(log.store, tmp_path / "bucket")
+    assert [row["value"] for row in spark.rows(11, 12)] == [b"last"]
+    assert counting.count == 2, "that of the end of the log, and the one of what is read"
 
 
 async def test_splits_have_the_transactions_that_they_meet_and_no_others(log, tmp_path):
@@ -304,6 +310,8 @@ async def test_splits_have_the_transactions_that_they_meet_and_no_others(log, tm
     catalog = spark.catalog
     splits = plan(catalog, [Extent(log=spark.log(catalog), start_offset=0, end_offset=9)], max_records=3)
     assert [[each.first_offset for each in split.aborted] for split in splits] == [[0], [3], [6]]
+    (split,) = plan(catalog, [Extent(log=spark.log(catalog), start_offset=4, end_offset=6)])
+    assert [each.first_offset for each in split.aborted] == [3]
     assert [row["value"] for row in spark.read(splits)] == [b"plain"] * 3
 
 
@@ -345,12 +353,13 @@ async def test_what_only_a_damaged_segment_tells_is_a_loss_and_counts_as_aborted
     for name in (damaged.kfs_key, damaged.index_key):
         (path / name).write_bytes(b"damaged")
     catalog = spark.catalog
-    end_offset = 0 if is_last else 6
-    assert spark.log(catalog).end_offset == end_offset
-    if is_last:
-        return
+    assert spark.log(catalog).end_offset == (0 if is_last else 6)
     extent = Extent(log=spark.log(catalog), start_offset=0, end_offset=3)
     found = outcomes(catalog, extent)
+    if is_last:  # and was there when the read was planned
+        assert [each.producer_id for each in found.unknown] == [1, 2, 3]
+        assert spark.read(plan(catalog, [extent])) == []
+        return
     assert [each.producer_id for each in found.unknown] == [1]
     assert sorted(each.producer_id for each in found.aborted) == [1, 2]
     assert [row["value"] for row in spark.read(plan(catalog, [extent]))] == [b"of 3"]

@@ -97,3 +97,12 @@ def test_a_listener_tells_after_each_batch(spark, tmp_path):
     finally:
         query.stop()
         spark.streams.removeListener(listener)
+
+
+@pytest.mark.spark
+def test_a_listener_counts_as_far_as_the_isolation_level_of_its_stream_reads(tmp_path):
+    from kafscale.spark import LagListener
+
+    for level in ("read_committed", "read_uncommitted"):
+        listener = LagListener(store=f"file:{tmp_path}", isolationLevel=level)
+        assert listener._catalog.committed_only == (level == "read_committed")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import attrs
 import pytest
 
 from kafscale.errors import ConfigError
@@ -15,7 +16,7 @@ from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
-from kafscale.spark.sql.tails import tail_offsets
+from kafscale.spark.sql.tails import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp
@@ -156,6 +157,37 @@ async def test_a_stream_that_has_read_uncommitted_records_waits_at_read_committe
     assert offsets_of(stream.planner, stream.splits(position, end)) == [3]
 
 
+async def test_a_transaction_that_no_segment_tells_the_end_of_is_a_loss(topic, caplog):
+    await send(topic.partition, b"a", producer_id=1)
+    await send(topic.partition, b"b", producer_id=2)
+    await topic.flush()
+    await abort(topic.partition, producer_id=1)
+    await topic.flush()
+    damaged = topic.partition.manifest.segments[-1]
+    await commit(topic.partition, producer_id=2)
+    await topic.flush()
+    for name in (damaged.kfs_key, damaged.index_key):
+        (topic.directory / name).write_bytes(b"damaged")
+    ending = '{"t":{"0":2}}'  # before what is damaged
+    with pytest.raises(DataLoss, match=r"whether the transaction of producer 1 from offset 0 on was aborted"):
+        topic.query(endingOffsets=ending)
+    assert topic.query(endingOffsets=ending, failOnDataLoss="false") == []
+    assert "producer 2 from offset 1 on" in caplog.text
+    assert topic.query(endingOffsets=ending, isolationLevel="read_uncommitted") == [0, 1]
+
+
+async def test_a_damaged_segment_behind_what_is_decided_is_not_taken_for_the_end(topic):
+    await topic.log.append(topic.partition, b"plain")
+    await topic.flush()
+    await send(topic.partition, b"open")
+    await topic.flush()
+    key = topic.partition.manifest.segments[-1].key
+    await topic.log.append(topic.partition, b"plain")
+    await topic.flush()
+    (topic.directory / attrs.evolve(key, generation=1).key).write_bytes(b"damaged")
+    assert topic.query() == [0]
+
+
 @pytest.mark.parametrize(("time", "begins"), [(0, 0), (1, 1), (10, 1), (20, 3), (30, 4)])
 async def test_a_time_is_that_of_the_first_record_whatever_became_of_it(topic, time, begins):
     """As Kafka's brokers look it up: also an aborted record, or a marker, is found, and what follows is read."""
@@ -202,6 +234,17 @@ async def test_a_tail_has_as_many_committed_records_as_asked_for(topic, count, f
     assert [offset for offset in committed if offset >= start] == committed[-count:]
     assert log.end_offset == topic.partition.last_stable_offset
     assert topic.query(startingOffsets=f'{{"t":{{"0":{start}}}}}') == committed[-count:]
+
+
+async def test_a_tail_knows_of_transactions_by_those_that_were_aborted_when_their_producers_are_forgotten(topic):
+    await send(topic.partition, b"aborted")
+    await abort(topic.partition)
+    await topic.flush()
+    with closing(Planner.of(ReadOptions.of(topic.given()))) as planner:
+        planner.logs()
+        (footer,) = planner.catalog.footers([topic.partition.manifest.segments[0].key]).values()
+    for producers, aborted, expected in ((footer.producers, (), True), ((), footer.aborted, True), ((), (), False)):
+        assert _has_transactions(attrs.evolve(footer, producers=producers, aborted=aborted)) == expected
 
 
 async def test_a_tail_of_a_topic_without_transactions_reads_no_record(topic, monkeypatch):
