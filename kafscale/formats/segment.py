@@ -15,8 +15,10 @@ it does not know, so later versions can add some; a known kind in a newer versio
 batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the one
 GET of the last 64 KiB.
 
-The version is 3, in header and trailer, if there is a section 6 or 7, and else 2: who does not know these would take
-records that were aborted, or are not committed yet, for all others, and does not read version 3.
+The version is 3 if there is a section 6 or 7, and else 2: who does not know these would take records that were aborted,
+or are not committed yet, for all others. Version 3 has a 3 in the header and version 2 of the section of leader epochs,
+which is as version 1. The trailer has a 2: earlier versions take another one for damage and leave the segment out, but
+a section that they know in a newer version tells them, and their users, to start a newer KafScale.
 
     aborted transactions   those whose marker is in this segment, in order of it; as in `kafscale.formats.transactions`
     open transactions      those that have no marker up to the end of this segment, in order of their first offset
@@ -79,6 +81,7 @@ FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason t
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
 ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION = 6, 7, 8
 SECTION_VERSION = 1  # of each of these
+EPOCHS_VERSION_WITH_TRANSACTIONS = 2  # of the section of leader epochs, in a segment of version 3
 SOME_PRODUCERS_VERSION = 2  # of the producers' section, where it has not all of them
 IDENTITY = struct.Struct(">16siqiiqiqqI")
 PRODUCERS_FROM = struct.Struct(">q")
@@ -269,7 +272,7 @@ def encode_footer(footer: Footer) -> bytes:
         (PRODUCERS_SECTION, SECTION_VERSION, producers)
         if footer.has_all_producers
         else (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION, PRODUCERS_FROM.pack(footer.producers_from) + producers),
-        (EPOCHS_SECTION, SECTION_VERSION, encode_epochs(footer.epochs)),
+        (EPOCHS_SECTION, _epochs_version(footer), encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, SECTION_VERSION, COMPACTION.pack(footer.first_dirty_offset)))
@@ -283,9 +286,13 @@ def encode_footer(footer: Footer) -> bytes:
         SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload for kind, version, payload in sections
     )
     assert len(encoded) <= FOOTER_MAX_BYTES, f"a footer of {len(encoded)} bytes can't be read again"
-    trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, footer.version, 0, TRAILER_MAGIC)
+    trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
     crc = _trailer_crc(encoded, trailer)
     return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
+
+
+def _epochs_version(footer: Footer) -> int:
+    return SECTION_VERSION if footer.version == VERSION else EPOCHS_VERSION_WITH_TRANSACTIONS
 
 
 def _trailer_crc(encoded: Buffer, trailer: Buffer) -> int:
@@ -352,12 +359,14 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
     _, crc, last_offset, record_count, version, _, _ = TRAILER.unpack(trailer)
     if _trailer_crc(encoded, trailer) != crc:
         raise DamagedObject(f"{name}: the footer's CRC-32C is wrong")
-    if version > VERSION_WITH_TRANSACTIONS:
+    if version > VERSION:
         raise NewerVersion(f"{name}: the segment has version {version}; a newer KafScale has written it")
     try:
         sections = _split_sections(encoded, name)
         identity = _decode_identity(sections[IDENTITY_SECTION, SECTION_VERSION])
         producers, producers_from = _decode_producers_section(sections, identity)
+        epochs = sections.get((EPOCHS_SECTION, EPOCHS_VERSION_WITH_TRANSACTIONS))
+        has_transactions = epochs is not None
         footer = Footer(
             identity=identity,
             last_offset=last_offset,
@@ -365,18 +374,22 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             index=_decode_index(sections[INDEX_SECTION, SECTION_VERSION]),
             producers=producers,
             producers_from=producers_from,
-            epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION]),
+            epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION] if epochs is None else epochs),
             first_dirty_offset=_decode_compaction(sections.get((COMPACTION_SECTION, SECTION_VERSION))),
             aborted=decode_aborted(sections.get((ABORTED_SECTION, SECTION_VERSION), b"")),
             open_transactions=decode_open(sections.get((OPEN_SECTION, SECTION_VERSION), b"")),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
-    if footer.version != version:
-        raise DamagedObject(f"{name}: its version is {version}, and that of what it holds {footer.version}")
+    if has_transactions != (footer.version == VERSION_WITH_TRANSACTIONS):
+        raise DamagedObject(f"{name}: has transactions, and says that it has none, or the other way round")
     return footer
 
 
+_OTHER_VERSIONS = {
+    (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION),
+    (EPOCHS_SECTION, EPOCHS_VERSION_WITH_TRANSACTIONS),
+}
 _Sections = dict[tuple[int, int], Buffer]  # by kind and version
 
 
@@ -388,7 +401,7 @@ def _split_sections(encoded: memoryview, name: str) -> _Sections:
         payload = encoded[position + SECTION.size : position + SECTION.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise DamagedObject(f"{name}: section {kind} of the footer is damaged")
-        is_known = version == SECTION_VERSION or (kind, version) == (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION)
+        is_known = version == SECTION_VERSION or (kind, version) in _OTHER_VERSIONS
         if kind <= COORDINATORS_SECTION and not is_known:
             raise NewerVersion(f"{name}: section {kind} has version {version}; a newer KafScale has written it")
         sections[kind, version] = payload

@@ -12,6 +12,9 @@ The header is synced when the file is made, before anything is written behind it
 number of the first entry, in the same write as the first entries. A file that is not `started` holds nothing that
 was ever acknowledged; a file without a valid header and with anything but zeros is damaged.
 
+The version is 2 in a file that may have batches or markers of transactions, and else 1: who does not know transactions
+would take what was aborted, or is open, for committed, and flush it as such. So it reads no version 2.
+
 A file that nobody needs any more may be used again, after it got a new header: overwriting what is allocated already
 needs no transaction of the file system. Its old entries are none under the new salt, and have lower numbers.
 
@@ -36,6 +39,7 @@ from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject
 
 VERSION = 1
+VERSION_WITH_TRANSACTIONS = 2
 FILE_MAGIC = b"KAFSWAL\n"
 ENTRY_MAGIC = 0x574C4F47  # "WLOG"
 ENTRY_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
@@ -56,7 +60,8 @@ class FileHeader:
     """What a file says about itself.
 
     `sequence` is the number of its first entry once it is `started`; before that, the number that was next when the
-    file was made, so that the numbers go on even when every entry has been deleted.
+    file was made, so that the numbers go on even when every entry has been deleted. `has_transactions` tells whether
+    entries may be of transactions.
     """
 
     number: int
@@ -64,6 +69,12 @@ class FileHeader:
     salt: int
     created_ms: int
     started: bool = False
+    has_transactions: bool = False
+
+    @property
+    def version(self) -> int:
+        """Return the version of the format, the lowest that tells all."""
+        return VERSION_WITH_TRANSACTIONS if self.has_transactions else VERSION
 
 
 @attrs.define(eq=False)
@@ -86,6 +97,8 @@ class WalFile:
 class WalEntry:
     """One record batch on its way into the log; `topic_id` is 16 bytes, `owner` is the caller's own and never stored.
 
+    `is_transactional` is not stored either, as the batch tells it, but the file says whether it has such entries.
+
     `data` must not change until the entry is durable. The WAL numbers the entry when it is appended; `file` and
     `position` (of the data in it) are known when it is durable.
     """
@@ -97,6 +110,7 @@ class WalEntry:
     data: Buffer
     owner: Any = None
     kind: int = RECORD_BATCH
+    is_transactional: bool = False
     sequence: int = attrs.field(default=0, init=False)
     durable_sequence: int = attrs.field(default=0, init=False)
     file: WalFile | None = attrs.field(default=None, init=False)
@@ -111,7 +125,7 @@ class WalEntry:
 def encode_file_header(header: FileHeader) -> bytes:
     """`FILE_HEADER_BYTES` bytes."""
     body = _FILE_HEADER.pack(
-        FILE_MAGIC, VERSION, header.started, header.salt, header.number, header.sequence, header.created_ms
+        FILE_MAGIC, header.version, header.started, header.salt, header.number, header.sequence, header.created_ms
     )
     return body + crc32c(body).to_bytes(4, "big")
 
@@ -128,9 +142,12 @@ def decode_file_header(name: str, buffer: Buffer) -> FileHeader | None:
     magic, version, started, salt, number, sequence, created_ms = _FILE_HEADER.unpack(body)
     if magic != FILE_MAGIC:
         return None
-    if version != VERSION:
-        raise DamagedObject(f"{name}: WAL format version {version} is not known, only {VERSION}")
-    return FileHeader(number, sequence, salt, created_ms, bool(started))
+    if version not in (VERSION, VERSION_WITH_TRANSACTIONS):
+        raise DamagedObject(
+            f"{name}: WAL format version {version} is not known, only up to {VERSION_WITH_TRANSACTIONS}; a newer "
+            "KafScale has written it: start that version, or a newer one"
+        )
+    return FileHeader(number, sequence, salt, created_ms, bool(started), version == VERSION_WITH_TRANSACTIONS)
 
 
 def encode(entries: Sequence[WalEntry], *, durable_sequence: int, salt: int) -> list[Buffer]:

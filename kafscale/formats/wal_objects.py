@@ -10,6 +10,8 @@ Objects of one epoch are numbered from 1 without gaps; entries are too, across t
 is the last object that had been acknowledged when this one was made, so an object behind a gap tells whether the
 missing one had been acknowledged.
 
+The version is 2 if entries are of transactions, and else 1, as that of a file.
+
 An object without entries is a fence. It is the last one of an epoch, in place of the object that the broker of that
 epoch would have written next, and its writer's epoch is that of the broker that took over.
 """
@@ -24,9 +26,16 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject
-from kafscale.formats.wal_entries import FileHeader, WalEntry, WalFile, encode, scan
+from kafscale.formats.wal_entries import (
+    VERSION,
+    VERSION_WITH_TRANSACTIONS,
+    FileHeader,
+    WalEntry,
+    WalFile,
+    encode,
+    scan,
+)
 
-VERSION = 1
 MAGIC = b"KAFSWOBJ"
 
 _HEADER = struct.Struct(">8sHxxIIIQQQQ")
@@ -55,6 +64,7 @@ class ObjectHeader:
     durable_number: int
     sequence: int
     body_bytes: int
+    has_transactions: bool = False
 
     @property
     def is_fence(self) -> bool:
@@ -72,7 +82,14 @@ def wal_object(key: str, epoch: int, header: ObjectHeader) -> WalObject:
     """Return what is kept of an object of this epoch; nothing is pending in it yet."""
     return WalObject(
         key,
-        FileHeader(header.number, header.sequence, header.salt, created_ms=0, started=True),
+        FileHeader(
+            header.number,
+            header.sequence,
+            header.salt,
+            created_ms=0,
+            started=True,
+            has_transactions=header.has_transactions,
+        ),
         HEADER_BYTES + header.body_bytes,
         HEADER_BYTES + header.body_bytes,
         sealed=True,
@@ -84,7 +101,7 @@ def encode_header(header: ObjectHeader) -> bytes:
     """`HEADER_BYTES` bytes."""
     body = _HEADER.pack(
         MAGIC,
-        VERSION,
+        VERSION_WITH_TRANSACTIONS if header.has_transactions else VERSION,
         header.salt,
         header.epoch,
         header.entry_count,
@@ -105,8 +122,11 @@ def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
     magic, version, salt, epoch, entry_count, number, durable_number, sequence, body_bytes = _HEADER.unpack(body)
     if magic != MAGIC:
         raise DamagedObject(f"{key}: is no WAL object")
-    if version != VERSION:
-        raise DamagedObject(f"{key}: WAL object version {version} is not known, only {VERSION}")
+    if version not in (VERSION, VERSION_WITH_TRANSACTIONS):
+        raise DamagedObject(
+            f"{key}: WAL object version {version} is not known, only up to {VERSION_WITH_TRANSACTIONS}; a newer "
+            "KafScale has written it: start that version, or a newer one"
+        )
     return ObjectHeader(
         salt=salt,
         epoch=epoch,
@@ -115,6 +135,7 @@ def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
         durable_number=durable_number,
         sequence=sequence,
         body_bytes=body_bytes,
+        has_transactions=version == VERSION_WITH_TRANSACTIONS,
     )
 
 

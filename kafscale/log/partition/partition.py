@@ -268,6 +268,7 @@ class Partition:
             size_bytes=len(data),
             lease=placed.lease,
             start=placed.start,
+            is_transactional=bool(header.attributes & TRANSACTIONAL),
         )
         self.latest_round = self.journal.append(batch)
         self.next_offset = batch.last_offset + 1

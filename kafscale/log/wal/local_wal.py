@@ -110,6 +110,7 @@ class Wal(LogJournal):
     _room: Room = attrs.field(init=False)  # of the files
     _filling: LocalRound = attrs.field(factory=LocalRound, init=False)
     _syncing: LocalRound | None = attrs.field(default=None, init=False)
+    _has_transactions: bool = attrs.field(default=False, init=False)  # among what was written
     _work: Signal = attrs.field(factory=Signal, init=False)
     _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
@@ -332,7 +333,7 @@ class Wal(LogJournal):
         """Write and sync as many of the round's first entries as the file has room for."""
         file = self.files.in_use[-1]
         group = self._fitting(round, file)
-        if not group:
+        if not group or not self._can_tell(file, group):
             await self._rotate(ENTRY_HEADER_BYTES + len(round._entries[0].data))
             return
         buffers = encode(group, durable_sequence=self.files.durable_sequence, salt=file.header.salt)
@@ -357,6 +358,19 @@ class Wal(LogJournal):
         self._commit(group, file)
         del round._entries[: len(group)]
         self.on_durable(group)
+
+    def _can_tell(self, file: WalFile, group: Sequence[WalEntry]) -> bool:
+        """Have the file say that it has transactions, if any have come since the start. Its header is written once.
+
+        False if that was done: then the next file is to be begun.
+        """
+        self._has_transactions = self._has_transactions or any(entry.is_transactional for entry in group)
+        if not self._has_transactions or file.header.has_transactions:
+            return True
+        if file.end > FILE_HEADER_BYTES:
+            return False
+        file.header = attrs.evolve(file.header, has_transactions=True)
+        return True
 
     async def _wait_to_write_again(self, file: WalFile) -> None:
         """Wait before a write is tried again.

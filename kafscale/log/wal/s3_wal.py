@@ -320,6 +320,7 @@ class S3Wal(LogJournal):
             durable_number=self.durable_position.number,
             sequence=draft.entries[0].sequence,
             body_bytes=draft.size_bytes,
+            has_transactions=any(entry.is_transactional for entry in draft.entries),
         )
         draft.key = NumberedKey(namespace=self.namespace, kind="wal", epoch=self.epoch, number=self._next_number).key
         self._next_number += 1
