@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,17 @@ _STORE_OPTIONS = ("data_dir", "store", "s3_endpoint", "s3_region", "s3_path_styl
 @click.command("inspect")
 @click.argument("name", metavar="FILE-OR-KEY")
 @click.option("--batches", "with_rows", is_flag=True, help="List every record batch; of a checkpoint, every entry.")
+@click.option(
+    "--transactions",
+    "with_transactions",
+    is_flag=True,
+    help="List the transactions that a segment's footer tells of: those aborted in it, and those open at its end.",
+)
 @json_option
 @settings_flags(only=_STORE_OPTIONS)
-def command(name: str, with_rows: bool, as_json: bool, config_file: str | None, **flags: Any) -> None:
+def command(
+    name: str, *, with_rows: bool, with_transactions: bool, as_json: bool, config_file: str | None, **flags: Any
+) -> None:
     """Print and verify an object: a segment (.kfs), its .index, a part of the write-ahead log (.wal), a checkpoint of
     the metadata, the claim of who leads (epoch); or a file of the local write-ahead log.
 
@@ -38,27 +47,35 @@ def command(name: str, with_rows: bool, as_json: bool, config_file: str | None, 
     settings = load(flags, os.environ, config_file).settings
     path = Path(name)
     found = inspect(path.read_bytes() if path.is_file() else _read_object(settings, name), name)
-    _show(found, name, with_rows=with_rows, as_json=as_json)
+    _show(found, name, with_rows=with_rows, with_transactions=with_transactions, as_json=as_json)
     if found.damage:
         raise DamagedObject(
             f"{name}: {found.damage[0]}" + (f" (and {len(found.damage) - 1} more)" * bool(found.damage[1:]))
         )
 
 
-def _show(found: Inspection, name: str, *, with_rows: bool, as_json: bool) -> None:
+def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: bool, as_json: bool) -> None:
     from kafscale.cli.inspection import Fact
 
+    transactions: dict[str, Sequence[attrs.AttrsInstance]] = {}
+    if with_transactions:
+        transactions = {"aborted": found.aborted, "open": found.open}
     if as_json:
         document: dict[str, Any] = {"name": name, "kind": found.kind, "whole": not found.damage, "damage": found.damage}
         document |= {fact.name.replace(" ", "_").lower(): fact.value for fact in found.facts}
         if with_rows:
             document["rows"] = [attrs.asdict(row) for row in found.rows]
+        document |= {kind: [attrs.asdict(each) for each in told] for kind, told in transactions.items()}
         show_json(document)
         return
     show(Fact, [Fact("kind", found.kind), *found.facts])
     if with_rows:
         click.echo()
         show(found.row_class, found.rows)
+    for kind, told in transactions.items():
+        click.echo(f"\n{kind}:{'' if told else ' none'}")
+        if told:
+            show(type(told[0]), told)
     click.echo()
     for line in found.damage:
         say(f"damaged: {line}")

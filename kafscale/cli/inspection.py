@@ -15,14 +15,16 @@ import attrs
 from kafscale.buffers import Buffer
 from kafscale.cli.output import iso_time
 from kafscale.cluster.controller.claim import decode_claim
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, KafkaError
 from kafscale.formats import manifest_checkpoint, metadata_checkpoint, segment, segment_v1, wal_entries, wal_objects
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.segment_check import BodyCheck
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.log.check.local_wal_check import WalFileCheck
 from kafscale.log.check.s3_wal_check import WalObjectCheck
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
 from kafscale.wire.compression import NAMES, NONE
+from kafscale.wire.control_records import parse_marker
 from kafscale.wire.records import BatchHeader, validate, validate_compressed
 
 MAX_DECOMPRESSED_BYTES = 1 << 30  # of one batch, when it is checked
@@ -38,7 +40,10 @@ class Fact:
 
 @attrs.frozen(kw_only=True)
 class BatchRow:
-    """One record batch; `position` is that of its first byte."""
+    """One record batch; `position` is that of its first byte.
+
+    `transaction` is "data" for one that is part of a transaction, "commit" or "abort" for a marker, else "".
+    """
 
     position: int
     base_offset: int
@@ -49,6 +54,7 @@ class BatchRow:
     max_timestamp: str
     producer_id: int
     leader_epoch: int
+    transaction: str
 
 
 @attrs.frozen(kw_only=True)
@@ -69,13 +75,15 @@ class MetadataRow:
 
 @attrs.define(kw_only=True)
 class Inspection:
-    """What was found. It is whole if `damage` is empty."""
+    """What was found. It is whole if `damage` is empty. `aborted` and `open` are the transactions that a footer has."""
 
     kind: str
     facts: list[Fact] = attrs.field(factory=list)
     row_class: type[BatchRow | MetadataRow] = BatchRow
     rows: list[BatchRow | MetadataRow] = attrs.field(factory=list)
     damage: list[str] = attrs.field(factory=list)
+    aborted: tuple[AbortedTransaction, ...] = ()
+    open: tuple[OpenTransaction, ...] = ()
 
     def add(self, name: str, value: str | int) -> None:
         self.facts.append(Fact(name, value))
@@ -183,6 +191,7 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
         return None
     *_, reserved, _ = segment.TRAILER.unpack(view[-segment.TRAILER.size :])
     found.expect("what the trailer keeps free", reserved, 0)
+    found.aborted, found.open = footer.aborted, footer.open_transactions
     identity = footer.identity
     for fact, value in (
         ("topic id", topic_id_text(identity.topic_id)),
@@ -226,7 +235,7 @@ def _check_body(found: Inspection, body: memoryview, footer: segment.Footer) -> 
         end=footer.end_position,
         merged=footer.identity.generation > 0,
         check_batch=validated,
-        on_batch=lambda header, position: found.rows.append(batch_row(header, position)),
+        on_batch=lambda header, batch: found.rows.append(batch_row(header, batch.data, batch.position)),
     )
     check.feed(body)
     check.finish()
@@ -248,6 +257,7 @@ def _inspect_wal(view: memoryview, name: str) -> Inspection:
                 found.rows.append(_entry_row(checked.entry, checked.header))
         found.add("entries", check.next_sequence - header.sequence)
         found.add("partitions", len(topics))
+        found.add("may have transactions", "yes" if header.has_transactions else "no")
         found.add("bytes in use", check.end)
         found.add("bytes of the file", len(view))
         if check.tail is not None:
@@ -279,6 +289,7 @@ def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
             ("entries", header.entry_count),
             ("changes of metadata", transactions),
             ("partitions", len(topics)),
+            ("has transactions", "yes" if header.has_transactions else "no"),
             ("bytes of entries", header.body_bytes),
         ):
             found.add(fact, value)
@@ -344,7 +355,7 @@ def _own_key(name: str) -> str:
 
 
 def _entry_row(entry: wal_entries.WalEntry, header: BatchHeader) -> EntryRow:
-    row = batch_row(header, entry.position)
+    row = batch_row(header, memoryview(entry.data), entry.position)
     return EntryRow(**attrs.asdict(row), topic_id=topic_id_text(entry.topic_id), partition=entry.partition)
 
 
@@ -356,7 +367,7 @@ def validated(batch: memoryview) -> BatchHeader:
     return header
 
 
-def batch_row(header: BatchHeader, position: int) -> BatchRow:
+def batch_row(header: BatchHeader, batch: memoryview, position: int) -> BatchRow:
     """Return the row by which a batch is shown."""
     return BatchRow(
         position=position,
@@ -368,7 +379,20 @@ def batch_row(header: BatchHeader, position: int) -> BatchRow:
         max_timestamp=iso_time(header.max_timestamp_ms),
         producer_id=header.producer_id,
         leader_epoch=header.leader_epoch,
+        transaction=_in_transaction(header, batch),
     )
+
+
+def _in_transaction(header: BatchHeader, batch: memoryview) -> str:
+    if not header.is_control:
+        return "data" if header.is_transactional else ""
+    try:
+        marker = parse_marker(batch, header)
+    except KafkaError:
+        return "unreadable marker"
+    if marker is None:
+        return "emptied marker" if not header.record_count else "other marker"
+    return "commit" if marker.is_commit else "abort"
 
 
 _BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {

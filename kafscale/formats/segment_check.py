@@ -51,7 +51,8 @@ class BodyCheck:
 
     Without a `footer` only the batches themselves are checked, and what follows the first `stop_after_count` of them is
     left alone. Offsets are without gap unless the segment is `merged`, for then it may be compacted; how many records
-    are left its footer says. `check_batch` raises KafkaError; `on_batch` is told of every batch and its position.
+    are left its footer says. `check_batch` raises KafkaError; `on_batch` is told of every batch,
+    whose bytes are there as long as the call takes.
     """
 
     footer: Footer | None
@@ -60,7 +61,7 @@ class BodyCheck:
     merged: bool = False
     stop_after_count: int | None = None
     check_batch: Callable[[memoryview], BatchHeader] | None = None
-    on_batch: Callable[[BatchHeader, int], None] | None = None
+    on_batch: Callable[[BatchHeader, LocatedBatch], None] | None = None
     damage: list[Damage] = attrs.field(factory=list, init=False)
     batch_count: int = attrs.field(default=0, init=False)
     record_count: int = attrs.field(default=0, init=False)
@@ -127,7 +128,7 @@ class BodyCheck:
         self.record_count += header.record_count
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
         if self.on_batch is not None:
-            self.on_batch(header, batch.position)
+            self.on_batch(header, batch)
 
     def _check_offset(self, header: BatchHeader, position: int) -> None:
         expected = self._next_offset

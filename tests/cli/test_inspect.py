@@ -18,12 +18,17 @@ from kafscale.errors import DamagedObject
 from kafscale.formats import segment, wal_entries
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_object
 from kafscale.log.bucket.manifest_keeper import encode_manifests
+from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, SegmentKey
+from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+from tests.devtools.memory_log import memory_log
 from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.transactions import abort, commit, send
 
 TOPIC_ID = bytes(range(16))
 KEY = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=3, base_offset=100)
@@ -299,3 +304,36 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("hello")
     assert run(["inspect", str(path)]) == 1
     assert "is nothing that KafScale writes" in capsys.readouterr().err
+
+
+async def test_the_transactions_of_a_segment_are_shown(autojump_clock, tmp_path, capsys):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), flush_interval_seconds=1e9) as log:
+        partition = log.partition()
+        await send(partition, b"a", producer_id=1)
+        await send(partition, b"b", producer_id=2)
+        await abort(partition, producer_id=1)
+        await commit(partition, producer_id=2)
+        await log.append(partition, b"plain")
+        await send(partition, b"open", producer_id=3)
+        await log.log.flusher.flush_all()
+        key = partition.manifest.segments[0].key
+    data = bytes((await store.get(key.key)).data)
+    found = inspect(data, key.key)
+    assert found.damage == []
+    assert found.aborted == (AbortedTransaction(1, 0, 2, 1),)
+    assert found.open == (OpenTransaction(3, 0, 5),)
+    assert [row.transaction for row in found.rows] == ["data", "data", "abort", "commit", "", "data"]
+    index = inspect((await store.get(key.of_kind("index").key)).data, key.of_kind("index").key)
+    assert (index.aborted, index.open) == (found.aborted, found.open)
+    path = tmp_path / "segment.kfs"
+    path.write_bytes(data)
+    assert run(["inspect", str(path), "--transactions", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["aborted"] == [{"producer_id": 1, "first_offset": 0, "marker_offset": 2, "stable_offset": 1}]
+    assert [each["first_offset"] for each in document["open"]] == [5]
+    assert run(["inspect", str(path), "--transactions"]) == 0
+    assert "marker" in capsys.readouterr().out.lower()
+    path.write_bytes(KFS)
+    assert run(["inspect", str(path), "--transactions"]) == 0
+    assert "aborted: none\n\nopen: none" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from tests.devtools.transactions import abort, commit, send
 
 TOPIC = "t"
 COMMITTED = ["committed", "plain", "again of 1"]
-EVERYTHING = ["aborted", "committed", "aborted too", "plain", "again of 1", "open", "behind"]
+EVERYTHING = ["aborted", "committed", "aborted too", "aborted later", "plain", "again of 1", "open", "behind"]
 
 
 @pytest.fixture
@@ -36,6 +36,8 @@ async def _write(broker: BackgroundBroker) -> None:
     await send(partition, b"aborted too", producer_id=1, sequence=1)
     await commit(partition, producer_id=2)
     await abort(partition, producer_id=1)
+    await send(partition, b"aborted later", producer_id=5)
+    await abort(partition, producer_id=5)
     append_nowait(partition, b"plain")
     await send(partition, b"again of 1", producer_id=1, sequence=2)
     await commit(partition, producer_id=1)

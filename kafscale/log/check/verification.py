@@ -1,8 +1,9 @@
 """Reading a namespace of the bucket, all of it, and saying what in it is not as it must be.
 
 Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
-say what is in the batches; that each aborted transaction which is told has its marker, that none is open without being
-told, and that what is stable grows from segment to segment; that objects are under the keys they belong to; that the
+say what is in the batches; that each aborted transaction which is told has its marker, that every batch of one was
+committed by a marker, or is of one that is told as aborted or open, and that what is stable grows from segment to
+segment; that objects are under the keys they belong to; that the
 segments of a partition, as readers resolve them, follow one another without gap or overlap; that the write-ahead logs,
 in the bucket and in the data directory of a stopped broker, are whole, go on where the segments end, and have what
 segments have, too.
@@ -22,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 
 import attrs
 
@@ -223,7 +225,7 @@ class Verifier:
         if topic is not None:
             end = min(end, topic.log_start_offsets.get(partition_id[1], 0))
         before: Segment | None = None
-        self._check_stable_ends(segments, checked)
+        self._check_transactions(segments, checked)
         for segment in segments:
             if segment.base_offset > end:
                 self._check_gap(partition_id, before, segment, end)
@@ -246,6 +248,16 @@ class Verifier:
                 what = f"is stable up to offset {own}, and a segment before it up to {stable_end}"
                 self._damage(segment.kfs_key, Kind.FOOTER, what)
             stable_end = max(stable_end, own or 0)
+
+    def _check_transactions(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
+        """Check that what is told of transactions goes on from each segment to the next, without a gap between."""
+        self._check_stable_ends(segments, checked)
+        told = {each.key: each.transactions for each in checked}
+        for segment, following in pairwise(segments):
+            before, after = told[segment.key], told[following.key]
+            if before is not None and after is not None and segment.last_offset + 1 == following.base_offset:
+                for message in after.going_on(before):
+                    self._damage(following.kfs_key, Kind.FOOTER, message)
 
     def _lateness(self, late: CheckedSegment) -> str:
         return (

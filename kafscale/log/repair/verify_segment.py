@@ -20,12 +20,13 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats import segment, segment_v1
-from kafscale.formats.body import read_pieces
+from kafscale.formats.body import LocatedBatch, read_pieces
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, check_identity
 from kafscale.formats.segment import HEADER, EpochStart, Footer
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import BatchMark
+from kafscale.log.repair.verify_transactions import Told, TransactionCheck
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import BatchHeader
@@ -41,8 +42,7 @@ class CheckedSegment:
     a later version may have put more into it than this one reads. `epochs` are where the leader epochs of the log
     began, up to its end and as far as is known. `marks` has its batches by offset, if they are to be held against a
     write-ahead log. `is_late` is known when all segments of the partition have been read. `stable_end` is what the
-    footer tells; None if it is not known. Of transactions the producers are kept whose marker is at an offset, and
-    where their last batch is that no marker follows.
+    footer tells, and `transactions` what it tells of these; None if it is not known.
     """
 
     key: SegmentKey
@@ -59,8 +59,7 @@ class CheckedSegment:
     is_late: bool = False
     marks: dict[int, BatchMark] | None = None
     stable_end: int | None = None
-    markers: dict[int, int] = attrs.field(factory=dict)
-    undecided: dict[int, int] = attrs.field(factory=dict)
+    transactions: Told | None = None
     findings: list[Finding] = attrs.field(factory=list)
 
     @property
@@ -68,14 +67,8 @@ class CheckedSegment:
         """The leader epoch of its last records; -1 if it is not known."""
         return self.epochs[-1].epoch if self.epochs else -1
 
-    def take_batch(self, header: BatchHeader, position: int) -> None:
-        """Remember it in `marks`, if that is wanted, and what it does to a transaction."""
-        if header.is_control:
-            if header.record_count:
-                self.markers[header.base_offset] = header.producer_id
-            self.undecided.pop(header.producer_id, None)
-        elif header.is_transactional and header.record_count:
-            self.undecided[header.producer_id] = header.base_offset
+    def take_batch(self, header: BatchHeader) -> None:
+        """Remember it in `marks`, if that is wanted."""
         if self.marks is not None:
             self.marks[header.base_offset] = BatchMark(header.crc, header.leader_epoch)
 
@@ -160,7 +153,8 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
         return
     from_index = _index_footer(objects)
     footer = own or from_index
-    check = await _check_batches(store, objects, checked, footer)
+    transactions = TransactionCheck()
+    check = await _check_batches(store, objects, checked, footer, transactions)
     if check.damage and own is None and footer is not None:
         footer = None  # the `.index` tells of other batches, so it may be that of another attempt
         check = await _check_batches(store, objects, checked, None)
@@ -180,22 +174,15 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
             )
     _take_facts(checked, own or footer, check)
     if own is not None and not check.damage:
-        _check_transactions(checked, own)
+        _check_transactions(checked, own, transactions)
     _check_index(objects, checked)
 
 
-def _check_transactions(checked: CheckedSegment, footer: Footer) -> None:
+def _check_transactions(checked: CheckedSegment, footer: Footer, check: TransactionCheck) -> None:
     """Hold what the footer tells of transactions against the batches."""
-    checked.stable_end = footer.stable_end
-    for each in footer.aborted:
-        if checked.markers.get(each.marker_offset) != each.producer_id:
-            what = f"the footer tells of a transaction of producer {each.producer_id} that was aborted"
-            checked.note(Kind.FOOTER, f"{what} at offset {each.marker_offset}, where no marker of it is")
-    told = {each.producer_id for each in footer.open_transactions}
-    for producer_id, offset in checked.undecided.items():
-        if producer_id not in told:
-            what = f"the transaction of producer {producer_id} at offset {offset} has no marker"
-            checked.note(Kind.FOOTER, f"{what}, and the footer does not tell that it is open")
+    checked.stable_end, checked.transactions = footer.stable_end, check.told(footer)
+    for message in check.finish(footer):
+        checked.note(Kind.FOOTER, message)
 
 
 def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
@@ -328,8 +315,17 @@ async def _judge_ends(store: ObjectStore, objects: _Objects, checked: CheckedSeg
 
 
 async def _check_batches(
-    store: ObjectStore, objects: _Objects, checked: CheckedSegment, footer: Footer | None
+    store: ObjectStore,
+    objects: _Objects,
+    checked: CheckedSegment,
+    footer: Footer | None,
+    transactions: TransactionCheck | None = None,
 ) -> BodyCheck:
+    def take(header: BatchHeader, batch: LocatedBatch) -> None:
+        checked.take_batch(header)
+        if transactions is not None:
+            transactions.take(header, batch.data)
+
     end = objects.size_bytes if footer is None else min(footer.end_position, objects.size_bytes)
     check = BodyCheck(
         footer=footer,
@@ -337,7 +333,7 @@ async def _check_batches(
         end=end,
         merged=objects.key.generation > 0,
         stop_after_count=None if footer is not None else _batch_count_to_expect(objects),
-        on_batch=checked.take_batch,
+        on_batch=take,
     )
     async with aclosing(read_pieces(store, objects.key.key, HEADER.size, end)) as pieces:
         async for piece in pieces:

@@ -15,6 +15,7 @@ import trio
 from kafscale.buffers import Buffer, size_of, slices_of
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment_v1
+from kafscale.formats.body import LocatedBatch
 from kafscale.formats.footer_reading import decode_end
 from kafscale.formats.manifest import Segment
 from kafscale.formats.producers import Producer
@@ -64,7 +65,7 @@ async def read_source(store: ObjectStore, segment: Segment) -> Source:
 async def _check(key: SegmentKey, footer: Footer, body: memoryview, spans: list[_Span]) -> None:
     """Raise DamagedObject unless the batches are what the footer says. `spans` gets those of version 1."""
 
-    def take(header: BatchHeader, _position: int) -> None:
+    def take(header: BatchHeader, _batch: LocatedBatch) -> None:
         spans.append(_Span(header.base_offset, header.last_offset, header.max_timestamp_ms, header.size_bytes))
 
     check = BodyCheck(

@@ -1,0 +1,187 @@
+"""Whether what a segment's footer tells of transactions is what its batches say, and goes on where the one before ends.
+
+    each aborted transaction that is told     has its marker there, which says that it was aborted
+    each batch of a transaction               is followed by a marker that committed it, or told as aborted, or as open
+    each open transaction that is told        begins where its first batch is, and no marker follows
+    what was open at the end before           is open still, or was ended by a marker here
+
+Sans-IO; what is wrong comes as sentences about the segment. Compaction removes batches of aborted transactions, and
+markers that have served, so that of what it has been at less can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import attrs
+
+from kafscale.errors import KafkaError
+from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.wire.control_records import parse_marker
+from kafscale.wire.records import BatchHeader
+
+Key = tuple[int, int]  # producer id, first offset
+
+
+@attrs.frozen
+class Told:
+    """What is kept of a segment, to hold the following one against it.
+
+    `first_markers`: by producer, whether the first marker of it here committed; None if compaction has emptied it.
+    """
+
+    base_offset: int
+    aborted: Collection[Key]
+    open: Collection[Key]
+    first_markers: Mapping[int, bool | None]
+    has_holes: bool
+
+    def going_on(self, before: Told) -> Iterator[str]:
+        """What is wrong with the begin of this segment, if that one ends where it begins."""
+        for producer_id, first_offset in () if self.has_holes else before.open:
+            key = (producer_id, first_offset)
+            if key in self.open or key in self.aborted:
+                continue
+            what = f"the transaction of producer {producer_id} from offset {first_offset} on, open at the end before"
+            if producer_id not in self.first_markers:
+                yield f"{what}, has no marker here, and the footer does not tell that it is open"
+            elif self.first_markers[producer_id] is False:
+                yield f"{what}, was aborted by a marker here, and the footer does not tell"
+        for kind, told in (("open", self.open), ("aborted", self.aborted)):
+            for producer_id, first_offset in told:
+                if first_offset < self.base_offset and (producer_id, first_offset) not in before.open:
+                    yield (
+                        f"the footer tells of an {kind} transaction of producer {producer_id} from offset "
+                        f"{first_offset} on, and the segment before does not"
+                    )
+
+
+@attrs.frozen
+class _Begun:
+    first_offset: int
+    epoch: int
+
+
+@attrs.frozen
+class _Marked:
+    """A marker, and where the transaction begins that it ends, if that has a batch here."""
+
+    producer_id: int
+    is_commit: bool
+    first_offset: int | None
+
+
+@attrs.define(eq=False)
+class TransactionCheck:
+    """Takes the batches of a segment in order, and then its footer."""
+
+    _begun: dict[int, _Begun] = attrs.field(factory=dict, init=False)  # and not ended, by producer
+    _markers: dict[int, _Marked] = attrs.field(factory=dict, init=False)  # by offset
+    _first_markers: dict[int, bool | None] = attrs.field(factory=dict, init=False)
+    _last_markers: dict[int, int] = attrs.field(factory=dict, init=False)  # their offsets
+    _damage: list[str] = attrs.field(factory=list, init=False)
+
+    def take(self, header: BatchHeader, batch: memoryview) -> None:
+        """The next batch."""
+        if header.is_control:
+            self._take_marker(header, batch)
+        elif header.is_transactional and header.record_count:
+            begun = self._begun.get(header.producer_id)
+            first_offset = header.base_offset if begun is None else begun.first_offset
+            self._begun[header.producer_id] = _Begun(first_offset, header.producer_epoch)
+
+    def _take_marker(self, header: BatchHeader, batch: memoryview) -> None:
+        try:
+            marker = parse_marker(batch, header)
+        except KafkaError as exc:
+            self._damage.append(f"the marker at offset {header.base_offset} can't be read: {exc}")
+            return
+        if marker is None and header.record_count:
+            return  # of another kind, which is not about transactions
+        begun = self._begun.pop(header.producer_id, None)
+        if marker is not None:
+            first_offset = None if begun is None else begun.first_offset
+            self._markers[header.base_offset] = _Marked(header.producer_id, marker.is_commit, first_offset)
+        self._last_markers[header.producer_id] = header.base_offset
+        self._first_markers.setdefault(header.producer_id, None if marker is None else marker.is_commit)
+
+    def told(self, footer: Footer) -> Told:
+        """What the footer tells."""
+        return Told(
+            base_offset=footer.identity.base_offset,
+            aborted={(each.producer_id, each.first_offset) for each in footer.aborted},
+            open={(each.producer_id, each.first_offset) for each in footer.open_transactions},
+            first_markers=self._first_markers,
+            has_holes=_has_holes(footer),
+        )
+
+    def finish(self, footer: Footer) -> Iterator[str]:
+        """What is wrong with the footer."""
+        yield from self._damage
+        told = {each.marker_offset: each for each in footer.aborted}
+        for aborted in footer.aborted:
+            yield from self._check_aborted(aborted)
+        for offset, marked in self._markers.items():
+            if not marked.is_commit and marked.first_offset is not None:
+                yield from _check_abort(offset, marked, marked.first_offset, told.get(offset), footer)
+        open_transactions = {each.producer_id: each for each in footer.open_transactions}
+        for producer_id, begun in self._begun.items():
+            yield from _check_begun(producer_id, begun, open_transactions.get(producer_id), footer)
+        for each in footer.open_transactions:
+            yield from self._check_open(each, footer)
+
+    def _check_aborted(self, aborted: AbortedTransaction) -> Iterator[str]:
+        marked = self._markers.get(aborted.marker_offset)
+        what = f"the footer tells of a transaction of producer {aborted.producer_id} that was aborted"
+        if marked is None or marked.producer_id != aborted.producer_id:
+            yield f"{what} at offset {aborted.marker_offset}, where no marker of it is"
+        elif marked.is_commit:
+            yield f"{what} at offset {aborted.marker_offset}, where a marker has committed it"
+
+    def _check_open(self, each: OpenTransaction, footer: Footer) -> Iterator[str]:
+        if each.producer_id in self._begun:
+            return
+        what = f"the footer tells of an open transaction of producer {each.producer_id} from {each.first_offset} on"
+        if self._last_markers.get(each.producer_id, -1) > each.first_offset:
+            yield f"{what}, and a marker has ended it"
+        elif each.first_offset >= footer.identity.base_offset and not _has_holes(footer):
+            yield f"{what}, and has no batch of it"
+
+
+def _check_abort(
+    offset: int, marked: _Marked, first_offset: int, told: AbortedTransaction | None, footer: Footer
+) -> Iterator[str]:
+    what = f"the transaction of producer {marked.producer_id} from offset {first_offset} on"
+    if told is None or told.producer_id != marked.producer_id:
+        yield f"{what} was aborted by the marker at offset {offset}, and the footer does not tell"
+    elif _begins_elsewhere(told.first_offset, first_offset, footer):
+        yield f"{what} was aborted, and begins at offset {told.first_offset} by the footer"
+
+
+def _check_begun(producer_id: int, begun: _Begun, told: OpenTransaction | None, footer: Footer) -> Iterator[str]:
+    if told is None:
+        what = f"the transaction of producer {producer_id} at offset {begun.first_offset} has no marker"
+        yield f"{what}, and the footer does not tell that it is open"
+    elif _begins_elsewhere(told.first_offset, begun.first_offset, footer) or (
+        told.epoch != begun.epoch and not _has_holes(footer)
+    ):
+        yield (
+            f"the open transaction of producer {producer_id} begins at offset {begun.first_offset} and has epoch "
+            f"{begun.epoch}; by the footer it begins at {told.first_offset} and has epoch {told.epoch}"
+        )
+
+
+def _has_holes(footer: Footer) -> bool:
+    """Tell by its count of records whether compaction has removed some of a segment.
+
+    Of the segments that one pass of it writes only the last one says how far it came.
+    """
+    return footer.record_count <= footer.last_offset - footer.identity.base_offset
+
+
+def _begins_elsewhere(told: int, found: int, footer: Footer) -> bool:
+    """Tell whether a footer is wrong about the first offset, of a transaction of which that is the first batch here."""
+    if _has_holes(footer):
+        return told > found
+    return told != found and told >= footer.identity.base_offset
