@@ -41,6 +41,7 @@ from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
 from kafscale.cluster.metadata.converter import decode, encode
@@ -207,6 +208,8 @@ class Broker:
             groups=GroupCoordinator(metadata, GroupSettings.of(settings), draining=draining),
             producer_ids=producer_ids,
             log=log,
+            internal=InternalLog(log),
+            leadership=Leadership(log),
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
             quotas=quotas,
@@ -254,6 +257,7 @@ class Broker:
             for task in log.journal.tasks:
                 await storage.start(task)
             await storage.start(services.groups.run)
+            await storage.start(services.leadership.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
             storage.start_soon(log.manifest_checkpointer.run)

@@ -287,6 +287,22 @@ class Settings:
         least=1,
         most=10_000,
     )
+    offsets_topic_partitions_count: int = option(
+        50,
+        "Partitions of __consumer_offsets when it is created, which is when it is first needed.",
+        why="Kafka: offsets.topic.num.partitions, 50. It can't be changed afterwards.",
+        name="offsets-topic-num-partitions",
+        least=1,
+        most=10_000,
+    )
+    transaction_state_partitions_count: int = option(
+        50,
+        "Partitions of __transaction_state when it is created, which is when it is first needed.",
+        why="Kafka: transaction.state.log.num.partitions, 50. It can't be changed afterwards.",
+        name="transaction-state-log-num-partitions",
+        least=1,
+        most=10_000,
+    )
     broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=2**31 - 1)
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."

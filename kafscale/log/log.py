@@ -107,7 +107,9 @@ class Log:
     Topics come and go by `open_topic`, `close_topic` and `delete_objects`, a partition of a topic that stays by
     `kafscale.log.hand_over`. `broker_epoch` is in the keys of what this start of the broker writes for all of them.
     `by_name` has an entry for each topic that exists, and None in it for a partition that is not led here. `moving` are
-    those on their way in or out: they exist in memory, and nobody produces to them or fetches from them.
+    those on their way in or out: they exist in memory, and nobody produces to them or fetches from them. Whoever is in
+    `on_opened` and `on_withdrawn` is told of each partition that is served from now on, and no more; of one that is
+    withdrawn and then closed twice.
     """
 
     views: StoreViews
@@ -130,6 +132,8 @@ class Log:
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
     by_name: dict[str, list[Partition | None]] = attrs.field(factory=dict, init=False)
     moving: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
+    on_opened: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
+    on_withdrawn: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
     _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
     _restore_before: Callable[[PartitionId, EpochStart], Awaitable[None]] | None = attrs.field(default=None, init=False)
 
@@ -219,13 +223,20 @@ class Log:
         self.moving.pop(partition.partition_id, None)
         self.by_name[partition.topic][partition.index] = partition
         self.partitions[partition.partition_id] = partition
+        for tell in self.on_opened:
+            tell(partition)
 
     def withdraw_partition(self, partition: Partition) -> None:
         """Let nobody find a partition any more. Its waiting fetches are answered; what was appended goes its way."""
         self.moving[partition.partition_id] = partition
         self.by_name[partition.topic][partition.index] = None
         del self.partitions[partition.partition_id]
+        self._tell_withdrawn(partition)
         partition.wake_waiters()
+
+    def _tell_withdrawn(self, partition: Partition) -> None:
+        for tell in self.on_withdrawn:
+            tell(partition)
 
     def delete_records(self, partition_id: PartitionId, before_offset: int) -> None:
         """Drop what is durably deleted. The partition may have come back meanwhile, or be on its way."""
@@ -240,6 +251,7 @@ class Log:
             row = self.by_name.get(partition.topic)
             if row is not None:
                 row[partition.index] = None
+        self._tell_withdrawn(partition)
         self.flusher.forget(partition)
         self.merger.forget(partition)
         partition.close(error)

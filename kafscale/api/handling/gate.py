@@ -20,7 +20,9 @@ import attrs
 
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.quotas import Quotas
+from kafscale.cluster.topics.names import is_internal
 from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
 from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
 
 NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
@@ -28,12 +30,14 @@ NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
 
 @attrs.define(eq=False, kw_only=True)
 class Gate:
-    """One per broker. So far only quotas have something to say."""
+    """One per broker."""
 
     quotas: Quotas
 
     def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
         """Why nothing of this request may be written to a topic; None if it may. Records are not looked at."""
+        if is_internal(topic):  # only coordinators write there
+            return KafkaError(INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
         return None
 
     def refusals(self, call: Call, request: ProduceRequest, topic: TopicProduceData) -> Mapping[int, KafkaError]:

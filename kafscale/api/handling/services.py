@@ -14,6 +14,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Node
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.topics.topics import TopicRegistry
@@ -41,6 +42,8 @@ class Services:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     log: Log
+    internal: InternalLog
+    leadership: Leadership
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
     quotas: Quotas

@@ -8,6 +8,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
+from kafscale.cluster.topics.names import is_internal
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
@@ -44,6 +45,8 @@ async def handle(services: Services, call: Call, request: DeleteRecordsRequest) 
 async def _delete(services: Services, topic: str, index: int, before_offset: int) -> int:
     """Returns the log start offset as it is then. Raises KafkaError."""
     partition = led_partition(services, topic, index)
+    if is_internal(topic):
+        raise KafkaError(error_codes.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
     if partition.config.cleanup_policy == ("compact",):
         raise KafkaError(error_codes.POLICY_VIOLATION, "records of a topic that is only compacted can't be deleted")
     if before_offset == HIGH_WATERMARK:

@@ -143,6 +143,13 @@ _TABLE = (
         "Committed offsets of a group without members are forgotten after this long.",
     ),
     _BrokerConfig(
+        "offsets.topic.num.partitions",
+        _INT,
+        "50",
+        lambda s: s.offsets_topic_partitions_count,
+        "Partitions of __consumer_offsets when it is created.",
+    ),
+    _BrokerConfig(
         "producer.id.expiration.ms",
         _INT,
         "86400000",
@@ -155,6 +162,13 @@ _TABLE = (
         "104857600",
         lambda s: s.limits.max_frame_bytes,
         "Largest request that is read.",
+    ),
+    _BrokerConfig(
+        "transaction.state.log.num.partitions",
+        _INT,
+        "50",
+        lambda s: s.transaction_state_partitions_count,
+        "Partitions of __transaction_state when it is created.",
     ),
 )
 

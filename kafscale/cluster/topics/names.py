@@ -9,7 +9,9 @@ from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
 
 NAME_MAX_LENGTH = 249  # 255 for a directory's name, less "-", a partition and the suffix of a deleted log
 CLUSTER_METADATA_NAME = "__cluster_metadata"  # KRaft's own log, which is no topic
-INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS_NAME = "__consumer_offsets"
+TRANSACTION_STATE_NAME = "__transaction_state"
+INTERNAL_NAMES = frozenset({CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME, "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]*")
 

@@ -24,7 +24,14 @@ from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.metadata.uuids import random_uuid
 from kafscale.cluster.topics.creation_pace import CreationPace
 from kafscale.cluster.topics.index import Topic, TopicDraft, TopicIndex
-from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME, check_topic_name, is_valid_topic_name
+from kafscale.cluster.topics.names import (
+    CLUSTER_METADATA_NAME,
+    CONSUMER_OFFSETS_NAME,
+    TRANSACTION_STATE_NAME,
+    check_topic_name,
+    is_internal,
+    is_valid_topic_name,
+)
 from kafscale.cluster.topics.records import (
     DELETED_TOPICS,
     LOG_START_OFFSETS,
@@ -68,6 +75,7 @@ DELETED_REMEMBERED_MS = 24 * 60 * 60 * 1000  # at least; longer than any upload 
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
 # Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
 REPLICATION_FACTOR_MAX = 100
+INTERNAL_OVERRIDES = {"cleanup.policy": "compact"}  # without it, retention would delete what coordinators know
 REQUEST_PARTITIONS_MAX_COUNT = 10_000  # made by one request, which takes a second of the event loop; Kafka: the same
 
 
@@ -109,6 +117,8 @@ class TopicPolicy:
     partition_max_count: int = 100_000
     created_in_passing_per_minute: int = 600
     defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
+    offsets_topic_partition_count: int = 50
+    transaction_state_partition_count: int = 50
 
     @classmethod
     def of(cls, settings: Settings) -> TopicPolicy:
@@ -119,6 +129,16 @@ class TopicPolicy:
             partition_max_count=settings.limits.max_partitions_count,
             created_in_passing_per_minute=settings.auto_create_topics_per_minute_count,
             defaults=BrokerDefaults.of(settings),
+            offsets_topic_partition_count=settings.offsets_topic_partitions_count,
+            transaction_state_partition_count=settings.transaction_state_partitions_count,
+        )
+
+    def partition_count_of(self, name: str) -> int:
+        """Return how many partitions a topic gets that is created without a number."""
+        if name == CONSUMER_OFFSETS_NAME:
+            return self.offsets_topic_partition_count
+        return (
+            self.transaction_state_partition_count if name == TRANSACTION_STATE_NAME else self.default_partition_count
         )
 
 
@@ -333,9 +353,10 @@ class TopicRegistry:
             raise KafkaError(TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
         if (other := draft.colliding_name(new.name)) is not None:
             raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' collides with existing topic: {other}")
-        config = log_config(new.overrides, self.policy.defaults)
+        overrides = {**new.overrides, **INTERNAL_OVERRIDES} if is_internal(new.name) else dict(new.overrides)
+        config = log_config(overrides, self.policy.defaults)
         replication_factor = self._replication_factor(new.replication_factor)
-        partition_count = self._partition_count(new.partition_count)
+        partition_count = self._partition_count(new.name, new.partition_count)
         if draft.topic_count >= self.policy.topic_max_count:
             raise KafkaError(POLICY_VIOLATION, f"There are {draft.topic_count} topics already, as many as are allowed.")
         self._check_room(draft, partition_count)
@@ -345,7 +366,7 @@ class TopicRegistry:
             topic_id=new.topic_id or random_uuid(),
             partition_count=partition_count,
             replication_factor=replication_factor,
-            overrides=dict(new.overrides),
+            overrides=overrides,
             config=config,
         )
         draft.put(topic)
@@ -355,6 +376,8 @@ class TopicRegistry:
 
     def _plan_partitions(self, draft: TopicDraft, change: MorePartitions) -> Topic:
         topic = _existing(draft, change.name)
+        if is_internal(change.name):  # whose coordinator an id has follows from their number
+            raise KafkaError(INVALID_REQUEST, f"Partitions of internal topic {change.name} can't be added.")
         if change.partition_count == topic.partition_count:
             raise KafkaError(INVALID_PARTITIONS, f"Topic already has {topic.partition_count} partition(s).")
         if change.partition_count < topic.partition_count:
@@ -378,6 +401,8 @@ class TopicRegistry:
 
     def _plan_deletion(self, draft: TopicDraft, name: str) -> Topic:
         topic = _existing(draft, name)
+        if is_internal(name):
+            raise KafkaError(INVALID_REQUEST, f"Deletion of internal topic {name} is prohibited.")
         draft.remove(topic)
         return topic
 
@@ -398,9 +423,9 @@ class TopicRegistry:
             )
         return wanted
 
-    def _partition_count(self, wanted: int) -> int:
+    def _partition_count(self, name: str, wanted: int) -> int:
         if wanted == DEFAULT:
-            return self.policy.default_partition_count
+            return self.policy.partition_count_of(name)
         if wanted < 1:
             raise KafkaError(INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
         return wanted

@@ -29,7 +29,7 @@ def append_marker_nowait(partition: Partition, marker: EndMarker, now_ms: int) -
     Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or why the partition is closed;
     StorageFailed.
     """
-    if not _is_wanted(partition, marker):
+    if not is_wanted(partition, marker):
         return _marked_before(partition)
     data = memoryview(encode_marker(marker, now_ms))
     placed = partition.place_nowait(data)
@@ -44,7 +44,7 @@ async def append_marker(partition: Partition, marker: EndMarker, now_ms: int) ->
     data = encode_marker(marker, now_ms)
     lease = await partition.pool.acquire(len(data))
     try:
-        if not _is_wanted(partition, marker):  # it may have come meanwhile
+        if not is_wanted(partition, marker):  # it may have come meanwhile
             lease.release()
             return _marked_before(partition)
         lease.view[:] = data
@@ -54,7 +54,8 @@ async def append_marker(partition: Partition, marker: EndMarker, now_ms: int) ->
         raise
 
 
-def _is_wanted(partition: Partition, marker: EndMarker) -> bool:
+def is_wanted(partition: Partition, marker: EndMarker) -> bool:
+    """Tell whether a marker may be appended, and would change anything. Raises KafkaError as above."""
     if partition.closed:
         raise KafkaError(partition.closed_error)
     return partition.transactions.check_marker(marker, partition.producers.producers.get(marker.producer_id))

@@ -1,0 +1,28 @@
+"""Internal topics as coordinators stand on them: partitions of the log whose records are the coordinators' state.
+
+    entries       what is written: records, and the markers of transactions; several at once, with nothing between them
+    loading       what a partition says, from the bucket and the log up to its end
+    leadership    who keeps a partition's state is told to read it when this broker leads it, and to let go of it
+
+Entered by `InternalLog`, which writes, and `Leadership`, which reads. The coordinator of a group or of a transactional
+id is the leader of the partition that its id hashes to (`kafscale.cluster.partitioning`); the coordinator's epoch is
+the partition's leader epoch. What the records mean is not known here; their bytes are in
+`kafscale.wire.internal_topics`.
+"""
+
+from kafscale.cluster.internal.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry
+from kafscale.cluster.internal.leadership import Keeper, Leadership, Loader
+from kafscale.cluster.internal.loading import InternalBatch, load
+
+__all__ = [
+    "Appended",
+    "EndEntry",
+    "Entry",
+    "InternalBatch",
+    "InternalLog",
+    "Keeper",
+    "Leadership",
+    "Loader",
+    "RecordsEntry",
+    "load",
+]

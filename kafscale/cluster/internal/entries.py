@@ -1,0 +1,162 @@
+"""Writing to internal partitions: one entry, or a group of entries of which any beginning is a legal state.
+
+    appended = internal.append_group([RecordsEntry(…), EndEntry(…), RecordsEntry(…)], now_ms)
+    if appended is None: await internal.wait_for_room(entries), decide anew    nothing has happened
+    await appended.wait()                                                      all of it is durable
+
+Where the journal is one log for all partitions (`wal`, `s3-wal`), the entries of a group follow each other in it, and
+nothing is between them: a crash leaves a beginning of the group, and one sync or one PUT makes all of it durable. Under
+`segment` each partition is flushed by itself, in no order: there a group is for one partition only, and who needs an
+order waits for one entry before the next (`InternalLog.is_one_log`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from kafscale.errors import KafkaError
+from kafscale.log.log import Log
+from kafscale.log.partition.marking import is_wanted
+from kafscale.log.partition.partition import Partition, Placed
+from kafscale.log.wal.journal import Round
+from kafscale.wire.control_records import MARKER_MAX_BYTES, EndMarker, encode_marker
+from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, parse_header
+
+RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
+PUT_OFF_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off for want of disk space
+
+
+@attrs.frozen(eq=False)
+class RecordsEntry:
+    """Records, as one batch, for a partition that is led here. With a `producer` they are part of its transaction."""
+
+    partition: Partition
+    records: Sequence[Record]
+    producer: ProducerStamp | None = None
+
+
+@attrs.frozen(eq=False)
+class EndEntry:
+    """The end of a producer's transaction in a partition that is led here; left out where it is there already."""
+
+    partition: Partition
+    marker: EndMarker
+
+
+Entry = RecordsEntry | EndEntry
+
+
+@attrs.frozen(eq=False)
+class Appended:
+    """Entries that are in the log. `round` is when all of them become durable; None if they are."""
+
+    round: Round | None
+
+    @property
+    def is_durable(self) -> bool:
+        return self.round is None or self.round.done
+
+    async def wait(self) -> None:
+        """Wait until all of it is durable, for want of disk space also long. Raises StorageFailed if it can't be."""
+        while not self.is_durable:
+            assert self.round is not None
+            try:
+                await self.round.wait()
+            except trio.TooSlowError:
+                await trio.sleep(PUT_OFF_RETRY_SECONDS)
+
+
+@attrs.define(eq=False)
+class InternalLog:
+    """The log, as those write to it who keep their state there."""
+
+    log: Log
+
+    @property
+    def is_one_log(self) -> bool:
+        """Tell whether entries of several partitions become durable in the order in which they were appended."""
+        return self.log.journal.keeps_entries
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """Return a partition that is led here, internal or any other."""
+        return self.log.partition_named(topic, index)
+
+    def append_group(self, entries: Sequence[Entry], now_ms: int) -> Appended | None:
+        """Append these, in order and with nothing between them; None if there is no room: then nothing has happened.
+
+        Raises KafkaError if one of the partitions is closed, or for a marker TRANSACTION_COORDINATOR_FENCED and
+        INVALID_PRODUCER_EPOCH, StorageFailed; then nothing has happened either.
+        """
+        assert self.is_one_log or len({each.partition.partition_id for each in entries}) <= 1
+        if self.log.is_full:
+            return None
+        placed: list[tuple[Partition, Placed]] = []
+        earlier: Round | None = None
+        try:
+            for entry in entries:
+                data = _encode(entry, now_ms)
+                if data is None:
+                    earlier = _undurable_round(entry.partition) or earlier
+                    continue
+                place = entry.partition.place_nowait(memoryview(data))
+                if place is None:
+                    _give_back(placed)
+                    return None
+                placed.append((entry.partition, place))
+        except KafkaError:
+            _give_back(placed)
+            raise
+        if not placed:
+            return Appended(earlier)
+        for position, (partition, place) in enumerate(placed):
+            try:
+                partition.append(parse_header(place.data), place, now_ms)
+            except BaseException:
+                _give_back(placed[position:])
+                raise
+        return Appended(placed[-1][0].latest_round)
+
+    async def append(self, entries: Sequence[Entry], now_ms: int) -> Appended:
+        """Append these as soon as there is room, which other entries may be before. Raises as `append_group`."""
+        while (appended := self.append_group(entries, now_ms)) is None:
+            await self.wait_for_room(entries)
+        return appended
+
+    async def wait_for_room(self, entries: Sequence[Entry]) -> None:
+        """Wait until there was room for as many entries as large as these, each in a chunk of its own."""
+        await self.log.wait_for_room()
+        pool = self.log.pool
+        size_bytes = sum(_size_bytes(each) + pool.chunk_bytes for each in entries)
+        lease = await pool.acquire(min(size_bytes, pool.size_bytes))
+        lease.release()
+
+
+def _encode(entry: Entry, now_ms: int) -> bytearray | None:
+    """The batch; None if it is there already. Raises KafkaError."""
+    if isinstance(entry, EndEntry):
+        return encode_marker(entry.marker, now_ms) if is_wanted(entry.partition, entry.marker) else None
+    if entry.partition.closed:
+        raise KafkaError(entry.partition.closed_error)
+    if entry.producer is None:
+        return build_batch(entry.records)
+    return build_batch(entry.records, attributes=TRANSACTIONAL, producer=entry.producer)
+
+
+def _size_bytes(entry: Entry) -> int:
+    """Return about how many bytes it has; at most, for records without headers."""
+    if isinstance(entry, EndEntry):
+        return MARKER_MAX_BYTES
+    return sum(len(each.key or b"") + len(each.value or b"") + RECORD_OVERHEAD_BYTES for each in entry.records)
+
+
+def _undurable_round(partition: Partition) -> Round | None:
+    """Return when all that was appended becomes durable: the marker that is there already is among it."""
+    return None if partition.high_watermark >= partition.next_offset else partition.latest_round
+
+
+def _give_back(placed: Sequence[tuple[Partition, Placed]]) -> None:
+    for partition, place in placed:
+        partition.give_back(place)
