@@ -16,6 +16,7 @@ import attrs
 from kafscale.cluster.groups.events import GroupProtocol
 
 PREFIX = "groups/"
+NO_TOPIC_ID = bytes(16)  # of an offset whose topic id is not known
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +54,7 @@ class OffsetAndMetadata:
     metadata: str = ""
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None = None  # where the client chose the retention (OffsetCommit versions 2 to 4)
+    topic_id: bytes = NO_TOPIC_ID
 
 
 @attrs.frozen

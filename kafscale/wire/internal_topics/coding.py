@@ -21,17 +21,16 @@ _prefix = struct.Struct(">h")
 
 
 class Key(Protocol):
-    """What every key class declares beside its attributes."""
+    """What every key class declares beside its attributes, and `VALUE`, the class of its values."""
 
     RECORD_TYPE: ClassVar[int]
-    VALUE: ClassVar[type]
 
 
 class Value(Protocol):
     """What every value class declares beside its attributes."""
 
-    MIN_VERSION: ClassVar[int]
-    MAX_VERSION: ClassVar[int]
+    MIN_VERSION: int
+    MAX_VERSION: int
     WRITTEN_VERSION: ClassVar[int]
     """The version that Kafka 4.1 writes as a rule."""
 

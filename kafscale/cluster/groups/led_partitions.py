@@ -1,0 +1,70 @@
+"""Which partitions of `__consumer_offsets` this broker leads: it coordinates the groups that hash to them.
+
+    loading = partitions.begin_loading(partition, leader_epoch)
+    loading.apply(batch)                    each batch of the partition, in order
+    partitions.finish_loading(loading)      True if what was read is to be coordinated from now on
+
+A partition that is handed over meanwhile is resigned, and the loading comes to nothing. What is asked of a group in the
+meantime is answered with COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR where its partition is not led here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import attrs
+
+from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE, NOT_COORDINATOR
+
+_partition_of = lru_cache(maxsize=4096)(coordinator_partition)  # every request of a group asks for it
+
+
+@attrs.define(eq=False)
+class LedPartitions:
+    """The partitions that are led here, and those that are being read. `partition_count` is the topic's."""
+
+    partition_count: int
+    _led: dict[int, int] = attrs.field(factory=dict, init=False)  # partition -> leader epoch
+    _loading: dict[int, GroupsLoading] = attrs.field(factory=dict, init=False)
+
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition whose leader coordinates the group."""
+        return _partition_of(group_id, self.partition_count)
+
+    def error_code(self, group_id: str) -> int:
+        """Return why the group can't be asked for here now; NONE if it can."""
+        partition = self.partition_of(group_id)
+        if partition in self._led:
+            return NONE
+        return COORDINATOR_LOAD_IN_PROGRESS if partition in self._loading else NOT_COORDINATOR
+
+    def leader_epoch(self, partition: int) -> int | None:
+        """Return the leader epoch of a partition that is led here and loaded."""
+        return self._led.get(partition)
+
+    @property
+    def loading_count(self) -> int:
+        """Count the partitions that are being read."""
+        return len(self._loading)
+
+    def begin_loading(self, partition: int, leader_epoch: int) -> GroupsLoading:
+        """This broker leads the partition from now on, with this leader epoch."""
+        assert 0 <= partition < self.partition_count, (partition, self.partition_count)
+        self.resign(partition)
+        loading = self._loading[partition] = GroupsLoading(partition, leader_epoch)
+        return loading
+
+    def finish_loading(self, loading: GroupsLoading) -> bool:
+        """All has been read; False if the partition has been given up, or is being read anew."""
+        if self._loading.get(loading.partition) is not loading:
+            return False
+        del self._loading[loading.partition]
+        self._led[loading.partition] = loading.leader_epoch
+        return True
+
+    def resign(self, partition: int) -> None:
+        """This broker does not lead the partition any more."""
+        self._loading.pop(partition, None)
+        self._led.pop(partition, None)

@@ -1,0 +1,145 @@
+"""What the records of one partition of `__consumer_offsets` say together: batch by batch, in the order of the log.
+
+Of each key the last record counts. What a transaction has written counts from its commit on, and not at all after an
+abort; until either it is pending, of its producer. Among two offsets for one partition the one that is later in the log
+wins, also where a transaction commits the earlier one afterwards (KIP-447); and who takes an offset back takes those
+that are pending along.
+
+Memory follows the groups that there are, not the length of the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+
+from kafscale.cluster.groups.log_records import GroupChange, OffsetChange, OtherKey, read_record
+from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
+from kafscale.errors import DamagedObject, DecodeError, KafkaError
+from kafscale.wire.control_records import parse_marker
+from kafscale.wire.records import BatchHeader, Record, iterate_records, parse_header
+
+
+@attrs.frozen
+class LoggedOffset:
+    """A committed offset, and the offset in the log of the record that says so."""
+
+    offset: OffsetAndMetadata
+    logged_at: int
+
+
+@attrs.define(eq=False)
+class LoadedGroup:
+    """A group as the records have it: `record` is None for one that only ever committed offsets."""
+
+    record: GroupRecord | None = None
+    offsets: dict[TopicPartition, LoggedOffset] = attrs.field(factory=dict)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.record is None and not self.offsets
+
+
+@attrs.frozen
+class _Place:
+    """A group, and a partition that it reads."""
+
+    group_id: str
+    at: TopicPartition
+
+
+@attrs.define(eq=False)
+class GroupsLoading:
+    """What the records of a partition say so far. `skipped` counts those of kinds that are of no use here."""
+
+    partition: int
+    leader_epoch: int
+    skipped: Counter[str] = attrs.field(factory=Counter, init=False)
+    _groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
+    # What open transactions have committed, by producer id
+    _pending: dict[int, dict[_Place, LoggedOffset]] = attrs.field(factory=dict, init=False)
+
+    @property
+    def groups(self) -> Mapping[str, LoadedGroup]:
+        """The groups by id, as they are once the transactions that are open have been left out."""
+        return self._groups
+
+    @property
+    def pending(self) -> Mapping[int, Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]]:
+        """The offsets of open transactions: by producer id and group."""
+        found: dict[int, dict[str, dict[TopicPartition, OffsetAndMetadata]]] = {}
+        for producer_id, pending in self._pending.items():
+            for place, logged in pending.items():
+                found.setdefault(producer_id, {}).setdefault(place.group_id, {})[place.at] = logged.offset
+        return found
+
+    def apply(self, batch: memoryview) -> None:
+        """Take the next batch of the partition, as it is in the log. Raises DamagedObject."""
+        header = parse_header(batch)
+        try:
+            if header.is_control:
+                self._end_transaction(batch, header)
+                return
+            for record in iterate_records(batch):
+                self._take(record, header)
+        except (DecodeError, KafkaError) as exc:
+            place = f"__consumer_offsets-{self.partition}, the batch at offset {header.base_offset}"
+            raise DamagedObject(f"{place}: {exc}") from exc
+
+    def _take(self, record: Record, header: BatchHeader) -> None:
+        match change := read_record(record):
+            case OtherKey():
+                self.skipped["unknown" if change.key is None else type(change.key).__name__] += 1
+            case GroupChange():
+                self._take_group(change)
+            case OffsetChange():
+                self._take_offset(change, record.offset, header)
+
+    def _take_offset(self, change: OffsetChange, logged_at: int, header: BatchHeader) -> None:
+        place = _Place(change.group_id, change.at)
+        if change.offset is None:
+            self._forget_offset(place)
+        elif header.is_transactional:
+            self._pending.setdefault(header.producer_id, {})[place] = LoggedOffset(change.offset, logged_at)
+        else:
+            self._put_offset(place, LoggedOffset(change.offset, logged_at))
+
+    def _take_group(self, change: GroupChange) -> None:
+        group = self._groups.get(change.group_id)
+        if group is None:
+            if change.record is None:
+                return
+            group = self._groups[change.group_id] = LoadedGroup()
+        group.record = change.record
+        self._forget_if_gone(change.group_id, group)
+
+    def _put_offset(self, place: _Place, logged: LoggedOffset) -> None:
+        group = self._groups.get(place.group_id)
+        if group is None:
+            group = self._groups[place.group_id] = LoadedGroup()
+        group.offsets[place.at] = logged
+
+    def _forget_offset(self, place: _Place) -> None:
+        for pending in self._pending.values():
+            pending.pop(place, None)
+        group = self._groups.get(place.group_id)
+        if group is not None:
+            group.offsets.pop(place.at, None)
+            self._forget_if_gone(place.group_id, group)
+
+    def _forget_if_gone(self, group_id: str, group: LoadedGroup) -> None:
+        if group.is_gone:
+            del self._groups[group_id]
+
+    def _end_transaction(self, batch: memoryview, header: BatchHeader) -> None:
+        marker = parse_marker(batch, header)
+        if marker is None:
+            return
+        pending = self._pending.pop(marker.producer_id, {})
+        for place, logged in pending.items() if marker.is_commit else ():
+            group = self._groups.get(place.group_id)
+            former = None if group is None else group.offsets.get(place.at)
+            if former is None or former.logged_at < logged.logged_at:
+                self._put_offset(place, logged)
