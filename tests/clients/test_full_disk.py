@@ -21,7 +21,7 @@ from tests.devtools.process import BrokerProcess
 
 SIZE = "64m"
 FILE_OPTIONS = ("--wal-segment-bytes", "4MiB")
-COMMITS_MAX_COUNT = 400  # each for another group, at some 100 bytes: SQLite's log has room for the first ones
+COMMITS_MAX_COUNT = 4000  # each for another group, a page each: the files of the log have room for the first ones
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from kafscale.cluster.topics.names import is_internal
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import Manifest, segment_of
 from kafscale.formats.resolution import resolve
@@ -31,13 +32,14 @@ async def read_bucket(
 ) -> Mapping[str, BucketPartition]:
     """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError.
 
-    `labels` say by topic id which topics to read, and what to call them instead of their names.
+    `labels` say by topic id which topics to read, and what to call them instead of their names; without them all but
+    internal ones are read.
     """
     found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
     for listed in (await list_segments(store, namespace, lambda _: None)).values():
         first = listed[0].key
         label = first.topic if labels is None else labels.get(first.topic_id)
-        if label is None:
+        if label is None or is_internal(label):
             continue
         partition = found[f"{label}-{first.partition}"]
         footers = {each.key: await read_footer(store, each.key) for each in listed}

@@ -9,10 +9,10 @@ import attrs
 
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.group import Group, GroupContext
+from kafscale.cluster.groups.group_log import Then
+from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
 from kafscale.cluster.groups.records import GroupRecord
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.metadata.converter import decode
-from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue
 
@@ -48,7 +48,7 @@ class GroupHarness:
     timers: TimerQueue = attrs.field(init=False)
     group: Group = attrs.field(init=False)
     stored: GroupRecord | None = attrs.field(default=None, init=False)
-    held: list[tuple[Changes, Then]] = attrs.field(factory=list, init=False)
+    held: list[tuple[GroupRecord, Then]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.restart()
@@ -67,17 +67,19 @@ class GroupHarness:
         if self.stored is not None:
             self.group.restore(self.stored)
 
-    def _submit(self, changes: Changes, then: Then) -> None:
-        self.held.append((changes, then))
+    def _submit(self, group_id: str, record: GroupRecord, then: Then) -> None:
+        change = read_record(group_record(group_id, record))
+        assert isinstance(change, GroupChange)
+        assert change.record is not None
+        self.held.append((change.record, then))
         if not self.holds_writes:
             self.finish_writes()
 
     def finish_writes(self, *, durable: bool = True) -> None:
         held, self.held = self.held, []
-        for changes, then in held:
-            (value,) = changes.values()
-            if durable and value is not None:
-                self.stored = decode(GroupRecord, value)
+        for record, then in held:
+            if durable:
+                self.stored = record
             then(durable)
 
     def advance(self, seconds: float) -> None:

@@ -134,6 +134,41 @@ def test_groups(java, name):
     assert name not in java(GROUPS, "--list").split()
 
 
+def formatted(java, formatter, group):
+    """What a formatter of Kafka's prints of `__consumer_offsets` about one group: keys and values, in order."""
+    said = java(
+        *("consumer.ConsoleConsumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "6000"),
+        *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+    )
+    lines = said.replace('}{"key"', '}\n{"key"').splitlines()  # it prints one object behind the other
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return [each for each in found if each["key"]["data"]["group"] == group]
+
+
+def test_formatters_print_groups_and_offsets(java, name):
+    produce_numbers(java, name, 20)
+    consume = ["--topic", name, "--group", name, "--from-beginning", "--max-messages", "15"]
+    java("consumer.ConsoleConsumer", *consume)
+
+    offset = formatted(java, "OffsetsMessageFormatter", name)[-1]
+    assert offset["key"] == {"type": 1, "data": {"group": name, "topic": name, "partition": 0}}
+    assert offset["value"]["version"] == 4
+    assert (offset["value"]["data"]["offset"], offset["value"]["data"]["metadata"]) == (15, "")
+
+    stable, empty = formatted(java, "GroupMetadataMessageFormatter", name)
+    assert stable["key"] == empty["key"] == {"type": 2, "data": {"group": name}}
+    assert stable["value"]["version"] == empty["value"]["version"] == 3
+    (member,) = stable["value"]["data"]["members"]
+    assert member["clientId"] == "console-consumer"
+    told = [each["value"]["data"] for each in (stable, empty)]
+    assert [(each["protocolType"], each["generation"]) for each in told] == [("consumer", 1), ("consumer", 2)]
+    assert (told[0]["leader"], told[1]["leader"], told[1]["members"]) == (member["memberId"], None, [])
+
+    java(GROUPS, "--delete", "--group", name)
+    assert formatted(java, "OffsetsMessageFormatter", name)[-1]["value"] is None
+    assert formatted(java, "GroupMetadataMessageFormatter", name)[-1]["value"] is None
+
+
 def test_offsets_by_every_kind_of_time(java, name):
     create(java, name, 2)
     produce_numbers(java, name, 9, "--message-create-time", "1000000")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error
+from kafscale.api.handling.coordinators import membership_error, prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import GroupProtocol, Join, JoinedMember, JoinResult
 from kafscale.concurrency.turns import in_turns
@@ -40,6 +40,7 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
         can_skip_assignment=call.version >= 9,
         reason=request.reason or "not provided",
     )
+    await prepare_groups(services)
     if (error_code := membership_error(services, request.group_id)) != NONE:
         return _response(call, JoinResult(error_code=error_code, member_id=request.member_id))
     reply = services.groups.join(request.group_id, join)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity
@@ -48,6 +48,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 
 
 async def handle(services: Services, call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    await prepare_groups(services)
     retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -69,6 +70,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
                 leader_epoch=partition.committed_leader_epoch,
                 metadata=partition.committed_metadata,
                 retention_ms=retention_ms,
+                topic_id=topic_ids[topic.name],
             )
     error_code = NONE
     if call.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND and _is_missing(services, request):

@@ -1,13 +1,34 @@
 """How every API of groups finds out whether this broker coordinates a group, and what it answers where it does not.
 
-NOT_COORDINATOR     it is coordinated elsewhere, or by nobody just now; clients then ask FindCoordinator
-INVALID_GROUP_ID    the id is empty, which nobody can be a member of; offsets may be committed under it
+NOT_COORDINATOR              it is coordinated elsewhere, or by nobody just now; clients then ask FindCoordinator
+COORDINATOR_LOAD_IN_PROGRESS it is to be coordinated here, as soon as its partition has been read
+INVALID_GROUP_ID             the id is empty, which nobody can be a member of; offsets may be committed under it
+
+`__consumer_offsets` is made when the first client looks for a coordinator, or makes a group without having looked.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import trio
+
+from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
-from kafscale.wire.error_codes import INVALID_GROUP_ID, NONE, NOT_COORDINATOR
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.errors import StorageFailed
+from kafscale.wire.error_codes import INVALID_GROUP_ID, NOT_COORDINATOR
+
+FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, which are empty
+
+
+async def prepare_groups(services: Services) -> None:
+    """Make `__consumer_offsets`, unless it is there. If it can't be made, nobody is coordinated."""
+    if not services.groups.led.has_topic:
+        with suppress(StorageFailed):  # which ends the broker
+            await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME)
+        with trio.move_on_after(FIRST_LOAD_SECONDS):
+            await services.leadership.wait_loaded()
 
 
 def is_coordinated_here(services: Services, group_id: str) -> bool:
@@ -18,7 +39,7 @@ def is_coordinated_here(services: Services, group_id: str) -> bool:
 
 def coordinator_error(services: Services, group_id: str) -> int:
     """The error code of whatever is asked of a group here."""
-    return NONE if is_coordinated_here(services, group_id) else NOT_COORDINATOR
+    return services.groups.error_code(group_id) if is_coordinated_here(services, group_id) else NOT_COORDINATOR
 
 
 def membership_error(services: Services, group_id: str) -> int:

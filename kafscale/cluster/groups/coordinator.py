@@ -2,11 +2,12 @@
 
 A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
 the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
-its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention; the
-metadata's group commit writes what is submitted.
+its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention, and
+those that write what is submitted (`group_log`).
 
-Groups do not follow the metadata's changes as registries do: their state runs ahead of what is durable, and nobody but
-their coordinator changes it.
+A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
+that partition: `begin_loading`, `take_over` and `resign` say which ones are led here. The state in memory runs ahead of
+what is durable, and nobody but the coordinator changes it.
 """
 
 from __future__ import annotations
@@ -22,16 +23,12 @@ import trio
 
 from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.group import Group, GroupContext, GroupState
+from kafscale.cluster.groups.group_log import GroupLog, OffsetsLog, Then
+from kafscale.cluster.groups.led_partitions import LedPartitions
+from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.offsets import GroupOffsets
-from kafscale.cluster.groups.records import (
-    PREFIX,
-    GroupRecord,
-    OffsetAndMetadata,
-    TopicPartition,
-    group_key,
-    offset_key,
-    parse_key,
-)
+from kafscale.cluster.groups.records import NO_TOPIC_ID, GroupRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import (
     ASSIGNMENT_MAX_BYTES,
     GROUP_ID_MAX_COUNT,
@@ -40,12 +37,8 @@ from kafscale.cluster.groups.settings import (
     GroupSettings,
 )
 from kafscale.cluster.groups.state_bytes import GROUP_BYTES, GroupStateBytes, join_bytes, protocols_bytes
-from kafscale.cluster.metadata.base import Entry
-from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue
-from kafscale.errors import DamagedObject
 from kafscale.wire import error_codes
 
 logger = logging.getLogger(__name__)
@@ -72,54 +65,92 @@ class _Entry:
     offsets: GroupOffsets
 
 
+def _any_topic(name: str) -> bool:
+    return True
+
+
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
 @attrs.define(eq=False)
 class GroupCoordinator:
-    """Made with its settings, filled by `load`, usable while `run` runs.
+    """Made with its settings, usable while `run` runs, for the groups of the partitions that are led here.
 
-    `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait.
+    `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait. `has_topic` tells by name
+    whether there is a topic; offsets of others are forgotten when a partition is taken over.
     """
 
-    _store: GroupCommit
+    _offsets_log: OffsetsLog
     _settings: GroupSettings
     _draining: trio.Event = attrs.field(kw_only=True)
+    _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
+    led: LedPartitions = attrs.field(factory=LedPartitions, init=False)
+    state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, _Entry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
     _context: GroupContext = attrs.field(init=False)
-    state_bytes: GroupStateBytes = attrs.field(init=False)
+    _log: GroupLog = attrs.field(init=False)
     _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._log = GroupLog(self._offsets_log)
         self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
         self._context = GroupContext(
             settings=self._settings,
             timers=self._timers,
-            submit=partial(self._store.submit, essential=True),  # or no member could come, and read, on a full disk
+            submit=self._submit_group,
             wall_clock_ms=self._wall_clock_ms,
             state_bytes=self.state_bytes,
         )
 
-    async def load(self) -> None:
-        """Read all groups from the metadata store, once, before `run`. Raises DamagedObject."""
-        self.restore(await self._store.list(PREFIX))
+    # -- Which partitions are led here -------------------------------------------------------------------------------
 
-    def restore(self, entries: Iterable[Entry]) -> None:
-        """Take over the groups of before a restart. Raises DamagedObject."""
-        for entry in entries:
-            try:
-                key = parse_key(entry.key)
-                if key.offset_of is None:
-                    self._entry(key.group_id).group.restore(decode(GroupRecord, entry.value))
-                else:
-                    offset = decode(OffsetAndMetadata, entry.value)
-                    self._entry(key.group_id).offsets.put(key.offset_of, offset)
-            except (ValueError, DamagedObject) as exc:
-                raise DamagedObject(f"metadata key {entry.key!r}: {exc}") from exc
-        logger.info("%d consumer groups restored", len(self._entries))
+    def error_code(self, group_id: str) -> int:
+        """Return why a group can't be asked for here now: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or NONE."""
+        return self.led.error_code(group_id)
+
+    def begin_loading(self, partition: int, leader_epoch: int, *, partition_count: int) -> GroupsLoading:
+        """This broker leads a partition from now on. What was known of it before is void."""
+        self.resign(partition)
+        return self.led.begin_loading(partition, leader_epoch, partition_count=partition_count)
+
+    def take_over(self, loading: GroupsLoading) -> None:
+        """All of a partition has been read: coordinate its groups, unless it was given up meanwhile."""
+        if not self.led.finish_loading(loading):
+            return
+        for group_id, loaded in loading.groups.items():
+            self._take_over(group_id, loaded)
+        logger.debug("%d groups of __consumer_offsets-%d are coordinated here", len(loading.groups), loading.partition)
+        if loading.skipped:
+            logger.warning("__consumer_offsets-%d has records of no use here: %s", loading.partition, loading.skipped)
+
+    def _take_over(self, group_id: str, loaded: LoadedGroup) -> None:
+        """A topic may have been deleted while nobody could forget its offsets."""
+        entry = self._entry(group_id)
+        for at, logged in loaded.offsets.items():
+            entry.offsets.put(at, logged.offset)
+        if loaded.record is not None:
+            entry.group.restore(loaded.record)
+        gone = [topic for topic in entry.offsets.by_topic if not self._has_topic(topic)]
+        for topic in gone:
+            self._forget(group_id, entry, entry.offsets.of_topic(topic))
+
+    def resign(self, partition: int) -> None:
+        """This broker does not lead a partition any more: forget its groups, and send their members elsewhere."""
+        self.led.resign(partition)
+        doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
+        for group_id in doomed:
+            entry = self._entries.pop(group_id)
+            entry.group.resign()
+            entry.offsets.disown()
+            self.state_bytes.change(-GROUP_BYTES - len(group_id))
+
+    def _submit_group(self, group_id: str, record: GroupRecord, then: Then) -> None:
+        written = group_record(group_id, record, timestamp_ms=self._wall_clock_ms())
+        # Essential: or no member could come, and read, for want of room.
+        self._log.submit(self.led.partition_of(group_id), [written], then, essential=True)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep time, until cancelled.
@@ -129,6 +160,7 @@ class GroupCoordinator:
         for entry in self._entries.values():
             entry.group.restart_sessions()
         async with trio.open_nursery() as nursery:
+            await nursery.start(self._log.run)
             nursery.start_soon(self._sweep)
             keeping_time = trio.CancelScope()
             nursery.start_soon(self._keep_time, keeping_time)
@@ -152,7 +184,7 @@ class GroupCoordinator:
         return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
 
     def _refuse_join(self, group_id: str, join: Join) -> int:
-        if self._draining.is_set():
+        if self._draining.is_set() or not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if not 0 < len(group_id) <= GROUP_ID_MAX_COUNT:
             return error_codes.INVALID_GROUP_ID
@@ -232,7 +264,7 @@ class GroupCoordinator:
             if start:
                 await trio.lowlevel.checkpoint()
             outcome += entry.group.leave(leavers[start : start + LEAVE_PIECE_COUNT])
-        await self._store.wait_settled()
+        await self._log.wait_settled(self.led.partition_of(group_id))
         return outcome
 
     # -- Committed offsets -------------------------------------------------------------------------------------------
@@ -251,8 +283,10 @@ class GroupCoordinator:
             entry.group.touch(identity.member_id)
         reply: OneShot[int] = OneShot()
         entry.offsets.begin(offsets.keys())
-        changes = {offset_key(group_id, at): encode(offset) for at, offset in offsets.items()}
-        self._store.submit(changes, partial(self._committed, entry, offsets, reply=reply))
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, offset, timestamp_ms=now_ms) for at, offset in offsets.items()]
+        then = partial(self._committed, entry, offsets, reply=reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, late=partial(_answer_late, reply))
         return reply
 
     async def commit_in_pieces(
@@ -286,6 +320,8 @@ class GroupCoordinator:
         held = GroupOffsets() if entry is None else entry.offsets
         if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES if entry is None else 0)):
             return error_codes.COORDINATOR_NOT_AVAILABLE
+        if not self.led.has_topic:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
             return entry.group.check_commit(identity.member_id, identity.group_instance_id, identity.generation_id)
         if len(group_id) > GROUP_ID_MAX_COUNT:
@@ -305,7 +341,8 @@ class GroupCoordinator:
         reply: OneShot[int],
     ) -> None:
         entry.offsets.finish(offsets, durable)
-        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+        if not reply.is_set:
+            reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
 
     def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
         """The durable offsets of a group by topic and partition; none for a group that does not exist."""
@@ -319,7 +356,13 @@ class GroupCoordinator:
                 yield CommittedOffset(group_id, at.topic, at.partition, offset.offset)
 
     def new_offset(
-        self, offset: int, *, leader_epoch: int, metadata: str | None, retention_ms: int | None
+        self,
+        offset: int,
+        *,
+        leader_epoch: int,
+        metadata: str | None,
+        retention_ms: int | None,
+        topic_id: bytes = NO_TOPIC_ID,
     ) -> OffsetAndMetadata:
         """An offset that is committed now, to be kept for the broker's retention or for this one."""
         now_ms = self._wall_clock_ms()
@@ -329,6 +372,7 @@ class GroupCoordinator:
             metadata=metadata or "",
             commit_timestamp_ms=now_ms,
             expire_timestamp_ms=None if retention_ms is None else now_ms + retention_ms,
+            topic_id=topic_id,
         )
 
     def is_metadata_too_large(self, metadata: str | None) -> bool:
@@ -358,12 +402,16 @@ class GroupCoordinator:
 
     def _bury(self, group_id: str, entry: _Entry, reply: OneShot[int]) -> None:
         entry.group.die()
-        changes: dict[str, bytes | None] = {offset_key(group_id, at): None for at in entry.offsets.known()}
-        changes[group_key(group_id)] = None
-        self._store.submit(changes, partial(self._buried, group_id, entry, reply=reply), essential=True)
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in entry.offsets.known()]
+        records.append(group_record(group_id, None, timestamp_ms=now_ms))
+        then = partial(self._buried, group_id, entry, reply=reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
 
     def _buried(self, group_id: str, entry: _Entry, durable: bool, *, reply: OneShot[int]) -> None:
-        if durable:
+        if self._entries.get(group_id) is not entry:
+            pass  # it is coordinated elsewhere
+        elif durable:
             del self._entries[group_id]
             entry.offsets.remove(list(entry.offsets.known()))
             self.state_bytes.change(-GROUP_BYTES - len(group_id))
@@ -400,8 +448,10 @@ class GroupCoordinator:
         if not doomed:
             reply.set(error_codes.NONE)
             return reply
-        changes = dict.fromkeys(offset_key(group_id, at) for at in doomed)
-        self._store.submit(changes, partial(self._forgotten, entry, doomed, reply=reply), essential=True)
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed]
+        then = partial(self._forgotten, entry, doomed, reply=reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
         return reply
 
     def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], durable: bool, *, reply: OneShot[int]) -> None:
@@ -465,6 +515,12 @@ class GroupCoordinator:
             entry = self._entries[group_id] = _Entry(group=group, offsets=GroupOffsets(self.state_bytes))
             self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry
+
+
+def _answer_late(reply: OneShot[int]) -> None:
+    """It may take long until a commit is durable; Kafka's client tries again after this error."""
+    if not reply.is_set:
+        reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)
 
 
 def _assigned_bytes(group: Group) -> int:

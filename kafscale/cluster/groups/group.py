@@ -24,13 +24,12 @@ import attrs
 
 from kafscale.cluster.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.generation import Generation
+from kafscale.cluster.groups.group_log import Then
 from kafscale.cluster.groups.join_time import JoinTime
 from kafscale.cluster.groups.members import Member, Members, new_member_id
-from kafscale.cluster.groups.records import GroupRecord, MemberRecord, group_key
+from kafscale.cluster.groups.records import GroupRecord, MemberRecord
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.groups.state_bytes import GroupStateBytes
-from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.metadata.group_commit import Changes, Then
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes
@@ -54,7 +53,7 @@ class GroupContext:
 
     settings: GroupSettings
     timers: TimerQueue
-    submit: Callable[[Changes, Then], None]
+    submit: Callable[[str, GroupRecord, Then], None]  # of a group with this id; told whether it is durable
     wall_clock_ms: Callable[[], int]
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
 
@@ -483,20 +482,34 @@ class Group:
 
     def drain(self) -> None:
         """The broker stops: answer whoever waits with an error that makes clients look for the coordinator again."""
+        self._answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def _answer_all(self, error_code: int) -> None:
         for member in self.members:
-            self.members.answer_join(
-                member,
-                JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE, member_id=member.member_id),
-            )
-            self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
+            self.members.answer_join(member, JoinResult(error_code=error_code, member_id=member.member_id))
+            self.members.answer_sync(member, SyncResult(error_code=error_code))
+
+    def resign(self) -> None:
+        """Another broker coordinates the group: send whoever waits there, and forget the members without a word."""
+        self._answer_all(error_codes.NOT_COORDINATOR)
+        self._join_time.end()
+        self._context.timers.cancel(self._sync_timer)
+        for member in list(self.members):
+            self._context.timers.cancel(member.session)
+            self.members.remove(member)
+        self._forget_promises()
+        self.state = GroupState.DEAD
 
     def die(self) -> None:
         """Nobody may join from now on. Only an empty group may die."""
         assert self.state is GroupState.EMPTY
+        self._forget_promises()
+        self.state = GroupState.DEAD
+
+    def _forget_promises(self) -> None:
         for member_id, timer in list(self.members.pending_join.items()):
             self._context.timers.cancel(timer)
             self.members.take_back(member_id)
-        self.state = GroupState.DEAD
 
     def revive(self) -> None:
         """Its death could not be stored."""
@@ -528,8 +541,8 @@ class Group:
         self.state_timestamp_ms = self._context.wall_clock_ms()
 
     def _submit(self, record: GroupRecord, then: Then) -> None:
-        self._context.submit({group_key(self.group_id): encode(record)}, then)
+        self._context.submit(self.group_id, record, then)
 
 
 def _ignore_outcome(durable: bool) -> None:
-    """A lost write has been logged by the group commit."""
+    """Whoever could not write it says so."""

@@ -1,11 +1,12 @@
 """Which partitions of `__consumer_offsets` this broker leads: it coordinates the groups that hash to them.
 
-    loading = partitions.begin_loading(partition, leader_epoch)
+    loading = partitions.begin_loading(partition, leader_epoch, partition_count=50)
     loading.apply(batch)                    each batch of the partition, in order
     partitions.finish_loading(loading)      True if what was read is to be coordinated from now on
 
 A partition that is handed over meanwhile is resigned, and the loading comes to nothing. What is asked of a group in the
-meantime is answered with COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR where its partition is not led here.
+meantime is answered with COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR where its partition is not led here. The
+topic is made when it is first needed, and has as many partitions from then on; before that there are no groups.
 """
 
 from __future__ import annotations
@@ -23,18 +24,25 @@ _partition_of = lru_cache(maxsize=4096)(coordinator_partition)  # every request 
 
 @attrs.define(eq=False)
 class LedPartitions:
-    """The partitions that are led here, and those that are being read. `partition_count` is the topic's."""
+    """The partitions that are led here, or are being read. `partition_count` is the topic's; 0 if there is none yet."""
 
-    partition_count: int
+    partition_count: int = attrs.field(default=0, init=False)
     _led: dict[int, int] = attrs.field(factory=dict, init=False)  # partition -> leader epoch
     _loading: dict[int, GroupsLoading] = attrs.field(factory=dict, init=False)
 
+    @property
+    def has_topic(self) -> bool:
+        """Tell whether the topic is there, as far as is known here."""
+        return self.partition_count > 0
+
     def partition_of(self, group_id: str) -> int:
-        """Return the partition whose leader coordinates the group."""
+        """Return the partition whose leader coordinates the group. The topic must be there."""
         return _partition_of(group_id, self.partition_count)
 
     def error_code(self, group_id: str) -> int:
-        """Return why the group can't be asked for here now; NONE if it can."""
+        """Return why the group can't be asked for here now; NONE if it can, or if there are no groups yet."""
+        if not self.has_topic:
+            return NONE
         partition = self.partition_of(group_id)
         if partition in self._led:
             return NONE
@@ -49,9 +57,11 @@ class LedPartitions:
         """Count the partitions that are being read."""
         return len(self._loading)
 
-    def begin_loading(self, partition: int, leader_epoch: int) -> GroupsLoading:
+    def begin_loading(self, partition: int, leader_epoch: int, *, partition_count: int) -> GroupsLoading:
         """This broker leads the partition from now on, with this leader epoch."""
-        assert 0 <= partition < self.partition_count, (partition, self.partition_count)
+        assert self.partition_count in (0, partition_count), (self.partition_count, partition_count)
+        assert 0 <= partition < partition_count, (partition, partition_count)
+        self.partition_count = partition_count
         self.resign(partition)
         loading = self._loading[partition] = GroupsLoading(partition, leader_epoch)
         return loading

@@ -17,9 +17,10 @@ import attrs
 
 from kafscale.cluster.groups.log_records import GroupChange, OffsetChange, OtherKey, read_record
 from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
-from kafscale.errors import DamagedObject, DecodeError, KafkaError
-from kafscale.wire.control_records import parse_marker
-from kafscale.wire.records import BatchHeader, Record, iterate_records, parse_header
+from kafscale.cluster.internal import InternalBatch
+from kafscale.errors import DamagedObject, DecodeError
+from kafscale.wire.control_records import EndMarker
+from kafscale.wire.records import BatchHeader, Record
 
 
 @attrs.frozen
@@ -75,18 +76,16 @@ class GroupsLoading:
                 found.setdefault(producer_id, {}).setdefault(place.group_id, {})[place.at] = logged.offset
         return found
 
-    def apply(self, batch: memoryview) -> None:
-        """Take the next batch of the partition, as it is in the log. Raises DamagedObject."""
-        header = parse_header(batch)
-        try:
-            if header.is_control:
-                self._end_transaction(batch, header)
-                return
-            for record in iterate_records(batch):
-                self._take(record, header)
-        except (DecodeError, KafkaError) as exc:
-            place = f"__consumer_offsets-{self.partition}, the batch at offset {header.base_offset}"
-            raise DamagedObject(f"{place}: {exc}") from exc
+    def apply(self, batch: InternalBatch) -> None:
+        """Take the next batch of the partition. Raises DamagedObject."""
+        if batch.marker is not None:
+            self._end_transaction(batch.marker)
+        for record in batch.records:
+            try:
+                self._take(record, batch.header)
+            except DecodeError as exc:
+                place = f"__consumer_offsets-{self.partition}, the record at offset {record.offset}"
+                raise DamagedObject(f"{place}: {exc}") from exc
 
     def _take(self, record: Record, header: BatchHeader) -> None:
         match change := read_record(record):
@@ -133,10 +132,7 @@ class GroupsLoading:
         if group.is_gone:
             del self._groups[group_id]
 
-    def _end_transaction(self, batch: memoryview, header: BatchHeader) -> None:
-        marker = parse_marker(batch, header)
-        if marker is None:
-            return
+    def _end_transaction(self, marker: EndMarker) -> None:
         pending = self._pending.pop(marker.producer_id, {})
         for place, logged in pending.items() if marker.is_commit else ():
             group = self._groups.get(place.group_id)

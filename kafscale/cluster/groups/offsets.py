@@ -59,6 +59,11 @@ class GroupOffsets:
             if not of_topic:
                 self.by_topic.pop(at.topic, None)
 
+    def disown(self) -> None:
+        """Nobody keeps these any more: what they took is free, and what is on its way does not count."""
+        self.remove([at for at, _ in self])
+        self.state_bytes = GroupStateBytes()
+
     def known(self) -> set[TopicPartition]:
         """Every partition that has an offset, or will have one once what was submitted is durable."""
         return {at for at, _ in self} | self.pending()

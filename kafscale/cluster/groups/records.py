@@ -1,21 +1,11 @@
-"""Groups and committed offsets as entries of the metadata store.
-
-    groups/<group id>/group                        a GroupRecord; none for a group that only ever committed offsets
-    groups/<group id>/offsets/<topic>/<partition>  an OffsetAndMetadata
-
-Ids may be any text; percent-encoding keeps them within their part of the key.
-"""
+"""What is stored of a group: values. Their bytes are in `log_records`."""
 
 from __future__ import annotations
-
-from functools import lru_cache
-from urllib.parse import quote, unquote
 
 import attrs
 
 from kafscale.cluster.groups.events import GroupProtocol
 
-PREFIX = "groups/"
 NO_TOPIC_ID = bytes(16)  # of an offset whose topic id is not known
 
 
@@ -63,40 +53,3 @@ class TopicPartition:
 
     topic: str
     partition: int
-
-
-@attrs.frozen
-class GroupKey:
-    """What a key of the metadata store is about: a group, or its offset in one partition."""
-
-    group_id: str
-    offset_of: TopicPartition | None
-
-
-def group_prefix(group_id: str) -> str:
-    """Return what every key of this group, and of no other, starts with."""
-    return f"{PREFIX}{_quoted(group_id)}/"
-
-
-def group_key(group_id: str) -> str:
-    return f"{group_prefix(group_id)}group"
-
-
-def offset_key(group_id: str, at: TopicPartition) -> str:
-    return f"{group_prefix(group_id)}offsets/{_quoted(at.topic)}/{at.partition}"
-
-
-@lru_cache(maxsize=4096)  # a commit makes a key per partition, of few topics and groups
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
-
-
-def parse_key(key: str) -> GroupKey:
-    """The reverse. Raises ValueError for a key that is none of these."""
-    match key.split("/"):
-        case ["groups", group_id, "group"]:
-            return GroupKey(unquote(group_id), None)
-        case ["groups", group_id, "offsets", topic, partition]:
-            return GroupKey(unquote(group_id), TopicPartition(unquote(topic), int(partition)))
-        case _:
-            raise ValueError(f"not a key of a group: {key!r}")

@@ -27,7 +27,6 @@ from kafscale.api.groups import (
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -51,6 +50,7 @@ from kafscale.wire.messages.offset_delete import (
 )
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import subscription
 from tests.devtools.handlers import ask, some_services
 
@@ -62,9 +62,9 @@ async def services(nursery: trio.Nursery) -> Any:
     store = MemoryMetadataStore()
     topics = TopicRegistry(store=store)
     await topics.create([NewTopic(name="t", partition_count=2), NewTopic(name="u", partition_count=1)])
-    metadata = GroupCommit(store)
-    groups = GroupCoordinator(metadata, GroupSettings(), draining=trio.Event())
-    await nursery.start(metadata.run)
+    offsets_log = MemoryOffsetsLog()
+    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    offsets_log.load(groups)
     await nursery.start(groups.run)
     return some_services(node=NODE, topics=topics, groups=groups)
 

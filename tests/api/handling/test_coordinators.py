@@ -54,6 +54,7 @@ from kafscale.wire.messages.offset_delete import (
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from kafscale.wire.messages.sync_group import SyncGroupRequest
 from tests.devtools.assignments import TwoBrokers
+from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import subscription
 from tests.devtools.handlers import ask, some_services
 
@@ -72,12 +73,16 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
     metadata = GroupCommit(store)
     await nursery.start(metadata.run)
     topics = TopicRegistry(store=metadata)
-    groups = GroupCoordinator(metadata, GroupSettings(), draining=trio.Event())
+    offsets_log = MemoryOffsetsLog()
+    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    offsets_log.load(groups)
     topics.follow(TopicListener(on_deleted=lambda topic: groups.forget_topic(topic.name)))
     await topics.create([NewTopic(name="t", partition_count=PARTITION_COUNT)])
     await nursery.start(groups.run)
     assignment = TwoBrokers(NODE)
-    services = some_services(node=NODE, topics=topics, groups=groups, assignment=assignment, store=store)
+    services = some_services(
+        node=NODE, topics=topics, groups=groups, assignment=assignment, store=store, offsets_log=offsets_log
+    )
     for group_id in (HERE, *ELSEWHERE):
         offset = groups.new_offset(5, leader_epoch=0, metadata=None, retention_ms=None)
         assert await groups.commit(group_id, SIMPLE, {TopicPartition("t", 0): offset}).wait() == e.NONE
@@ -271,7 +276,7 @@ async def commit_in_pieces(
 ) -> dict[int, int]:
     """Commit in pieces of two; `meanwhile` is called once the first piece is on its way, and ends before the last."""
     monkeypatch.setattr(coordinator, "COMMIT_PIECE_COUNT", 2)
-    services.store.gate = trio.Event()
+    services.store.gate = services.offsets_log.gate = trio.Event()
     answers: list[Any] = []
 
     async def commit() -> None:
@@ -300,7 +305,7 @@ async def test_offsets_of_a_topic_that_is_deleted_during_a_commit_in_pieces_came
     assert (found[0], found[PARTITION_COUNT - 1]) == (e.NONE, gone)
     await wait_all_tasks_blocked()
     assert services.groups.offsets(HERE) == {}
-    assert [entry.key for entry in await services.store.list(f"groups/{HERE}/offsets/")] == []
+    assert [place for place in services.offsets_log.offsets() if place[0] == HERE] == []
 
 
 async def test_offsets_of_a_deleted_topic_are_not_those_of_one_that_has_its_name_by_then(

@@ -34,6 +34,7 @@ from kafscale.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kafscale.wire.messages.offset_commit import (
@@ -144,10 +145,12 @@ async def test_what_makes_room_may_use_the_reserve(autojump_clock, durability):
         assert await delete_topic(client) == error_codes.NONE
 
 
-async def test_a_consumer_that_comes_joins_its_group_by_the_reserve_and_reads(autojump_clock):
+async def test_a_consumer_that_comes_joins_its_group_and_reads(autojump_clock):
     """Its assignment could not be stored, so its group rebalanced without end."""
     async with broker_on_full_disk(Durability.WAL) as (client, metadata):
-        metadata.reserved_count = 3
+        metadata.full = False
+        await client.request(FindCoordinatorRequest(key="g", coordinator_keys=["g"]), FindCoordinatorResponse)
+        metadata.full = True
         join = await client.request(join_request(""), JoinGroupResponse)
         join = await client.request(join_request(join.member_id), JoinGroupResponse)
         assignments = [SyncGroupRequestAssignment(member_id=join.member_id, assignment=b"all")]

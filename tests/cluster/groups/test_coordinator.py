@@ -1,4 +1,4 @@
-"""The coordinator on an autojump clock and a metadata store in memory: waiting, durability, restarts, retention."""
+"""The coordinator on an autojump clock and a log in memory: waiting, durability, restarts, retention."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import PROTOCOLS_MAX_COUNT, GroupSettings
-from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.errors import DamagedObject, StorageFailed, StoreUnavailable
-from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
+from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import WALL_CLOCK_START_MS, subscription
 
 DAY_SECONDS = 24 * 3600
@@ -43,32 +41,27 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 @attrs.define(eq=False)
 class Broker:
-    """A coordinator that runs, and can be killed and started again on the same store."""
+    """A coordinator that runs, and can be killed and started again on the same log."""
 
     nursery: trio.Nursery
-    store: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore)
+    log: MemoryOffsetsLog = attrs.field(factory=MemoryOffsetsLog)
     settings: GroupSettings = attrs.field(factory=GroupSettings)
     draining: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    metadata: GroupCommit = attrs.field(init=False)
     coordinator: GroupCoordinator = attrs.field(init=False)
 
     async def start(self) -> GroupCoordinator:
         self.scope, self.draining = trio.CancelScope(), trio.Event()
-        self.metadata = GroupCommit(self.store)
         self.coordinator = GroupCoordinator(
-            self.metadata, self.settings, draining=self.draining, wall_clock_ms=wall_clock_ms
+            self.log, self.settings, draining=self.draining, wall_clock_ms=wall_clock_ms
         )
-        await self.coordinator.load()
+        self.log.load(self.coordinator)
         await self.nursery.start(self._run)
         return self.coordinator
 
     async def _run(self, *, task_status: Any) -> None:
         with self.scope:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.metadata.run)
-                await nursery.start(self.coordinator.run)
-                task_status.started()
+            await self.coordinator.run(task_status=task_status)
 
     async def restart(self) -> GroupCoordinator:
         self.scope.cancel()
@@ -141,12 +134,12 @@ async def test_a_member_whose_connection_goes_away_stays_until_its_session_ends(
 async def test_an_assignment_survives_the_connection_of_the_leader_that_sent_it(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     first = await broker.coordinator.join("g", JOIN).wait()
     identity = Identity(member_id=first.member_id, generation_id=1)
     with trio.move_on_after(0.1):
         await broker.coordinator.sync("g", Sync(identity=identity, assignments={first.member_id: b"a"})).wait()
-    broker.store.gate.set()
+    broker.log.gate.set()
     await wait_all_tasks_blocked()
 
     synced = await broker.coordinator.sync("g", Sync(identity=identity)).wait()
@@ -283,8 +276,8 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
 async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
     broker.scope.cancel()
-    coordinator = GroupCoordinator(GroupCommit(broker.store), GroupSettings(), draining=trio.Event())
-    await coordinator.load()
+    coordinator = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event())
+    broker.log.load(coordinator)
     await trio.sleep(600)  # the log is replayed
     await broker.nursery.start(coordinator.run)
     await trio.sleep(9)
@@ -295,23 +288,23 @@ async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: Moc
 async def test_an_offset_is_shown_and_acknowledged_only_when_it_is_durable(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     replies = [broker.coordinator.commit("g", SIMPLE, {T0: at(number)}) for number in (1, 2)]
     await wait_all_tasks_blocked()
     assert not replies[0].is_set
     assert broker.coordinator.offsets("g") == {}
-    broker.store.gate.set()
+    broker.log.gate.set()
 
     assert [await reply.wait() for reply in replies] == [e.NONE, e.NONE]
     assert broker.coordinator.offsets("g")["t"][0].offset == 2
-    assert len(broker.store.commits) == 1
+    assert broker.log.batch_count == 1
 
 
 async def test_a_commit_survives_the_connection_that_sent_it(autojump_clock: MockClock, broker: Broker) -> None:
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     with trio.move_on_after(0.1):
         await broker.coordinator.commit("g", SIMPLE, {T0: at(1)}).wait()
-    broker.store.gate.set()
+    broker.log.gate.set()
     await wait_all_tasks_blocked()
 
     assert broker.coordinator.offsets("g")["t"][0].offset == 1
@@ -319,7 +312,7 @@ async def test_a_commit_survives_the_connection_that_sent_it(autojump_clock: Moc
 
 async def test_a_commit_that_is_lost_changes_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     assert await broker.coordinator.commit("g", SIMPLE, {T0: at(1)}).wait() == e.NONE
-    broker.store.failure = StoreUnavailable("no route")
+    broker.log.failure = KafkaError(e.NOT_LEADER_OR_FOLLOWER)
     reply = broker.coordinator.commit("g", SIMPLE, {T0: at(2), U0: at(2)})
 
     assert await reply.wait() == e.COORDINATOR_NOT_AVAILABLE
@@ -327,24 +320,22 @@ async def test_a_commit_that_is_lost_changes_nothing(autojump_clock: MockClock, 
     assert "u" not in broker.coordinator.offsets("g")
 
 
-async def test_a_lost_disk_ends_the_broker(autojump_clock: MockClock) -> None:
-    with pytest.RaisesGroup(pytest.RaisesGroup(StorageFailed)):
-        async with trio.open_nursery() as nursery:
-            broker = Broker(nursery)
-            await broker.start()
-            broker.store.failure = StorageFailed("gone")
-            reply = broker.coordinator.commit("g", SIMPLE, {T0: at(1)})
-            assert await reply.wait() == e.COORDINATOR_NOT_AVAILABLE
+async def test_after_the_disk_is_lost_nothing_is_acknowledged(autojump_clock: MockClock, broker: Broker) -> None:
+    """The write-ahead log ends the broker."""
+    broker.log.failure = StorageFailed("gone")
+    reply = broker.coordinator.commit("g", SIMPLE, {T0: at(1)})
+    assert await reply.wait() == e.COORDINATOR_NOT_AVAILABLE
+    assert broker.coordinator.offsets("g") == {}
 
 
 async def test_a_heartbeat_writes_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
-    before = len(broker.store.commits)
+    before = broker.log.batch_count
     for _ in range(100):
         await trio.sleep(1)
         assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
 
-    assert len(broker.store.commits) == before
+    assert broker.log.batch_count == before
 
 
 async def test_a_commit_is_a_sign_of_life(autojump_clock: MockClock, broker: Broker) -> None:
@@ -355,22 +346,12 @@ async def test_a_commit_is_a_sign_of_life(autojump_clock: MockClock, broker: Bro
         assert await reply.wait() == e.NONE
 
 
-@pytest.mark.parametrize("key", ["groups/g/unknown", "groups/g/offsets/t/x", "groups/g/group"])
-async def test_metadata_that_cannot_be_read_is_named(autojump_clock: MockClock, key: str) -> None:
-    store = MemoryMetadataStore()
-    await store.commit(Transaction(puts={key: b"{}"}))
-    coordinator = GroupCoordinator(GroupCommit(store), GroupSettings(), draining=trio.Event())
-
-    with pytest.raises(DamagedObject, match=key):
-        await coordinator.load()
-
-
 async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_killed_broker_does_not_wait_for_the_member(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     """Else the next member's join would have to wait for the session of one that had been told that it had left."""
     member_id = await broker.stable_member()
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     answered = trio.Event()
 
     async def leave() -> None:
@@ -381,9 +362,9 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
         nursery.start_soon(leave)
         await wait_all_tasks_blocked()
         assert not answered.is_set()
-        broker.store.gate.set()
-    restarted = GroupCoordinator(GroupCommit(broker.store), GroupSettings(), draining=trio.Event())
-    await restarted.load()
+        broker.log.gate.set()
+    restarted = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event())
+    broker.log.load(restarted)
     group = restarted.group("g")
     assert group is not None
     assert len(group.members) == 0
@@ -402,22 +383,22 @@ async def test_deleting_a_group_leaves_nothing(autojump_clock: MockClock, broker
 
     assert list(broker.coordinator.groups()) == []
     assert broker.coordinator.offsets("g") == {}
-    assert await broker.store.list("") == []
+    assert broker.log.live() == []
 
 
 async def test_a_commit_on_its_way_goes_with_the_group_and_a_later_one_makes_a_new_group(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     first = broker.coordinator.commit("g", SIMPLE, {T0: at(1)})
     deletion = broker.coordinator.delete_group("g")
     assert broker.coordinator.group("g") is not None
     assert broker.coordinator.delete_group("g").value == e.GROUP_ID_NOT_FOUND
     assert broker.coordinator.commit("g", SIMPLE, {T1: at(1)}).value == e.COORDINATOR_NOT_AVAILABLE
     assert broker.coordinator.join("g", JOIN).is_set
-    broker.store.gate.set()
+    broker.log.gate.set()
     assert (await first.wait(), await deletion.wait()) == (e.NONE, e.NONE)
-    assert await broker.store.list("") == []
+    assert broker.log.live() == []
 
     assert await broker.coordinator.commit("g", SIMPLE, {T1: at(2)}).wait() == e.NONE
     assert list(broker.coordinator.offsets("g")["t"]) == [1]
@@ -425,9 +406,9 @@ async def test_a_commit_on_its_way_goes_with_the_group_and_a_later_one_makes_a_n
 
 async def test_a_group_whose_deletion_is_lost_lives_on(autojump_clock: MockClock, broker: Broker) -> None:
     await broker.coordinator.commit("g", SIMPLE, {T0: at(1)}).wait()
-    broker.store.failure = StoreUnavailable("no route")
+    broker.log.failure = KafkaError(e.NOT_LEADER_OR_FOLLOWER)
     assert await broker.coordinator.delete_group("g").wait() == e.COORDINATOR_NOT_AVAILABLE
-    broker.store.failure = None
+    broker.log.failure = None
 
     assert await broker.coordinator.commit("g", SIMPLE, {T0: at(2)}).wait() == e.NONE
     assert broker.coordinator.offsets("g")["t"][0].offset == 2
@@ -442,7 +423,7 @@ async def test_offsets_can_be_deleted_of_a_group_that_is_empty_or_whose_subscrip
     assert coordinator.check_offset_deletion("g") == e.NONE
     assert await coordinator.delete_offsets("g", [T0, U0, TopicPartition("v", 0)]).wait() == e.NONE
     assert {topic: list(offsets) for topic, offsets in coordinator.offsets("g").items()} == {"t": [1]}
-    assert [entry.key for entry in await broker.store.list("")] == ["groups/g/offsets/t/1"]
+    assert broker.log.offsets() == {("g", "t", 1): 2}
 
     await broker.stable_member("g")
     assert coordinator.check_offset_deletion("g") == e.NONE
@@ -455,12 +436,12 @@ async def test_a_deleted_topic_takes_its_offsets_along_also_those_on_their_way(
 ) -> None:
     coordinator = broker.coordinator
     await coordinator.commit("g", SIMPLE, {T0: at(1), U0: at(1)}).wait()
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     coordinator.commit("g", SIMPLE, {T1: at(1)})
     coordinator.commit("h", SIMPLE, {U0: at(1)})
     coordinator.forget_topic("t")
     again = coordinator.commit("g", SIMPLE, {TopicPartition("t", 2): at(1)})  # it was created again
-    broker.store.gate.set()
+    broker.log.gate.set()
     await again.wait()
 
     for current in (coordinator, await broker.restart()):
@@ -524,7 +505,7 @@ async def test_offsets_expire(
 
     assert {line.topic for line in broker.coordinator.committed_offsets()} == left
     assert (broker.coordinator.group("g") is None) is (not left)
-    assert len(await broker.store.list("groups/g/offsets/")) == len(left)
+    assert {topic for _, topic, _ in broker.log.offsets()} == left
 
 
 async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
@@ -606,7 +587,7 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
 async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock: MockClock, broker: Broker) -> None:
     count = coordinator.COMMIT_PIECE_COUNT + 5
     many = {TopicPartition("many", number): at(1) for number in range(2 * count)}
-    broker.store.gate = trio.Event()
+    broker.log.gate = trio.Event()
     found: list[Mapping[TopicPartition, int]] = []
 
     async def commit() -> None:
@@ -616,7 +597,7 @@ async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock
         nursery.start_soon(commit)
         await wait_all_tasks_blocked()
         joined = broker.coordinator.join("g", JOIN)
-        broker.store.gate.set()
+        broker.log.gate.set()
     assert (await joined.wait()).error_code == e.NONE
     refused = found[0]
     assert list(refused) == list(many)[coordinator.COMMIT_PIECE_COUNT :]

@@ -14,13 +14,14 @@ from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.internal import InternalBatch
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.errors import DamagedObject
 from kafscale.wire import error_codes as e
-from kafscale.wire.control_records import EndMarker, encode_marker
+from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.internal_topics import encode_key, encode_value
 from kafscale.wire.internal_topics.consumer_groups import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
+from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
 
 GROUPS, PRODUCERS = ("g", "h"), (1, 2)
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0))
@@ -49,7 +50,7 @@ def at(offset: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset=offset, commit_timestamp_ms=offset)
 
 
-def batches(steps: Sequence[Step]) -> Iterator[memoryview]:
+def batches(steps: Sequence[Step]) -> Iterator[InternalBatch]:
     """Yield the log that these steps write."""
     base_offset = 0
     for step in steps:
@@ -67,7 +68,12 @@ def batches(steps: Sequence[Step]) -> Iterator[memoryview]:
             stamp = ProducerStamp(step.producer_id, 0, 0)
             batch = build_batch(step.records, base_offset=base_offset, attributes=TRANSACTIONAL, producer=stamp)
             base_offset += len(step.records)
-        yield memoryview(batch)
+        view = memoryview(batch)
+        header = parse_header(view)
+        if header.is_control:
+            yield InternalBatch(header, marker=parse_marker(view, header))
+        else:
+            yield InternalBatch(header, list(iterate_records(view)))
 
 
 def load(steps: Sequence[Step]) -> GroupsLoading:
@@ -214,7 +220,7 @@ def test_a_record_that_cannot_be_read_is_named() -> None:
     loading = GroupsLoading(7, 1)
     first, second = batches([Write((offset_record("g", PLACES[0], at(1)),) * 3), Write((bad,))])
     loading.apply(first)
-    with pytest.raises(DamagedObject, match="__consumer_offsets-7, the batch at offset 3: GroupMetadataValue"):
+    with pytest.raises(DamagedObject, match="__consumer_offsets-7, the record at offset 3: GroupMetadataValue"):
         loading.apply(second)
 
 
@@ -222,12 +228,17 @@ def test_a_record_that_cannot_be_read_is_named() -> None:
 
 
 def test_a_group_is_for_who_leads_its_partition_and_has_read_it() -> None:
-    partitions = LedPartitions(50)
-    partition = partitions.partition_of("orders")
-    assert partition == coordinator_partition("orders", 50)
+    partitions = LedPartitions()
+    assert not partitions.has_topic
+    assert partitions.error_code("orders") == e.NONE, "there are no groups anywhere"
+    partition = coordinator_partition("orders", 50)
+    partitions.begin_loading((partition + 1) % 50, 3, partition_count=50)
+    assert partitions.has_topic
+    partitions.resign((partition + 1) % 50)
+    assert partitions.partition_of("orders") == partition
     assert partitions.error_code("orders") == e.NOT_COORDINATOR
 
-    loading = partitions.begin_loading(partition, 3)
+    loading = partitions.begin_loading(partition, 3, partition_count=50)
     assert partitions.error_code("orders") == e.COORDINATOR_LOAD_IN_PROGRESS
     assert partitions.leader_epoch(partition) is None
     assert partitions.loading_count == 1
@@ -241,15 +252,15 @@ def test_a_group_is_for_who_leads_its_partition_and_has_read_it() -> None:
 
 
 def test_a_loading_that_was_overtaken_comes_to_nothing() -> None:
-    partitions = LedPartitions(1)
-    first = partitions.begin_loading(0, 1)
-    second = partitions.begin_loading(0, 2)
+    partitions = LedPartitions()
+    first = partitions.begin_loading(0, 1, partition_count=1)
+    second = partitions.begin_loading(0, 2, partition_count=1)
     assert not partitions.finish_loading(first)
     assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS
     assert partitions.finish_loading(second)
     assert partitions.leader_epoch(0) == 2
 
-    given_up = partitions.begin_loading(0, 3)
+    given_up = partitions.begin_loading(0, 3, partition_count=1)
     assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS, "what was there before counts no more"
     partitions.resign(0)
     assert not partitions.finish_loading(given_up)

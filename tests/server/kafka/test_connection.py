@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.client.connection import Connection, Reply
 from kafscale.cluster.groups.events import Identity
 from kafscale.cluster.groups.records import TopicPartition
@@ -459,11 +460,12 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
     parts = memory_parts()
     async with memory_broker(parts) as running:
         await _create_topic(running)
+        await prepare_groups(running.broker.services)
         groups = running.broker.services.groups
         offset = groups.new_offset(5, leader_epoch=-1, metadata=None, retention_ms=None)
         nobody = Identity(member_id="")
         assert await groups.commit("g", nobody, {TopicPartition(TOPIC, 0): offset}).wait() == error_codes.NONE
-    await parts.metadata.commit(Transaction(delete_prefixes=["topics/"]))
+    await parts.metadata.commit(Transaction(deletes=[f"topics/{TOPIC}"]))
     async with memory_broker(parts) as running:
         await trio.testing.wait_all_tasks_blocked()
         assert list(running.broker.services.groups.committed_offsets()) == []

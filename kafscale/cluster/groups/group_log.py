@@ -1,0 +1,189 @@
+"""Writing what changes of groups to `__consumer_offsets`: what comes while a batch is on its way shares the next one.
+
+`submit` is for synchronous state machines: it returns at once, and when the records are durable calls back, in the
+order of the calls for one partition. So a change survives the connection that asked for it, and what a callback does to
+the state in memory happens in the order of the log.
+
+    no room (disk or pool)     who is not essential is told that nothing was written; who is waits for some
+    no room for what is        who has submitted it is told that it takes long (`late`), and called back all the same
+    appended already
+    not led here any more,     they are called back with False
+    or the log has failed
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import KafkaError, StorageFailed
+from kafscale.log.wal.journal import Round
+from kafscale.wire.records import Record
+
+BATCH_RECORDS_COUNT = 1000  # that submissions may share; one that has more is divided
+BATCH_TARGET_BYTES = 256 << 10
+LATE_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off
+
+Then = Callable[[bool], None]  # told whether the records are durable
+
+
+class OffsetsLog(Protocol):
+    """The partitions of `__consumer_offsets`, as they are written to."""
+
+    def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
+        """Append records as one batch; None if there is no room for it, and then nothing has happened.
+
+        Raises KafkaError if the partition is not led here, StorageFailed.
+        """
+
+    async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
+        """Wait until there may be room for these; at once if the partition is not led here."""
+
+
+class Appended(Protocol):
+    """A batch that is in the log. `round` is when it becomes durable; None if it is."""
+
+    @property
+    def round(self) -> Round | None: ...
+
+
+def _not_told() -> None:
+    pass
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class _Submission:
+    records: Sequence[Record]
+    then: Then
+    late: Callable[[], None]
+    essential: bool
+
+
+@attrs.define(eq=False)
+class GroupLog:
+    """Writes while `run` runs; what is submitted before waits for that."""
+
+    log: OffsetsLog
+    _waiting: dict[int, deque[_Submission]] = attrs.field(factory=dict, init=False)  # by partition
+    _writing: set[int] = attrs.field(factory=set, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def submit(
+        self,
+        partition: int,
+        records: Sequence[Record],
+        then: Then,
+        *,
+        late: Callable[[], None] = _not_told,
+        essential: bool = False,
+    ) -> None:
+        """Write records, and then call `then`, which must not raise."""
+        submission = _Submission(records=records, then=then, late=late, essential=essential)
+        self._waiting.setdefault(partition, deque()).append(submission)
+        if self._nursery is not None:
+            self._begin(partition)
+
+    async def wait_settled(self, partition: int) -> None:
+        """Wait until all that has been submitted so far is durable or lost; at once if nothing is on its way."""
+        if partition in self._writing or self._waiting.get(partition):
+            settled = trio.Event()
+            self.submit(partition, (), lambda durable: settled.set())
+            await settled.wait()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                for partition in self._waiting:
+                    self._begin(partition)
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def _begin(self, partition: int) -> None:
+        """Have a task write what waits, unless there is one: the next turn of the event loop comes first."""
+        if partition not in self._writing:
+            assert self._nursery is not None
+            self._writing.add(partition)
+            self._nursery.start_soon(self._write_all, partition)
+
+    async def _write_all(self, partition: int) -> None:
+        waiting = self._waiting[partition]
+        while waiting:
+            taken = _take(waiting)
+            durable = await self._write(partition, taken)
+            for submission in taken:
+                submission.then(durable)
+        self._writing.discard(partition)
+
+    async def _write(self, partition: int, taken: Sequence[_Submission]) -> bool:
+        """Make these durable together; False if they never will be."""
+        essential = any(submission.essential for submission in taken)
+        records = [record for submission in taken for record in submission.records]
+        appended: Appended | None = None
+        try:
+            for piece in _pieces(records):
+                while (latest := self.log.append(partition, piece)) is None:
+                    if not essential and appended is None:
+                        return False
+                    _tell_late(taken)
+                    await self.log.wait_for_room(partition, piece)
+                appended = latest
+            if appended is not None:
+                await _wait(appended, taken)
+        except (KafkaError, StorageFailed):
+            return False  # whoever has failed says so
+        return True
+
+
+async def _wait(appended: Appended, taken: Sequence[_Submission]) -> None:
+    """Wait until a batch is durable, for want of disk space also long. Raises StorageFailed."""
+    while (round := appended.round) is not None and not round.done:
+        try:
+            await round.wait()
+        except trio.TooSlowError:
+            _tell_late(taken)
+            await trio.sleep(LATE_RETRY_SECONDS)
+
+
+def _tell_late(taken: Sequence[_Submission]) -> None:
+    for submission in taken:
+        submission.late()
+
+
+def _take(waiting: deque[_Submission]) -> Sequence[_Submission]:
+    """Take what shares the next batch; one at least."""
+    taken: list[_Submission] = []
+    count = size_bytes = 0
+    while waiting:
+        records = waiting[0].records
+        count += len(records)
+        size_bytes += sum(map(_size, records))
+        if taken and (count > BATCH_RECORDS_COUNT or size_bytes > BATCH_TARGET_BYTES):
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def _pieces(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Divide records into batches."""
+    piece: list[Record] = []
+    size_bytes = 0
+    for record in records:
+        size_bytes += _size(record)
+        if piece and (len(piece) == BATCH_RECORDS_COUNT or size_bytes > BATCH_TARGET_BYTES):
+            yield piece
+            piece, size_bytes = [], _size(record)
+        piece.append(record)
+    if piece:
+        yield piece
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")

@@ -1,0 +1,122 @@
+"""`__consumer_offsets` in memory: what a coordinator writes, held back or lost on purpose, and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.log_records import Change, GroupChange, OffsetChange, read_record
+from kafscale.cluster.internal import InternalBatch
+from kafscale.log.wal.journal import Round
+from kafscale.wire.records import Record, build_batch, iterate_records, parse_header
+
+
+@attrs.frozen(eq=False)
+class MemoryAppended:
+    """A batch that is in the log; `round` is None where it is durable already."""
+
+    round: Round | None
+
+
+@attrs.define(eq=False)
+class GatedRound(Round):
+    """One that is durable when a gate has been opened, as whoever waits for it finds."""
+
+    log: MemoryOffsetsLog
+    gate: trio.Event
+    partition: int
+    batch: bytearray
+
+    async def wait(self) -> None:
+        await self.gate.wait()
+        if not self.done:
+            self.succeed()
+            self.log.keep(self.partition, self.batch)
+
+
+@attrs.define(eq=False, kw_only=True)
+class MemoryOffsetsLog:
+    """The partitions of the topic. What is durable outlasts the coordinator.
+
+    `gate`, while it is an event that has not happened, holds back what is written; `failure`, while it is set, is
+    raised by every write; while it is `full` there is no room.
+    """
+
+    partition_count: int = 4
+    gate: trio.Event | None = None
+    failure: Exception | None = None
+    full: bool = False
+    batches: dict[int, list[bytearray]] = attrs.field(factory=dict, init=False)
+    _next_offsets: dict[int, int] = attrs.field(factory=dict, init=False)
+    _room: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def append(self, partition: int, records: Sequence[Record]) -> MemoryAppended | None:
+        if self.failure is not None:
+            raise self.failure
+        if self.full:
+            return None
+        base_offset = self._next_offsets.get(partition, 0)
+        self._next_offsets[partition] = base_offset + len(records)
+        batch = build_batch(records, base_offset=base_offset)
+        if self.gate is None or self.gate.is_set():
+            self.keep(partition, batch)
+            return MemoryAppended(None)
+        return MemoryAppended(GatedRound(self, self.gate, partition, batch))
+
+    async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
+        await self._room.wait()
+
+    def make_room(self) -> None:
+        """The disk is not full any more."""
+        self.full = False
+        self._room.set()
+        self._room = trio.Event()
+
+    def keep(self, partition: int, batch: bytearray) -> None:
+        """It is durable."""
+        self.batches.setdefault(partition, []).append(batch)
+
+    async def wait_loaded(self) -> None:
+        """Wait for nothing, as a leadership that has read everything."""
+
+    @property
+    def batch_count(self) -> int:
+        return sum(map(len, self.batches.values()))
+
+    def read(self, partition: int) -> Iterator[InternalBatch]:
+        """Yield what is durable of a partition."""
+        for batch in self.batches.get(partition, ()):
+            view = memoryview(batch)
+            yield InternalBatch(parse_header(view), list(iterate_records(view)))
+
+    def load(self, coordinator: GroupCoordinator, *partitions: int) -> None:
+        """Have a coordinator lead these partitions, or all, with what is in them."""
+        for partition in partitions or range(self.partition_count):
+            loading = coordinator.begin_loading(partition, 1, partition_count=self.partition_count)
+            for batch in self.read(partition):
+                loading.apply(batch)
+            coordinator.take_over(loading)
+
+    def live(self) -> Sequence[Change]:
+        """Return what is left when all has been compacted, and tombstones are gone, in order of the keys."""
+        latest: dict[bytes, Record] = {}
+        for partition in self.batches:
+            for batch in self.read(partition):
+                latest |= {record.key: record for record in batch.records if record.key is not None}
+        return [read_record(latest[key]) for key in sorted(latest) if latest[key].value is not None]
+
+    def offsets(self) -> Mapping[tuple[str, str, int], int]:
+        """Return the committed offsets that are durable, by group, topic and partition."""
+        live = [change for change in self.live() if isinstance(change, OffsetChange)]
+        return {
+            (each.group_id, each.at.topic, each.at.partition): each.offset.offset
+            for each in live
+            if each.offset is not None
+        }
+
+    def groups(self) -> Sequence[str]:
+        """Return the ids of the classic groups that have a durable record."""
+        return [change.group_id for change in self.live() if isinstance(change, GroupChange)]
