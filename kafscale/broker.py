@@ -41,6 +41,7 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
+from kafscale.cluster.coordination import Transactions
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
 from kafscale.cluster.groups.moving import move_groups
@@ -53,8 +54,10 @@ from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producer_ids import ProducerIds
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Address, Durability, Settings
 from kafscale.descriptors import raise_limit
 from kafscale.errors import StartupError, StoreError
@@ -212,6 +215,9 @@ class Broker:
         )
         leadership.keepers[CONSUMER_OFFSETS_NAME] = GroupKeeper(groups, partial(_offsets_partition_count, topics))
         quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
+        transactions = open_transactions(settings, topics, internal, producer_ids)
+        transactions.register(self.metrics)
+        leadership.keepers[transactions.topic] = transactions
         self.services = Services(
             settings=settings,
             metrics=self.metrics,
@@ -225,6 +231,7 @@ class Broker:
             log=log,
             internal=internal,
             leadership=leadership,
+            transactions=transactions,
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
             quotas=quotas,
@@ -289,6 +296,7 @@ class Broker:
             for task in log.journal.tasks:
                 await storage.start(task)
             await storage.start(services.groups.run)
+            await storage.start(services.transactions.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
             storage.start_soon(log.manifest_checkpointer.run)
@@ -312,6 +320,10 @@ class Broker:
             services.topics.follow(TopicListener(on_created=open_topic, on_changed=open_topic, on_deleted=delete_topic))
             await self._run_flusher(lead, log, task_status)
             storage.cancel_scope.cancel()
+
+    async def _abort_hanging(self, log: Log) -> None:
+        await self.services.leadership.wait_loaded()
+        await self.services.transactions.abort_hanging(list(log.partitions.values()))
 
     def _retention(self, log: Log) -> Retention:
         return Retention(
@@ -356,6 +368,7 @@ class Broker:
             flusher.start_soon(log.reader.run)
             await self._move_groups(lead)
             await flusher.start(self.services.leadership.run)
+            flusher.start_soon(self._abort_hanging, log)
             await self._wait_loaded()
             stop_by = await self._run_connections(log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
@@ -507,6 +520,30 @@ def _own_names(settings: Settings) -> set[str]:
     """Return the names by which the broker may be reached."""
     listeners = (*settings.listeners, *settings.advertised_listeners)
     return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
+
+
+def open_transactions(
+    settings: Settings, topics: TopicRegistry, internal: InternalLog, producer_ids: ProducerIds
+) -> Transactions:
+    """Make the coordinators of transactional ids, which know of none yet."""
+
+    def partition_count() -> int:
+        topic = topics.get(TRANSACTION_STATE_NAME)
+        return 0 if topic is None else topic.partition_count
+
+    def exists(partition: TopicPartition) -> bool:
+        topic = topics.get(partition.topic)
+        return topic is not None and partition.partition < topic.partition_count
+
+    return Transactions(
+        internal=internal,
+        settings=TransactionSettings.of(settings),
+        topic=TRANSACTION_STATE_NAME,
+        partition_count=partition_count,
+        exists=exists,
+        allocate_producer_id=producer_ids.allocate,
+        check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
+    )
 
 
 def topic_spec(services: Services, topic: Topic) -> TopicSpec:

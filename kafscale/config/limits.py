@@ -164,6 +164,19 @@ class Limits:
         why="Kafka has no limit.",
         least=1 * MIB,
     )
+    max_transactional_ids_count: int = option(
+        100_000,
+        "Transactional ids; past it InitProducerId of a new one is refused with POLICY_VIOLATION.",
+        why="Kafka has no limit. Each takes about 1 KiB, and 200 bytes for each partition of its transaction.",
+        least=1,
+    )
+    max_transaction_partitions_count: int = option(
+        10_000,
+        "Partitions that one transaction may write to; past it adding one fails, and the transaction is to be aborted.",
+        why="Kafka has no limit. Each time one is added a record that names all of them is written.",
+        least=1,
+        most=100_000,
+    )
     footer_cache_bytes: Size = option(
         32 * MIB,
         "Segment footers (the index of their batches) that are kept in memory.",

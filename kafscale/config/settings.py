@@ -303,6 +303,26 @@ class Settings:
         least=1,
         most=10_000,
     )
+    transaction_max_timeout_ms: Milliseconds = option(
+        900_000,
+        "Longest time that a producer may ask for as the timeout of its transactions.",
+        why="Kafka: transaction.max.timeout.ms, 15 minutes. Readers of committed records wait for an open transaction.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    transactional_id_expiration_ms: Milliseconds = option(
+        604_800_000,
+        "A transactional id is forgotten this long after it was last used.",
+        why="Kafka: transactional.id.expiration.ms, 7 days.",
+        least=1,
+    )
+    transaction_cleanup_interval_ms: Milliseconds = option(
+        10_000,
+        "How often to look for transactions that have timed out; at least, as it looks when the next one is known to.",
+        why="Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms, 10 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
     broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=2**31 - 1)
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."

@@ -164,11 +164,32 @@ _TABLE = (
         "Largest request that is read.",
     ),
     _BrokerConfig(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _INT,
+        "10000",
+        lambda s: s.transaction_cleanup_interval_ms,
+        "How often to look for transactions that have timed out.",
+    ),
+    _BrokerConfig(
+        "transaction.max.timeout.ms",
+        _INT,
+        "900000",
+        lambda s: s.transaction_max_timeout_ms,
+        "Longest timeout of a transaction.",
+    ),
+    _BrokerConfig(
         "transaction.state.log.num.partitions",
         _INT,
         "50",
         lambda s: s.transaction_state_partitions_count,
         "Partitions of __transaction_state when it is created.",
+    ),
+    _BrokerConfig(
+        "transactional.id.expiration.ms",
+        _INT,
+        "604800000",
+        lambda s: s.transactional_id_expiration_ms,
+        "A transactional id is forgotten this long after its last use.",
     ),
 )
 

@@ -86,6 +86,10 @@ class TransactionCoordinators:
             raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS, f"__transaction_state-{partition} is being read: try again")
         raise KafkaError(NOT_COORDINATOR, f"__transaction_state-{partition} is not led by this broker")
 
+    def is_current(self, coordinator: TransactionCoordinator) -> bool:
+        """Tell whether this one coordinates its partition still, and no later one does."""
+        return self._coordinators.get(coordinator.partition) is coordinator
+
     def begin_loading(self, partition: int, coordinator_epoch: int) -> Loading:
         """This broker leads the partition from now on, with this leader epoch."""
         assert 0 <= partition < self.partition_count
