@@ -14,6 +14,7 @@ from kafscale.api.cluster import (
     api_versions,
     describe_cluster,
     describe_log_dirs,
+    describe_topic_partitions,
     find_coordinator,
     metadata,
 )
@@ -43,7 +44,14 @@ from kafscale.api.records import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from kafscale.api.topics import create_partitions, create_topics, delete_topics
+from kafscale.api.topics import (
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    elect_leaders,
+    list_partition_reassignments,
+)
 from kafscale.api.transactions import init_producer_id
 
 MODULES: Sequence[ModuleType] = (
@@ -71,11 +79,15 @@ MODULES: Sequence[ModuleType] = (
     describe_log_dirs,
     create_partitions,
     delete_groups,
+    elect_leaders,
     incremental_alter_configs,
+    alter_partition_reassignments,
+    list_partition_reassignments,
     offset_delete,
     describe_client_quotas,
     alter_client_quotas,
     describe_cluster,
+    describe_topic_partitions,
 )
 
 APIS: Sequence[Api] = tuple(module.API for module in MODULES)

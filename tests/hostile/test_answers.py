@@ -13,8 +13,16 @@ from kafscale.client.connection import Connection
 from kafscale.wire import codec
 from kafscale.wire.error_codes import INVALID_REQUEST, LEADER_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kafscale.wire.frames import parse_response_header
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -138,6 +146,27 @@ async def test_metadata_of_many_names(broker: BrokerProcess) -> None:
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     _, (answer,) = await attack(broker, [request_bytes(request, 12)])
     assert len(answer or b"") > 200_000 * 20
+
+
+async def test_partitions_of_many_names(broker: BrokerProcess) -> None:
+    topics = [TopicRequest(name=f"{index:x}") for index in range(200_000)]
+    _, (answer,) = await attack(broker, [request_bytes(DescribeTopicPartitionsRequest(topics=topics), 0)])
+    assert len(answer or b"") > 200_000 * 20
+
+
+async def test_leaders_of_partitions_that_are_named_many_times(broker: BrokerProcess) -> None:
+    asked = [TopicPartitions(topic="nothing", partitions=[*range(100_000)] * 3)]
+    _, (answer,) = await attack(broker, [request_bytes(ElectLeadersRequest(topic_partitions=asked), 2)])
+    (topic,) = decoded(answer, ElectLeadersResponse, 2).replica_election_results
+    assert len(topic.partition_result) == 100_000
+
+
+async def test_a_partition_that_is_reassigned_many_times(broker: BrokerProcess) -> None:
+    partitions = [ReassignablePartition(partition_index=0, replicas=[0])] * 200_000
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="nothing", partitions=partitions)])
+    _, (answer,) = await attack(broker, [request_bytes(request, 1)])
+    (topic,) = decoded(answer, AlterPartitionReassignmentsResponse, 1).responses
+    assert len(topic.partitions) == 1
 
 
 async def test_one_group_and_one_partition_asked_for_many_times() -> None:

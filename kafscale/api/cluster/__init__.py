@@ -1,10 +1,11 @@
 """Where a client finds its way: what the broker speaks, which brokers there are, and which of them to ask for what.
 
-    ApiVersions       the APIs and their versions, asked before everything else
-    Metadata          the topics, and who leads their partitions
-    DescribeCluster   the brokers
-    FindCoordinator   the broker that coordinates a group
-    DescribeLogDirs   how many bytes each partition has
+    ApiVersions               the APIs and their versions, asked before everything else
+    Metadata                  the topics, and who leads their partitions
+    DescribeTopicPartitions   the same of topics, in pages
+    DescribeCluster           the brokers
+    FindCoordinator           the broker that coordinates a group
+    DescribeLogDirs           how many bytes each partition has
 
 Who leads and who coordinates is the answer of `kafscale.cluster.assignment`. The table of APIs enters for each; the
 dispatcher answers unknown versions by `api_versions`, and `kafscale.testing` alters what `metadata` says.

@@ -23,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
-import attrs
-
+from kafscale.api.cluster.layout import Layout
 from kafscale.api.handling.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.assignment import Leader
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import distinct, in_turns
@@ -114,11 +112,7 @@ def _answer(
 
 
 def _describe(services: Services, operations: int, version: int, topic: Topic) -> MetadataResponseTopic:
-    layout = _Layout(
-        partition_count=topic.partition_count,
-        replication_factor=topic.replication_factor,
-        leaders=services.assignment.leaders(topic),
-    )
+    layout = Layout.of(topic, services.assignment)
     kept = topic.partition_count <= KEPT_PARTITIONS_MAX_COUNT
     return MetadataResponseTopic(
         name=topic.name,
@@ -129,29 +123,20 @@ def _describe(services: Services, operations: int, version: int, topic: Topic) -
     )
 
 
-@attrs.frozen(kw_only=True)
-class _Layout:
-    """All that the partitions of a topic depend on, so that topics share them. `leaders` are as of the assignment."""
-
-    partition_count: int
-    replication_factor: int
-    leaders: tuple[Leader | None, ...]
-
-
 @lru_cache(KEPT_LAYOUTS_COUNT)
-def _kept_partitions(layout: _Layout, version: int) -> EncodedArray:
+def _kept_partitions(layout: Layout, version: int) -> EncodedArray:
     return encode_array(list(_partitions(layout)), MetadataResponse, version)
 
 
-def _partitions(layout: _Layout) -> list[MetadataResponsePartition]:
+def _partitions(layout: Layout) -> list[MetadataResponsePartition]:
     return mapped(partial(_partition, layout), range(layout.partition_count))
 
 
-def _partition(layout: _Layout, index: int) -> MetadataResponsePartition:
-    leader = layout.leaders[index if len(layout.leaders) > 1 else 0]
+def _partition(layout: Layout, index: int) -> MetadataResponsePartition:
+    leader = layout.leader(index)
     if leader is None:
         return MetadataResponsePartition(error_code=LEADER_NOT_AVAILABLE, partition_index=index)
-    replicas = [leader.node_id] * layout.replication_factor
+    replicas = layout.replicas(leader)
     return MetadataResponsePartition(
         partition_index=index,
         leader_id=leader.node_id,

@@ -1,0 +1,123 @@
+"""DescribeTopicPartitions (75, KIP-966): topics and their partitions, in pages.
+
+v0  (flexible) no topics means all of them; an answer ends with the cursor that gets the next page, or with null
+
+A page has at most 2,000 partitions, or as many fewer as the client says, and at least one. Topics come in order of
+name, each once. A cursor must be of a topic that is asked for; where all are, it asks for those from its name on.
+Topics that do not exist count nothing, and follow those of the page in whose range of names they are.
+
+Leaders, replicas and in-sync replicas are those of Metadata. No replica is out of sync and yet eligible to lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+import attrs
+
+from kafscale.api.cluster.layout import Layout
+from kafscale.api.handling.authorized_operations import TOPIC_OPERATIONS
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
+from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.concurrency.turns import distinct, in_turns
+from kafscale.wire.error_codes import INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kafscale.wire.schema import mapped
+
+PAGE_MAX_COUNT = 2_000  # partitions; Kafka: max.request.partition.size.limit, 2000
+BEGINNING = Cursor(topic_name="", partition_index=0)
+
+
+@attrs.frozen(eq=False)
+class _Page:
+    """The partitions of one answer, and where the next one begins; None if this is the last."""
+
+    parts: Sequence[tuple[Topic, range]]
+    next_cursor: Cursor | None
+
+
+async def handle(
+    services: Services, call: Call, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    names = await distinct((topic.name for topic in request.topics), str)
+    cursor = request.cursor or BEGINNING
+    if cursor.partition_index < 0 or (names and request.cursor is not None and cursor.topic_name not in names):
+        return DescribeTopicPartitionsResponse(topics=mapped(partial(_error, INVALID_REQUEST), names))
+    topics, unknown = await _asked(services.topics, names, cursor)
+    page = _page(topics, cursor, max(1, min(request.response_partition_limit, PAGE_MAX_COUNT)))
+    if (end := page.next_cursor) is not None:
+        unknown = [name async for name in in_turns(unknown) if name < end.topic_name]
+    return DescribeTopicPartitionsResponse(
+        topics=mapped(partial(_answer, services), (*page.parts, *unknown)), next_cursor=page.next_cursor
+    )
+
+
+async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor) -> tuple[list[Topic], list[str]]:
+    """Return the topics from the cursor on, in order of name, and the names from there on that no topic has."""
+    if not names:
+        return [topic for topic in registry.all() if topic.name >= cursor.topic_name], []
+    topics, unknown = [], []
+    async for name in in_turns(names):
+        if name >= cursor.topic_name:
+            topic = registry.get(name)
+            if topic is None:
+                unknown.append(name)  # in any order: there may be a million, and nobody needs them sorted
+            else:
+                topics.append(topic)
+    return sorted(topics, key=lambda topic: topic.name), unknown
+
+
+def _page(topics: Iterable[Topic], cursor: Cursor, max_count: int) -> _Page:
+    parts = []
+    left = max_count
+    for topic in topics:
+        first = cursor.partition_index if topic.name == cursor.topic_name else 0
+        end = min(topic.partition_count, first + left)
+        if left:
+            parts.append((topic, range(first, end)))
+            left -= len(parts[-1][1])
+        if end < topic.partition_count:
+            return _Page(parts, Cursor(topic_name=topic.name, partition_index=end))
+    return _Page(parts, None)
+
+
+def _answer(services: Services, of: tuple[Topic, range] | str) -> DescribeTopicPartitionsResponseTopic:
+    if isinstance(of, str):
+        return _error(UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(of) else INVALID_TOPIC_EXCEPTION, of)
+    topic, indexes = of
+    layout = Layout.of(topic, services.assignment)
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=mapped(partial(_partition, layout), indexes),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _error(code: int, name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=is_internal(name))
+
+
+def _partition(layout: Layout, index: int) -> DescribeTopicPartitionsResponsePartition:
+    """One that nobody leads just now has leader -1, and no error, as in Kafka."""
+    partition = DescribeTopicPartitionsResponsePartition(
+        partition_index=index, eligible_leader_replicas=[], last_known_elr=[]
+    )
+    leader = layout.leader(index)
+    if leader is not None:
+        partition.leader_id, partition.leader_epoch = leader.node_id, leader.epoch
+        partition.replica_nodes = partition.isr_nodes = layout.replicas(leader)
+    return partition
+
+
+API = Api(75, "DescribeTopicPartitions", 0, 0, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, handle)

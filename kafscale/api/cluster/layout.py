@@ -1,0 +1,33 @@
+"""Where a topic's partitions are, as Metadata and DescribeTopicPartitions tell clients."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.cluster.assignment import Assignment, Leader
+from kafscale.cluster.topics.topics import Topic
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """All that the partitions of a topic depend on, so that topics share them. `leaders` are as of the assignment."""
+
+    partition_count: int
+    replication_factor: int
+    leaders: tuple[Leader | None, ...]
+
+    @classmethod
+    def of(cls, topic: Topic, assignment: Assignment) -> Layout:
+        return cls(
+            partition_count=topic.partition_count,
+            replication_factor=topic.replication_factor,
+            leaders=assignment.leaders(topic),
+        )
+
+    def leader(self, index: int) -> Leader | None:
+        """Return who leads a partition; None if nobody does just now."""
+        return self.leaders[index if len(self.leaders) > 1 else 0]
+
+    def replicas(self, leader: Leader) -> list[int]:
+        """Return the broker ids of a partition's replicas: its leader's, as often as the replication factor says."""
+        return [leader.node_id] * self.replication_factor

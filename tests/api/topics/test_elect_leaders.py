@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.topics.elect_leaders import API
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from tests.devtools.assignments import TwoBrokers
+from tests.devtools.handlers import ask, some_services
+
+NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
+PREFERRED, UNCLEAN = 0, 1
+NOT_NEEDED, UNKNOWN = error_codes.ELECTION_NOT_NEEDED, error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.fixture
+async def services() -> Any:
+    topics = TopicRegistry(store=MemoryMetadataStore())
+    await topics.create([NewTopic(name="a"), NewTopic(name="b", partition_count=3)])
+    return some_services(node=NODE, topics=topics, assignment=TwoBrokers(NODE, others={("b", 2): None}))
+
+
+def told(response: ElectLeadersResponse) -> dict[str, list[tuple[int, int]]]:
+    results = response.replica_election_results
+    assert len({each.topic for each in results}) == len(results)
+    return {each.topic: [(one.partition_id, one.error_code) for one in each.partition_result] for each in results}
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_every_partition_is_led_by_its_preferred_replica(services: Any, version: int) -> None:
+    asked = [("b", [0, 7, -1, 0]), ("nope", [0]), ("b", [1, 0])]
+    partitions = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in asked]
+    response = await ask(API, services, ElectLeadersRequest(topic_partitions=partitions), version=version)
+    assert response.error_code == 0
+    assert told(response) == {
+        "b": [(0, NOT_NEEDED), (7, UNKNOWN), (-1, UNKNOWN), (1, NOT_NEEDED)],
+        "nope": [(0, UNKNOWN)],
+    }
+    messages = [each.error_message for each in response.replica_election_results[0].partition_result]
+    assert messages[:2] == ["Leader election not needed for topic partition.", "No such partition as b-7"]
+
+
+@pytest.mark.parametrize(
+    ("election_type", "code"),
+    [
+        (PREFERRED, error_codes.PREFERRED_LEADER_NOT_AVAILABLE),
+        (UNCLEAN, error_codes.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ],
+)
+async def test_a_partition_without_a_leader_can_not_be_given_one(services: Any, election_type: int, code: int) -> None:
+    partitions = [TopicPartitions(topic="b", partitions=[1, 2])]
+    named = ElectLeadersRequest(election_type=election_type, topic_partitions=partitions)
+    assert told(await ask(API, services, named)) == {"b": [(1, NOT_NEEDED), (2, code)]}
+    everything = ElectLeadersRequest(election_type=election_type, topic_partitions=None)
+    assert told(await ask(API, services, everything)) == {"a": [], "b": [(2, code)]}
+
+
+async def test_an_empty_list_asks_for_nothing(services: Any) -> None:
+    assert told(await ask(API, services, ElectLeadersRequest(topic_partitions=[]))) == {}
+
+
+async def test_elections_of_an_unknown_type_are_refused(services: Any) -> None:
+    partitions = [TopicPartitions(topic="a", partitions=[0]), TopicPartitions(topic="nope", partitions=[0])]
+    response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=partitions))
+    invalid = error_codes.INVALID_REQUEST
+    assert (response.error_code, told(response)) == (invalid, {"a": [(0, invalid)], "nope": [(0, invalid)]})
+    assert response.replica_election_results[0].partition_result[0].error_message == "Unknown election type 5"
+    response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=None))
+    assert (response.error_code, told(response)) == (invalid, {})
+
+
+async def test_before_version_1_there_is_only_one_type(services: Any) -> None:
+    partitions = [TopicPartitions(topic="a", partitions=[0])]
+    response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=partitions), version=0)
+    assert told(response) == {"a": [(0, NOT_NEEDED)]}

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.topics import alter_partition_reassignments, list_partition_reassignments
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kafscale.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from tests.devtools.assignments import OTHER_ID, TwoBrokers
+from tests.devtools.handlers import ask, some_services
+
+NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
+INVALID, FACTOR = error_codes.INVALID_REPLICA_ASSIGNMENT, error_codes.INVALID_REPLICATION_FACTOR
+UNKNOWN = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.fixture
+async def services() -> Any:
+    topics = TopicRegistry(store=MemoryMetadataStore())
+    await topics.create([NewTopic(name="a", partition_count=3), NewTopic(name="copied", replication_factor=3)])
+    return some_services(node=NODE, topics=topics)
+
+
+async def alter(
+    services: Any, asked: list[tuple[str, int, list[int] | None]], *, version: int = 1, **fields: bool
+) -> dict[tuple[str, int], tuple[int, str | None]]:
+    topics = [
+        ReassignableTopic(name=name, partitions=[ReassignablePartition(partition_index=index, replicas=replicas)])
+        for name, index, replicas in asked
+    ]
+    request = AlterPartitionReassignmentsRequest(topics=topics, **fields)
+    response: AlterPartitionReassignmentsResponse = await ask(
+        alter_partition_reassignments.API, services, request, version=version
+    )
+    assert (response.error_code, response.error_message) == (0, None)
+    assert response.allow_replication_factor_change == (version == 0 or request.allow_replication_factor_change)
+    answers = [(topic.name, each) for topic in response.responses for each in topic.partitions]
+    found = {(name, each.partition_index): (each.error_code, each.error_message) for name, each in answers}
+    assert len(found) == len(answers)
+    return found
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_the_replicas_that_a_partition_has_are_no_change(services: Any, version: int) -> None:
+    asked: list[tuple[str, int, list[int] | None]] = [("a", 0, [7]), ("a", 2, [7]), ("copied", 0, [7, 7, 7])]
+    answers = await alter(services, asked, version=version)
+    assert answers == {("a", 0): (0, None), ("a", 2): (0, None), ("copied", 0): (0, None)}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(
+    ("name", "index", "replicas", "error"),
+    [
+        (
+            "a",
+            0,
+            [8],
+            (INVALID, "The manual partition assignment includes broker 8, but no such broker is registered."),
+        ),
+        ("a", 0, [], (INVALID, "The manual partition assignment includes an empty replica list.")),
+        ("a", 0, [7, 7], (INVALID, "The manual partition assignment includes the broker 7 more than once.")),
+        ("copied", 0, [7], (FACTOR, "The replication factor is changed from 3 to 1")),
+        ("a", 0, None, (error_codes.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")),
+        ("a", 3, [7], (UNKNOWN, "Unable to find partition a:3.")),
+        ("a", -1, [7], (UNKNOWN, "Unable to find partition a:-1.")),
+        ("nope", 0, [7], (UNKNOWN, "Unable to find a topic named nope.")),
+    ],
+)
+async def test_others_are_refused_each_by_itself(
+    services: Any, name: str, index: int, replicas: list[int] | None, error: tuple[int, str], allowed: bool
+) -> None:
+    asked = [(name, index, replicas), ("a", 1, [7])]
+    answers = await alter(services, asked, allow_replication_factor_change=allowed)
+    assert answers == {(name, index): error, ("a", 1): (0, None)}
+
+
+async def test_a_partition_can_not_be_moved_to_a_broker_that_does_not_lead_it(services: Any) -> None:
+    services.assignment = TwoBrokers(NODE, others={("a", 1): None})
+    answers = await alter(services, [("a", 0, [OTHER_ID]), ("a", 1, [7]), ("a", 2, [7])])
+    assert {at: code for at, (code, _) in answers.items()} == {("a", 0): INVALID, ("a", 1): INVALID, ("a", 2): 0}
+    assert "a-0 can't be moved to broker 9" in str(answers["a", 0][1])
+
+
+async def test_what_is_said_first_of_a_partition_holds(services: Any) -> None:
+    answers = await alter(services, [("a", 0, [8]), ("a", 0, [7])])
+    assert [code for code, _ in answers.values()] == [INVALID]
+
+
+async def test_nothing_is_on_its_way(services: Any) -> None:
+    named = [ListPartitionReassignmentsTopics(name=name, partition_indexes=[0, 9]) for name in ("a", "nope")]
+    for topics in (None, [], named):
+        request = ListPartitionReassignmentsRequest(topics=topics)
+        response = await ask(list_partition_reassignments.API, services, request)
+        assert (response.error_code, response.error_message, response.topics) == (0, None, [])

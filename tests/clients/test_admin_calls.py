@@ -1,0 +1,86 @@
+"""The rarer calls of kafka-python's and confluent-kafka's admin clients: what Kafka's own tools ask a cluster."""
+
+import gc
+import warnings
+from contextlib import closing
+
+import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+    from kafka import KafkaAdminClient, errors
+
+# It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+@pytest.fixture
+def admin(broker):
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
+        yield client
+    gc.collect()
+
+
+def create(admin, topic, partitions=1, replication_factor=1):
+    admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": replication_factor}})
+
+
+def test_topics_are_described_in_pages(admin, name):
+    create(admin, f"{name}-a", 2)
+    create(admin, f"{name}-b", 3, replication_factor=2)
+    names, cursor, found = [f"{name}-b", f"{name}-a", f"{name}-c"], None, []
+    for _ in range(3):
+        page = admin.describe_topic_partitions(names, response_partition_limit=2, cursor=cursor)
+        found += [
+            (topic["name"], topic["error_code"], partition["partition_index"], partition["replica_nodes"])
+            for topic in page["topics"]
+            for partition in topic["partitions"] or [{"partition_index": -1, "replica_nodes": []}]
+        ]
+        cursor = page["next_cursor"]
+        names = names if cursor is None else [each for each in names if each >= cursor["topic_name"]]
+    assert cursor is None
+    assert found == [
+        *((f"{name}-a", 0, index, [0]) for index in range(2)),
+        *((f"{name}-b", 0, index, [0, 0]) for index in range(3)),
+        (f"{name}-c", 3, -1, []),
+    ]
+
+
+@pytest.mark.parametrize("election_type", [PREFERRED, UNCLEAN])
+def test_no_leader_needs_to_be_elected(admin, name, election_type):
+    create(admin, name, 2)
+    response = admin.elect_leaders(election_type, {name: [0, 1]})
+    ((topic, results),) = [(each.topic, each.partition_result) for each in response.replica_election_results]
+    assert topic == name
+    assert [(each.partition_id, each.error_code) for each in results] == [(0, 84), (1, 84)]
+    everywhere = admin.elect_leaders(election_type).replica_election_results  # it names all partitions itself
+    assert {one.error_code for each in everywhere for one in each.partition_result} == {84}
+
+
+def test_no_leader_needs_to_be_elected_for_librdkafka(admin, broker, name):
+    create(admin, name, 2)
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = [TopicPartition(name, index) for index in (0, 1, 5)]
+    outcomes = client.elect_leaders(ElectionType.PREFERRED, asked).result(30)
+    assert {each.partition: error.name() for each, error in outcomes.items()} == {
+        0: "ELECTION_NOT_NEEDED",
+        1: "ELECTION_NOT_NEEDED",
+        5: "UNKNOWN_TOPIC_OR_PART",
+    }
+
+
+def test_a_partition_stays_where_it_is(admin, name):
+    create(admin, name, 3)
+    here, elsewhere, cancelled = (kafka.TopicPartition(name, index) for index in range(3))
+    outcomes = admin.alter_partition_reassignments({here: [0], elsewhere: [1], cancelled: None})
+    assert outcomes == {
+        here: None,
+        elsewhere: errors.InvalidReplicationAssignmentError,
+        cancelled: errors.NoReassignmentInProgressError,
+    }
+    assert admin.list_partition_reassignments() == admin.list_partition_reassignments([here]) == {}
