@@ -24,6 +24,7 @@ from kafscale.api.configs import (
     describe_client_quotas,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from kafscale.api.groups import (
     delete_groups,
@@ -87,6 +88,7 @@ MODULES: Sequence[ModuleType] = (
     describe_client_quotas,
     alter_client_quotas,
     describe_cluster,
+    list_config_resources,
     describe_topic_partitions,
 )
 

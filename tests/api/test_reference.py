@@ -12,7 +12,7 @@ DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
     *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
-    *("AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures", "ListConfigResources"),
+    *("AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures"),
 }
 
 NEWER_THAN_SERVED: dict[str, int] = {}  # up to which version, where a message is declared beyond what is served

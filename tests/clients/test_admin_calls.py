@@ -12,6 +12,7 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     from kafka import KafkaAdminClient, errors
+    from kafka.admin import ConfigResource, ConfigResourceType
 
 # It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -84,3 +85,25 @@ def test_a_partition_stays_where_it_is(admin, name):
         cancelled: errors.NoReassignmentInProgressError,
     }
     assert admin.list_partition_reassignments() == admin.list_partition_reassignments([here]) == {}
+
+
+def test_brokers_and_topics_have_configs(admin, name):
+    create(admin, name)
+    assert admin.list_config_resources(["BROKER"]) == {"broker": ["0"]}
+    everything = admin.list_config_resources()
+    assert everything.keys() == {"broker", "topic"}
+    assert name in everything["topic"]
+
+
+def test_configs_of_a_broker_are_described_and_read_only(admin, broker):
+    def configs(broker_id):
+        resource = ConfigResource(ConfigResourceType.BROKER, broker_id)
+        return admin.describe_configs([resource], include_synonyms=True, config_filter="all")
+
+    described = configs("0")["broker"]["0"]
+    assert described["advertised.listeners"]["value"] == f"PLAINTEXT://{broker.bootstrap}"
+    assert described["node.id"]["value"] == "0"
+    assert all(each["read_only"] for each in described.values())
+    wanted = ConfigResource(ConfigResourceType.BROKER, "0", {"num.partitions": "3"})
+    outcome = admin.alter_configs([wanted], raise_on_unknown=False)["broker"]["0"]
+    assert "Cannot update these configs dynamically: Set(num.partitions)" in outcome

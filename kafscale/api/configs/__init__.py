@@ -1,7 +1,8 @@
 """What can be set while the broker runs, as `kafka-configs.sh` shows and changes it: configs of topics, and the quotas
 of clients; the configs of a broker are shown only.
 
-DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share `config_resources`. Which configs there are, and what
+DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share `config_resources`, and ListConfigResources says of what
+there are configs. Which configs there are, and what
 they may be, is in `kafscale.cluster.configs`; quotas are kept by `kafscale.cluster.client_quotas`. Only the table of
 APIs enters here.
 """

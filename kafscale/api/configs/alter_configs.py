@@ -4,7 +4,8 @@ v0  what is not named goes back to its default
 v1  throttled by the client
 v2  flexible
 
-A broker's configs are read-only: they are set where it is started.
+A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
+error.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The two that change configs share `change_configs`; they differ only in how new 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
@@ -57,7 +58,8 @@ async def change_configs(
 ) -> list[KafkaError | None]:
     """Change the configs of each resource; what became of each.
 
-    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError.
+    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. A
+    broker has none that can be changed: to delete what is not set on it is no error, as in Kafka, whose tools do that.
     """
     errors: list[KafkaError | None] = [None] * len(resources)
     wanted: dict[int, NewConfigs] = {}
@@ -67,7 +69,11 @@ async def change_configs(
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Each resource must appear at most once.")
             _check(services.node, resource)
-            wanted[index] = NewConfigs(name=resource.resource_name, overrides=plan(resource))
+            overrides = plan(resource)
+            if resource.resource_type == BROKER:
+                _check_read_only(overrides({}))
+            else:
+                wanted[index] = NewConfigs(name=resource.resource_name, overrides=overrides)
         except KafkaError as exc:
             errors[index] = exc
     outcomes = await services.topics.alter(wanted.values(), validate_only=validate_only)
@@ -76,12 +82,13 @@ async def change_configs(
     return errors
 
 
-def check_broker_id(name: str, node: Node) -> None:
-    """Raises KafkaError INVALID_REQUEST if a resource's name is not this broker's id."""
-    if not (name.isascii() and name.isdigit()):
+def check_broker_id(name: str, node: Node, *, expected: str = "") -> None:
+    """Raises KafkaError INVALID_REQUEST if a resource is not this broker; the message names what was `expected`."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise KafkaError(INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if int(name) != node.node_id:
-        raise KafkaError(INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}")
+        expected = expected or str(node.node_id)
+        raise KafkaError(INVALID_REQUEST, f"Unexpected broker id, expected {expected}, but received {name}")
 
 
 def _check(node: Node, resource: ConfigResource) -> None:
@@ -91,12 +98,18 @@ def _check(node: Node, resource: ConfigResource) -> None:
     if resource.resource_type == BROKER:
         if resource.resource_name:
             check_broker_id(resource.resource_name, node)
-        raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(names)}")
+        return
     if resource.resource_type != TOPIC:
         raise KafkaError(INVALID_REQUEST, f"Unsupported resource type {resource.resource_type}")
     if not resource.resource_name:
         raise KafkaError(INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(resource.resource_name)
+
+
+def _check_read_only(configs: Configs) -> None:
+    """Raises KafkaError INVALID_REQUEST if a broker is to have any config set."""
+    if configs:
+        raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(configs)})")
 
 
 def outcomes(

@@ -5,22 +5,25 @@ v2  throttled by the client
 v3  types and documentation (KIP-569)
 v4  flexible
 
-A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, all
-read-only; a broker resource without a name is the cluster's dynamic defaults, of which there are none.
+A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
+they are in effect, all read-only, as far as Kafka has a name for them; `kafscale config` shows the others too. A broker
+resource without a name is the cluster's dynamic defaults, of which there are none. Another broker's id is refused: each
+tells of itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from kafscale.api.configs.config_resources import BROKER, TOPIC, check_broker_id
-from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.concurrency.turns import distinct
+from kafscale.config import Listener
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.describe_configs import (
@@ -36,15 +39,15 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     resources = await distinct(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
-    return DescribeConfigsResponse(results=mapped(partial(_result, services, request), resources))
+    return DescribeConfigsResponse(results=mapped(partial(_result, services, call.peer, request), resources))
 
 
 def _result(
-    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    services: Services, peer: Peer, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
-        entries = _entries(services, resource)
+        entries = _entries(services, peer, resource)
     except KafkaError as exc:
         result.error_code, result.error_message = exc.code, exc.message
         return result
@@ -53,7 +56,7 @@ def _result(
     return result
 
 
-def _entries(services: Services, resource: DescribeConfigsResource) -> Sequence[ConfigEntry]:
+def _entries(services: Services, peer: Peer, resource: DescribeConfigsResource) -> Sequence[ConfigEntry]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_topic_name(name)
@@ -64,9 +67,18 @@ def _entries(services: Services, resource: DescribeConfigsResource) -> Sequence[
     if resource.resource_type == BROKER:
         if not name:
             return ()
-        check_broker_id(name, services.node)
-        return broker_entries(services.settings)
+        check_broker_id(name, services.node, expected=f"{services.node.node_id} or empty string")
+        return broker_entries(services.settings, _advertised(services, peer))
     raise KafkaError(INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+
+
+def _advertised(services: Services, peer: Peer) -> Iterable[Listener]:
+    """What clients of each listener are told to connect to; of a wildcard that this client did not reach, its own."""
+    for listener in services.settings.listeners:
+        advertised = services.node.advertised.get(listener.name)
+        if advertised is None and listener.name == peer.listener_name:
+            advertised = services.node.endpoint(peer)
+        yield listener if advertised is None else Listener(listener.name, advertised.host, advertised.port)
 
 
 def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -3,7 +3,8 @@
 v0  set, delete, append to a list, take from a list
 v1  flexible
 
-A broker's configs are read-only: they are set where it is started.
+A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
+error.
 """
 
 from __future__ import annotations

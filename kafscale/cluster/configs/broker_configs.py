@@ -45,13 +45,6 @@ def _listeners(listeners: Iterable[Listener]) -> str:
 
 _TABLE = (
     _BrokerConfig(
-        "advertised.listeners",
-        _STRING,
-        "",
-        lambda s: _listeners(s.advertised_listeners),
-        "What clients are told to connect to.",
-    ),
-    _BrokerConfig(
         "auto.create.topics.enable",
         _BOOLEAN,
         "true",
@@ -102,6 +95,21 @@ _TABLE = (
         lambda s: _listeners(s.listeners),
         "Addresses that clients are accepted on.",
     ),
+    _BrokerConfig(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        "15000",
+        lambda s: round(s.compaction_check_interval_seconds * 1000),
+        "How often to look for partitions that are dirty enough to be compacted.",
+    ),
+    _BrokerConfig(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        "134217728",
+        lambda s: s.log_cleaner_dedupe_buffer_bytes,
+        "Memory for the keys that one compaction looks at.",
+    ),
+    _BrokerConfig("log.cleaner.enable", _BOOLEAN, "true", lambda s: True, "Whether compacted topics are compacted."),
     _BrokerConfig("log.dirs", _STRING, "/tmp/kafka-logs", lambda s: s.store, "Where segments live."),
     _BrokerConfig(
         "log.retention.check.interval.ms",
@@ -109,6 +117,20 @@ _TABLE = (
         "300000",
         lambda s: round(s.retention_check_interval_seconds * 1000),
         "How often to look for segments to drop.",
+    ),
+    _BrokerConfig(
+        "log.retention.hours",
+        _INT,
+        "168",
+        lambda s: BrokerDefaults.of(s).log.retention_ms // 3_600_000,
+        "How long records are kept, in hours: log.retention.ms says it in milliseconds.",
+    ),
+    _BrokerConfig(
+        "log.roll.hours",
+        _INT,
+        "168",
+        lambda s: BrokerDefaults.of(s).log.segment_ms // 3_600_000,
+        "Age at which a segment ends, in hours: log.roll.ms says it in milliseconds.",
     ),
     _BrokerConfig(
         "max.connections", _INT, _NO_LIMIT, lambda s: s.limits.max_connections_count, "Connections open at once."
@@ -157,6 +179,13 @@ _TABLE = (
         "An idle idempotent producer is forgotten after this long.",
     ),
     _BrokerConfig(
+        "queued.max.request.bytes",
+        _LONG,
+        "-1",
+        lambda s: s.limits.queued_max_request_bytes,
+        "Bytes of requests that wait for their turn.",
+    ),
+    _BrokerConfig(
         "socket.request.max.bytes",
         _INT,
         "104857600",
@@ -194,9 +223,12 @@ _TABLE = (
 )
 
 
-def broker_entries(settings: Settings) -> list[ConfigEntry]:
-    """Every config of this broker, in order of name."""
-    entries = [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
+def broker_entries(settings: Settings, advertised: Iterable[Listener]) -> list[ConfigEntry]:
+    """Every config of this broker, in order of name. `advertised` is what clients of each listener are told."""
+    listeners = _BrokerConfig(
+        "advertised.listeners", _STRING, "", lambda _: _listeners(advertised), "What clients are told to connect to."
+    )
+    entries = [config.entry(settings) for config in (listeners, *_TABLE)] + _topic_defaults(settings)
     return sorted(entries, key=lambda entry: entry.definition.name)
 
 

@@ -141,7 +141,27 @@ async def test_validate_only_changes_nothing(services: Any) -> None:
         (
             change(("log.retention.ms", SET, "1"), name="1", kind=BROKER),
             error_codes.INVALID_REQUEST,
-            "Cannot update these configs dynamically: log.retention.ms",
+            "Cannot update these configs dynamically: Set(log.retention.ms)",
+        ),
+        (
+            change(("node.id", SET, "3"), ("log.retention.ms", DELETE, None), ("b", SET, "1"), name="", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Cannot update these configs dynamically: Set(node.id, b)",
+        ),
+        (
+            replacement(("node.id", "3"), name="1", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Cannot update these configs dynamically: Set(node.id)",
+        ),
+        (
+            change(("num.partitions", APPEND, "3"), name="1", kind=BROKER),
+            error_codes.INVALID_CONFIG,
+            "Can't APPEND to key num.partitions because its type is not LIST.",
+        ),
+        (
+            change(name="x", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Broker id must be an integer, but it is: x",
         ),
         (
             change(name="2", kind=BROKER),
@@ -155,6 +175,14 @@ async def test_errors_have_kafkas_code_and_message(services: Any, resource: Any,
     (result,) = await alter(services, resource)
     assert (result.error_code, result.error_message) == (code, message)
     assert services.topics.get("a").overrides == {"retention.ms": "5", "cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("name", ["1", "+01", ""])
+async def test_what_is_not_set_on_a_broker_can_be_deleted(services: Any, name: str) -> None:
+    throttle = change(("leader.replication.throttled.rate", DELETE, None), name=name, kind=BROKER)
+    for resource in (throttle, change(name=name, kind=BROKER), replacement(name=name, kind=BROKER)):
+        (result,) = await alter(services, resource)
+        assert (result.error_code, result.error_message, result.resource_name) == (0, None, name)
 
 
 async def test_a_resource_that_is_there_twice_is_refused_each_time_and_others_are_changed(services: Any) -> None:

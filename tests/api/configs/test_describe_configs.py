@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs.describe_configs import API
-from kafscale.cluster.node import Node
+from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
-from kafscale.config import Limits, Settings
+from kafscale.config import Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_configs import (
@@ -116,6 +116,32 @@ async def test_each_broker_config_is_listed_once(services: Any) -> None:
 
 async def test_a_broker_without_a_name_is_the_dynamic_defaults_of_which_there_are_none(services: Any) -> None:
     assert by_name(await describe(services, BROKER, "")) == {}
+
+
+async def advertised(services: Any, **listeners: tuple[Listener, Endpoint | None]) -> str | None:
+    """What a broker with these listeners says of them, and is reached by PLAINTEXT at 127.0.0.1:9092."""
+    services.settings = Settings(broker_id=3, listeners=tuple(listener for listener, _ in listeners.values()))
+    told = {name: endpoint for name, (_, endpoint) in listeners.items()}
+    services.node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised=told)
+    return by_name(await describe(services, BROKER, "3"))["advertised.listeners"].value
+
+
+async def test_advertised_are_the_addresses_that_clients_are_told(services: Any) -> None:
+    inside, outside = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("OUT", "0.0.0.0", 9093)
+    told = {"PLAINTEXT": (inside, Endpoint("127.0.0.1", 9192)), "OUT": (outside, Endpoint("broker.example", 19093))}
+    assert await advertised(services, **told) == "PLAINTEXT://127.0.0.1:9192,OUT://broker.example:19093"
+
+
+async def test_a_wildcard_is_advertised_as_it_was_reached(services: Any) -> None:
+    reached, other = Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("OUT", "0.0.0.0", 9093)
+    found = await advertised(services, PLAINTEXT=(reached, None), OUT=(other, None))
+    assert found == "PLAINTEXT://127.0.0.1:9092,OUT://0.0.0.0:9093"
+
+
+async def test_another_broker_is_not_described(services: Any) -> None:
+    result = await describe(services, BROKER, "4")
+    assert result.error_message == "Unexpected broker id, expected 3 or empty string, but received 4"
+    assert by_name(await describe(services, BROKER, "+03")) == by_name(await describe(services, BROKER, "3"))
 
 
 @pytest.mark.parametrize(

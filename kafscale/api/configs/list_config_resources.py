@@ -1,0 +1,49 @@
+"""ListConfigResources (74, KIP-1142): the resources that have configs.
+
+v0  (flexible) client metrics only (KIP-714), of which there are none
+v1  of the types that are named, or of all
+
+Those are the brokers and the topics. Nothing can be set on client metrics, groups and a broker's loggers, so none of
+those is listed. A type that Kafka does not know is UNSUPPORTED_VERSION, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kafscale.api.configs.config_resources import BROKER, TOPIC
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.wire.error_codes import UNSUPPORTED_VERSION
+from kafscale.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from kafscale.wire.schema import mapped
+
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+TYPES: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+
+
+def handle(services: Services, call: Call, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    wanted: Collection[int] = {CLIENT_METRICS} if call.version == 0 else set(request.resource_types) or TYPES
+    if not TYPES.issuperset(wanted):
+        return ListConfigResourcesResponse(error_code=UNSUPPORTED_VERSION)
+    found: list[tuple[int, str]] = []
+    if BROKER in wanted:
+        found += [(BROKER, str(node.node_id)) for node in services.assignment.brokers()]
+    if TOPIC in wanted:
+        found += [(TOPIC, topic.name) for topic in services.topics.all()]
+    return ListConfigResourcesResponse(config_resources=mapped(_resource, found))
+
+
+def _resource(of: tuple[int, str]) -> ConfigResource:
+    resource_type, name = of
+    return ConfigResource(resource_name=name, resource_type=resource_type)
+
+
+API = Api(74, "ListConfigResources", 0, 1, ListConfigResourcesRequest, ListConfigResourcesResponse, handle)

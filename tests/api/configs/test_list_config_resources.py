@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafscale.api.configs.list_config_resources import API
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.list_config_resources import ListConfigResourcesRequest
+from tests.devtools.assignments import OTHER_ID, TwoBrokers
+from tests.devtools.handlers import ask, some_services
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
+BROKERS, TOPICS = [(BROKER, "7"), (BROKER, str(OTHER_ID))], [(TOPIC, "a"), (TOPIC, "b")]
+
+
+@pytest.fixture
+async def services() -> Any:
+    topics = TopicRegistry(store=MemoryMetadataStore())
+    await topics.create([NewTopic(name="b"), NewTopic(name="a")])
+    return some_services(node=NODE, topics=topics, assignment=TwoBrokers(NODE))
+
+
+async def resources(services: Any, *types: int, version: int = 1) -> tuple[int, list[tuple[int, str]]]:
+    response = await ask(API, services, ListConfigResourcesRequest(resource_types=list(types)), version=version)
+    return response.error_code, [(each.resource_type, each.resource_name) for each in response.config_resources]
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        ((), BROKERS + TOPICS),
+        ((TOPIC,), TOPICS),
+        ((TOPIC, TOPIC), TOPICS),
+        ((BROKER,), BROKERS),
+        ((TOPIC, BROKER), BROKERS + TOPICS),
+        ((BROKER_LOGGER, CLIENT_METRICS, GROUP), []),
+    ],
+)
+async def test_resources_of_types(services: Any, types: tuple[int, ...], expected: list[tuple[int, str]]) -> None:
+    assert await resources(services, *types) == (0, expected)
+
+
+async def test_before_version_1_only_client_metrics_are_meant(services: Any) -> None:
+    assert await resources(services, TOPIC, version=0) == (0, [])
+
+
+@pytest.mark.parametrize("unknown", [0, 1, 3, 64, -1])
+async def test_a_type_that_is_not_known(services: Any, unknown: int) -> None:
+    assert await resources(services, TOPIC, unknown) == (error_codes.UNSUPPORTED_VERSION, [])
