@@ -58,7 +58,7 @@ from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STA
 from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import TopicPartition
-from kafscale.config import Address, Durability, Settings
+from kafscale.config import Address, Settings
 from kafscale.descriptors import raise_limit
 from kafscale.errors import StartupError, StoreError
 from kafscale.log.bucket.orphans import OrphanCollector
@@ -237,7 +237,7 @@ class Broker:
             quotas=quotas,
             gate=Gate(quotas=quotas),
             record_checks=RecordChecks(log.reader.unpacking),
-            check_lead=None if settings.durability is Durability.WAL else lead.check.confirm,
+            check_lead=lead.check.confirm,
         )
         self.services.groups.state_bytes.register(self.metrics)
         register_group_lag(self.services)

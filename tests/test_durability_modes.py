@@ -22,7 +22,12 @@ from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kafscale.wire.error_codes import (
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_ID_MAPPING,
+    NONE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
 from kafscale.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -367,6 +372,27 @@ async def test_a_superseded_broker_does_not_call_a_producers_next_batch_out_of_o
                 await old.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2))
             await old.ended.wait()
             assert await new.produce(b"c", stamp=attrs.evolve(stamp, base_sequence=2)) == 2
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_superseded_broker_does_not_refuse_an_id_that_its_successor_handed_out(
+    autojump_clock, bucket, durability
+):
+    own = FaultyStore(bucket)
+    async with running(Machine(own), durability) as old:
+        await old.create()
+        gate = own.hold(On())
+        async with running(Machine(bucket), durability) as new:
+            stamp = ProducerStamp(await new.producer_id(), 0, 0)
+            with trio.move_on_after(1) as patience:
+                await old.produce(b"a", stamp=stamp)
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with pytest.raises(BrokerUnavailable) as refusal:
+                await old.produce(b"a", stamp=stamp)
+            assert f"error {INVALID_PRODUCER_ID_MAPPING}" not in str(refusal.value)
+            await old.ended.wait()
 
 
 async def test_a_producers_gap_is_out_of_order_where_nobody_has_taken_over(autojump_clock, bucket):

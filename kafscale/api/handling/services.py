@@ -30,7 +30,7 @@ class Services:
     """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
 
     `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API. `check_lead` raises
-    Fenced if another broker has taken over; None under `wal`, where nobody can while this one runs.
+    Fenced if another broker has taken over.
     """
 
     metrics: Metrics
@@ -51,7 +51,7 @@ class Services:
     quotas: Quotas
     gate: Gate
     record_checks: RecordChecks
-    check_lead: Callable[[], Awaitable[None]] | None = None
+    check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

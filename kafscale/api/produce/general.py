@@ -35,6 +35,7 @@ OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
+FATAL_TO_PRODUCERS = frozenset({error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.INVALID_PRODUCER_ID_MAPPING})
 
 
 @attrs.frozen(eq=False)
@@ -63,7 +64,7 @@ class PendingProduce:
     unpacked_bytes: int = 0  # in all, by `complete`
     rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
-    out_of_order: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
+    unconfirmed: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
 
     @property
     def throttle_ms(self) -> int:
@@ -170,8 +171,8 @@ class PendingProduce:
                 appended = append_batch(batch, now_ms)
             except KafkaError as exc:
                 refuse(response, exc)
-                if exc.code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER and self.services.check_lead is not None:
-                    self.out_of_order.append(response)
+                if exc.code in FATAL_TO_PRODUCERS:
+                    self.unconfirmed.append(response)
                 continue
             assert appended, "a batch was ordered before it was placed"
             response.base_offset = batch.base_offset
@@ -200,14 +201,14 @@ class PendingProduce:
         for each in self.rounds:
             if not each.done:
                 return False
-        return not self.out_of_order
+        return not self.unconfirmed
 
     async def wait(self) -> None:
         """Wait until everything is durable.
 
         A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable).
         """
-        if self.out_of_order:
+        if self.unconfirmed:
             await self._confirm_refusals()
         for each, responses in self.rounds.items():
             refusal = await refusal_of(each)
@@ -216,12 +217,11 @@ class PendingProduce:
                     refuse(response, refusal)
 
     async def _confirm_refusals(self) -> None:
-        """A gap in the sequence numbers is fatal to a producer, and no gap for a broker that has taken over."""
-        assert self.services.check_lead is not None
+        """A gap in the sequence numbers and an unknown id are fatal to a producer, and none for who has taken over."""
         try:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:
-            for response in self.out_of_order:
+            for response in self.unconfirmed:
                 refuse(response, KafkaError(error_codes.NOT_LEADER_OR_FOLLOWER, str(exc)))
 
     @property
