@@ -31,7 +31,7 @@ from kafscale.metrics import Counter, Metrics
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE_SECONDS = 300.0  # the store has been retried before; nobody waits for it
-PASSED_BY_COUNT = 1_000  # partitions that are not compacted, between two of trio's checkpoints
+PASSED_BY_COUNT = 1_000  # partitions with nothing to compact, between two of trio's checkpoints
 GENERATIONS_LEFT_OUT_COUNT = 2  # above those listed: an upload of the process before may still arrive, and a merge's
 
 
@@ -95,7 +95,9 @@ class Compactor:
         for count, partition in enumerate(partitions, start=1):
             if not count % PASSED_BY_COUNT:
                 await trio.lowlevel.checkpoint()
-            if not partition.config.compact or partition.closed or self._is_paused(partition):
+            if not partition.config.compact or not partition.manifest.segments:
+                continue
+            if partition.closed or self._is_paused(partition):
                 continue
             try:
                 part = await find_cleanable(partition, self.footers, self.now_ms())
