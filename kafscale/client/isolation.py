@@ -40,7 +40,7 @@ class AbortedBatches:
 
     @classmethod
     def of(cls, aborted: Iterable[AbortedFrom]) -> AbortedBatches:
-        """In any order."""
+        """Make it of these, which may come in any order."""
         return cls(sorted(aborted, key=lambda each: -each.first_offset))
 
     def have(self, header: BatchHeader, batch: Buffer) -> bool:

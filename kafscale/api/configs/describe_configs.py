@@ -73,7 +73,7 @@ def _entries(services: Services, peer: Peer, resource: DescribeConfigsResource) 
 
 
 def _advertised(services: Services, peer: Peer) -> Iterable[Listener]:
-    """What clients of each listener are told to connect to; of a wildcard that this client did not reach, its own."""
+    """Yield what clients of each listener are told to connect to; of a wildcard not reached by this one, its own."""
     for listener in services.settings.listeners:
         advertised = services.node.advertised.get(listener.name)
         if advertised is None and listener.name == peer.listener_name:

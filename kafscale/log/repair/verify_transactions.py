@@ -38,7 +38,7 @@ class Told:
     has_holes: bool
 
     def going_on(self, before: Told) -> Iterator[str]:
-        """What is wrong with the begin of this segment, if that one ends where it begins."""
+        """Yield what is wrong with the begin of this segment, if that one ends where it begins."""
         for producer_id, first_offset in () if self.has_holes else before.open:
             key = (producer_id, first_offset)
             if key in self.open or key in self.aborted:
@@ -107,7 +107,7 @@ class TransactionCheck:
         self._first_markers.setdefault(header.producer_id, None if marker is None else marker.is_commit)
 
     def told(self, footer: Footer) -> Told:
-        """What the footer tells."""
+        """Return what the footer tells."""
         return Told(
             base_offset=footer.identity.base_offset,
             aborted={(each.producer_id, each.first_offset) for each in footer.aborted},
@@ -117,7 +117,7 @@ class TransactionCheck:
         )
 
     def finish(self, footer: Footer) -> Iterator[str]:
-        """What is wrong with the footer."""
+        """Yield what is wrong with the footer."""
         yield from self._damage
         told = {each.marker_offset: each for each in footer.aborted}
         for aborted in footer.aborted:

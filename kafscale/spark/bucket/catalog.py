@@ -182,7 +182,7 @@ class Catalog:
         }
 
     def _first_open_offset(self, segments: Sequence[Segment]) -> int | None:
-        """Where the oldest transaction begins that is open at the end, which the last intact footer tells.
+        """Return where the oldest transaction begins that is open at the end, which the last intact footer tells.
 
         That is nearly always the one of the last segment, and was read.
         """

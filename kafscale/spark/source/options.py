@@ -478,7 +478,7 @@ def _credentials(given: Given) -> Credentials | None:
 
 
 def reads_committed_only(given: Given) -> bool:
-    """Whether what was aborted, and what is not decided yet, is left out. Raises ConfigError."""
+    """Tell whether what was aborted, and what is not decided yet, is left out. Raises ConfigError."""
     levels: dict[str, str] = {}
     for name in ("isolationLevel", "kafka.isolation.level"):
         if (text := given.text(name)) is not None:
