@@ -53,7 +53,15 @@ from kafscale.api.topics import (
     elect_leaders,
     list_partition_reassignments,
 )
-from kafscale.api.transactions import init_producer_id
+from kafscale.api.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
+    write_txn_markers,
+)
 
 MODULES: Sequence[ModuleType] = (
     produce,
@@ -75,6 +83,10 @@ MODULES: Sequence[ModuleType] = (
     delete_records,
     init_producer_id,
     offset_for_leader_epoch,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    write_txn_markers,
     describe_configs,
     alter_configs,
     describe_log_dirs,
@@ -88,6 +100,8 @@ MODULES: Sequence[ModuleType] = (
     describe_client_quotas,
     alter_client_quotas,
     describe_cluster,
+    describe_transactions,
+    list_transactions,
     list_config_resources,
     describe_topic_partitions,
 )

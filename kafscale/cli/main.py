@@ -26,6 +26,7 @@ COMMANDS = (
     "config",
     "topics",
     "groups",
+    "transactions",
     "produce",
     "consume",
     "flush",

@@ -8,6 +8,7 @@
     offsets.py      offsets by time, and the ends of a log
     admin.py        topics and their configs
     groups.py       consumer groups and their offsets
+    transactions.py transactional ids and their transactions
     failures.py     error codes to KafkaError with the code's name
 
 It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `config`, `errors` and trio only. A task

@@ -25,6 +25,7 @@ from kafscale.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+GROUP, TRANSACTION = 0, 1  # of FindCoordinator's keys
 RETRY_ATTEMPTS = 30  # together 3 s, in which a topic gets its leader, or a coordinator loads
 RETRY_PAUSE_SECONDS = 0.1  # Kafka: retry.backoff.ms, 100 ms
 _WORTH_WAITING = frozenset(
@@ -88,14 +89,21 @@ class Client:
 
     async def coordinator(self, group: str) -> Connection:
         """A connection to the coordinator of a group. Raises KafkaError, BrokerUnavailable."""
+        return await self._coordinator(GROUP, group, f"group '{group}'")
+
+    async def transaction_coordinator(self, transactional_id: str) -> Connection:
+        """A connection to the coordinator of a transactional id. Raises KafkaError, BrokerUnavailable."""
+        return await self._coordinator(TRANSACTION, transactional_id, f"transactional id '{transactional_id}'")
+
+    async def _coordinator(self, key_type: int, key: str, what: str) -> Connection:
         for _ in range(RETRY_ATTEMPTS):
-            request = FindCoordinatorRequest(key=group, coordinator_keys=[group])
+            request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
             response = await self.request(request, FindCoordinatorResponse)
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code not in _WORTH_WAITING:
                 break
             await trio.sleep(RETRY_PAUSE_SECONDS)
-        check(found.error_code, f"coordinator of group '{group}'", found.error_message)
+        check(found.error_code, f"coordinator of {what}", found.error_message)
         return await self.connection_to(Address(found.host, found.port))
 
     async def connection_to(self, address: Address) -> Connection:

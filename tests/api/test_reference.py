@@ -9,8 +9,7 @@ from kafscale.api.table import APIS
 from tests.devtools.wire_messages import message_versions
 
 DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it out of here
-    *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
-    *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+    *("TxnOffsetCommit", "DescribeProducers"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
     *("AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures"),
 }

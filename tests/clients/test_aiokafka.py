@@ -1,7 +1,6 @@
 """aiokafka: produce, groups, administration, and the broker going away. It speaks older versions than the others."""
 
 import asyncio
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 
@@ -316,15 +315,3 @@ async def test_large_messages_go_both_ways_and_one_too_large_is_refused(broker, 
 async def test_a_topic_is_created_by_use(broker, name):
     await produce_numbers(broker, name, 1)
     assert [record.value for record in await read_partitions(broker, name, 1)] == [b"0"]
-
-
-@on_asyncio
-async def test_a_transactional_producer_is_told_no_at_once(broker, name):
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name)
-    began = time.monotonic()
-    try:
-        with pytest.raises(errors.TransactionalIdAuthorizationFailed):
-            await producer.start()
-    finally:
-        await producer.stop()
-    assert time.monotonic() - began < DEADLINE_SECONDS / 3

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from urllib.request import urlopen
 
 import pytest
@@ -348,15 +347,6 @@ def test_large_messages_go_both_ways_and_one_too_large_is_refused(broker, name):
 def test_a_topic_is_created_by_use(broker, name):
     produce_numbers(broker, name, 1)
     assert [message.value() for message in read_partitions(broker, name, 1)] == [b"0"]
-
-
-def test_a_transactional_producer_is_told_no_at_once(broker, name):
-    producer = producer_for(broker, **{"transactional.id": name})
-    began = time.monotonic()
-    with pytest.raises(KafkaException) as caught:
-        producer.init_transactions(DEADLINE_SECONDS)
-    assert caught.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert time.monotonic() - began < DEADLINE_SECONDS / 3
 
 
 def test_one_consumer_of_a_hundred_and_fifty_partitions(broker, name):

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import warnings
 from contextlib import ExitStack, closing
 
@@ -339,14 +338,6 @@ def test_a_topic_is_created_by_use(broker, name, admin, opened):
     assert [record.value for record in read_partitions(broker, name, 1)] == [b"0"]
     opened(Member(consumer_for(broker, name), f"{name}-by-reading"))
     wait_until(lambda: f"{name}-by-reading" in admin.list_topics(), "the topic")
-
-
-def test_a_transactional_producer_is_told_no_at_once(broker, name, opened):
-    producer = opened(producer_for(broker, transactional_id=name))
-    began = time.monotonic()
-    with pytest.raises(errors.TransactionalIdAuthorizationFailedError):
-        producer.init_transactions()
-    assert time.monotonic() - began < DEADLINE_SECONDS / 3
 
 
 def test_a_fetch_session_follows_a_hundred_and_fifty_partitions(broker, name, opened):

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group.
+"""FindCoordinator (10): which broker coordinates a group, or a transactional id.
 
 v1  key types, error messages
 v3  flexible
@@ -6,9 +6,8 @@ v4  several keys at once (KIP-699)
 v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 v6  share partitions (KIP-932), which this broker does not have: INVALID_REQUEST, as for any unknown key type
 
-Which broker coordinates a group is the assignment's answer, once `__consumer_offsets` is there. There are no
-transactions yet: a transactional id is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as
-final, while "not available" would have it ask again until its `max.block.ms` is over.
+A group is coordinated by the leader of its partition of `__consumer_offsets`, and a transactional id by that of its
+partition of `__transaction_state`. Each of the topics is made when somebody first asks.
 """
 
 from __future__ import annotations
@@ -17,13 +16,16 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups
+from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
+from kafscale.cluster.node import Node
+from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import distinct
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_REQUEST,
     NONE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.schema import mapped
@@ -34,6 +36,8 @@ GROUP, TRANSACTION = 0, 1
 async def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if request.key_type == GROUP:
         await prepare_groups(services)
+    if request.key_type == TRANSACTION:
+        await ensure_internal_topic(services, TRANSACTION_STATE_NAME)
     if call.version >= 4:
         keys = await distinct(request.coordinator_keys, str)
         return FindCoordinatorResponse(coordinators=mapped(partial(_find, services, call, request.key_type), keys))
@@ -48,18 +52,28 @@ async def handle(services: Services, call: Call, request: FindCoordinatorRequest
 
 
 def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinator:
-    if key_type == GROUP:
-        node = services.assignment.coordinator(key) if services.groups.led.has_topic else None
+    if key_type in (GROUP, TRANSACTION):
+        node = _group_coordinator(services, key) if key_type == GROUP else _transaction_coordinator(services, key)
         if node is None:
             message = "The coordinator is not available."
             return Coordinator(key=key, error_code=COORDINATOR_NOT_AVAILABLE, error_message=message)
         endpoint = node.endpoint(call.peer)
         return Coordinator(key=key, error_code=NONE, node_id=node.node_id, host=endpoint.host, port=endpoint.port)
-    if key_type == TRANSACTION:
-        message = "This broker does not support transactions."
-        return Coordinator(key=key, error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)
     message = f"There is no coordinator of key type {key_type}."
     return Coordinator(key=key, error_code=INVALID_REQUEST, error_message=message)
+
+
+def _group_coordinator(services: Services, group_id: str) -> Node | None:
+    return services.assignment.coordinator(group_id) if services.groups.led.has_topic else None
+
+
+def _transaction_coordinator(services: Services, transactional_id: str) -> Node | None:
+    topic = services.topics.get(TRANSACTION_STATE_NAME)
+    if topic is None:
+        return None
+    leader = services.assignment.leader(topic, coordinator_partition(transactional_id, topic.partition_count))
+    nodes = services.assignment.brokers()
+    return next((node for node in nodes if leader is not None and node.node_id == leader.node_id), None)
 
 
 API = Api(10, "FindCoordinator", 0, 6, FindCoordinatorRequest, FindCoordinatorResponse, handle)

@@ -2,8 +2,10 @@
 
     3  record batches (magic 2) and transactional ids      8  record errors and messages in the response
     5  log start offset in the response                    9  flexible encoding
-    7  zstd                                               10  leader hints (KIP-951); 11 and 12 as 10
-                                                          13  topics by id (KIP-516)
+    7  zstd                                               10  leader hints (KIP-951)
+                                                         11  may answer TRANSACTION_ABORTABLE (KIP-890)
+                                                         12  enrols partitions in the producer's transaction
+                                                         13  topics by id (KIP-516)
 
 The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
 soon as it is read, so that many are in flight to the disk at once.

@@ -32,7 +32,7 @@ from kafscale.wire.records import (
 )
 
 FIRST_VERSION_WITH_ZSTD = 7
-ALLOWED_ATTRIBUTES = CODEC_MASK  # of clients' batches
+ALLOWED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL  # of clients' batches
 MAX_INT64 = (1 << 63) - 1
 
 
@@ -95,12 +95,23 @@ class Batch:
 
 
 def begin_batch(
-    services: Services, partition: Partition, records: memoryview | None, *, version: int, units: int
+    services: Services,
+    partition: Partition,
+    records: memoryview | None,
+    *,
+    version: int,
+    units: int,
+    transactional: bool = False,
 ) -> Batch:
-    """Check a batch as far as `units` allow: `is_checked` says whether that was all. Raises KafkaError."""
+    """Check a batch as far as `units` allow: `is_checked` says whether that was all. Raises KafkaError.
+
+    `transactional` says that the request has a transactional id, without which no batch of a transaction is taken.
+    """
     if not records:
         raise InvalidRecord("the request has no record batch for this partition")
     header = _validated(partition.config, records, version)
+    if header.attributes & TRANSACTIONAL:
+        _check_transactional(header, transactional)
     checks = services.record_checks
     times = checks.shapes.times(header, records, needs_keys=partition.config.compact) if units > 0 else None
     if times is not None:
@@ -175,13 +186,19 @@ def _validated(config: LogConfig, records: memoryview, version: int) -> BatchHea
     return header
 
 
+def _check_transactional(header: BatchHeader, transactional: bool) -> None:
+    if not transactional:
+        reason = "a batch of a transaction in a request without a transactional id"
+        raise KafkaError(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+    if header.producer_id < 0:
+        raise InvalidRecord("a batch of a transaction without a producer id")
+
+
 def _refuse_attributes(header: BatchHeader) -> None:
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
     if header.is_log_append_time:
         raise KafkaError(error_codes.INVALID_TIMESTAMP, "clients may not write batches with LogAppendTime")
-    if header.is_transactional:
-        raise KafkaError(error_codes.INVALID_TXN_STATE, "transactions are not supported")
     if header.delete_horizon_ms is not None:  # compaction would drop its tombstones by a time of the client's
         raise InvalidRecord("clients may not write batches with a delete horizon")
     raise InvalidRecord(f"a record batch with attributes that mean nothing: {header.attributes & 0xFFFF:#x}")

@@ -15,6 +15,7 @@ from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import refusal_of, refuse
+from kafscale.api.produce.transactional import TransactionalProduce
 from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed
@@ -57,6 +58,7 @@ class PendingProduce:
     version: int
     acks: int
     frame_lease: Lease | None
+    transaction: TransactionalProduce | None  # where the request has a transactional id
     response: ProduceResponse = attrs.field(factory=ProduceResponse)
     candidates: list[_Candidate] = attrs.field(factory=list)
     unchecked: list[_Candidate] = attrs.field(factory=list)
@@ -79,7 +81,16 @@ class PendingProduce:
             raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {self.acks}, not -1, 0 or 1")
         topic_id = topic.topic_id if self.version >= FIRST_VERSION_WITH_TOPIC_IDS else None
         partition = led_partition(self.services, topic.name, data.index, topic_id=topic_id)
-        batch = begin_batch(self.services, partition, data.records, version=self.version, units=self.left_units)
+        batch = begin_batch(
+            self.services,
+            partition,
+            data.records,
+            version=self.version,
+            units=self.left_units,
+            transactional=self.transaction is not None,
+        )
+        if self.transaction is not None:
+            self.transaction.check(batch)
         self.left_units = batch.left_units
         candidate = _Candidate(batch, response)
         self.candidates.append(candidate)
@@ -88,11 +99,15 @@ class PendingProduce:
 
     def place(self) -> None:
         """Find memory for all batches, unless something has to be waited for, which makes it `incomplete`."""
-        self.incomplete = bool(self.unchecked) or self.services.log.is_full
+        waits = self.transaction is not None and self.transaction.waits(self._batches())
+        self.incomplete = bool(self.unchecked) or self.services.log.is_full or waits
         for candidate in self.candidates:
             if self.incomplete:
                 break
             self.incomplete = not self._place(candidate.batch)
+
+    def _batches(self) -> Sequence[Batch]:
+        return [candidate.batch for candidate in self.candidates]
 
     def _place(self, batch: Batch) -> bool:
         """Find memory for a batch that lasts until it is in the bucket; a large frame has been received into some."""
@@ -120,6 +135,8 @@ class PendingProduce:
         with trio.move_on_after(patience_seconds) as patience:
             await self.services.log.wait_for_room()
             await self._place_all()
+            if self.transaction is not None:
+                await self.transaction.enrol(self._batches())
         if patience.cancelled_caught:
             self.refuse(KafkaError(error_codes.KAFKA_STORAGE_ERROR, "no room for it in time"))
         return not patience.cancelled_caught
@@ -164,11 +181,13 @@ class PendingProduce:
     def order(self) -> None:
         """Append every batch that passed, in the order of the request."""
         now_ms = time.time_ns() // 1_000_000
+        if self.transaction is not None:
+            self._refuse_unenrolled(self.transaction, now_ms)
         for candidate in self.candidates:
             batch, response = candidate.batch, candidate.response
             response.log_start_offset = batch.partition.log_start_offset
             try:
-                appended = append_batch(batch, now_ms)
+                appended = append_batch(batch, now_ms, is_enrolled=True)
             except KafkaError as exc:
                 refuse(response, exc)
                 if exc.code in FATAL_TO_PRODUCERS:
@@ -183,6 +202,15 @@ class PendingProduce:
         self.frame_lease = None
         if self.acks == ACKS_NONE:
             self._end_if_refused()
+
+    def _refuse_unenrolled(self, transaction: TransactionalProduce, now_ms: int) -> None:
+        """Have the coordinator enrol what is not, in the same step as the batches; refuse what it does not."""
+        refusals = transaction.enrol_nowait(self._batches())
+        for candidate in [each for each in self.candidates if each.batch in refusals]:
+            refuse(candidate.response, refusals[candidate.batch])
+            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
+            candidate.batch.give_back()
+            self.candidates.remove(candidate)
 
     def _end_if_refused(self) -> None:
         """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
@@ -250,7 +278,10 @@ def begin(
     """
     if call.version < OLDEST_VERSION_SERVED:
         raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
-    pending = PendingProduce(services, call.version, request.acks, frame_lease)
+    transaction = None
+    if request.transactional_id is not None:
+        transaction = TransactionalProduce(services, request.transactional_id, call.version)
+    pending = PendingProduce(services, call.version, request.acks, frame_lease, transaction)
     for topic in request.topic_data:
         is_known = True
         if call.version >= FIRST_VERSION_WITH_TOPIC_IDS:

@@ -5,7 +5,8 @@ log by the same functions as any other, in one call, and its reply is made at on
 durable together then have one place in the queue, one wait and one buffer to send: what that is worth is in
 `docs/decisions/0001-plain-produce.md`.
 
-What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched.
+What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched:
+of a transaction that is the first batch for each partition, which is to be enrolled.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class _Allowed:
     """What is known of a pattern: the gate has nothing against it, and which partitions were found to be led here."""
 
     call: Call
+    transactional: bool
     partitions: dict[int, Partition] = attrs.field(factory=dict, init=False)
 
 
@@ -116,7 +118,14 @@ class ShortWay:
                 allowed.partitions[index] = partition
             if partition.config.log_append_time:  # which the reply tells, and a pattern does not
                 return None
-            batch = begin_batch(self.services, partition, records, version=pattern.version, units=AT_ONCE_UNITS)
+            batch = begin_batch(
+                self.services,
+                partition,
+                records,
+                version=pattern.version,
+                units=AT_ONCE_UNITS,
+                transactional=allowed.transactional,
+            )
             if not batch.is_checked or not append_batch(batch, time.time_ns() // 1_000_000):
                 return None
         except KafkaError:
@@ -135,5 +144,5 @@ class ShortWay:
         topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
         if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
             return None
-        self._allowed[pattern] = allowed = _Allowed(call)
+        self._allowed[pattern] = allowed = _Allowed(call, pattern.request.transactional_id is not None)
         return allowed

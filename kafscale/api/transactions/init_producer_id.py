@@ -1,4 +1,4 @@
-"""InitProducerId (22): an id for an idempotent producer.
+"""InitProducerId (22): an id for an idempotent producer, or id and epoch for a transactional one.
 
 v0  producer id and epoch
 v1  throttled by the client
@@ -7,21 +7,18 @@ v3  a producer may name the id and epoch that it has, to have the epoch bumped (
 v4  may answer PRODUCER_FENCED
 v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 
-As in Kafka, a producer without a transactional id always gets a new id with epoch 0, whatever it names. There are no
-transactions yet: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which the Java client,
-librdkafka and franz-go report at once and never retry (COORDINATOR_NOT_AVAILABLE and the like they retry for ever).
+As in Kafka, a producer without a transactional id always gets a new id with epoch 0, whatever it names. One with a
+transactional id fences those before it, and what they had open is aborted before it gets its answer.
 """
 
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
+from kafscale.cluster.transactions.requests import InitProducerId
+from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
-from kafscale.wire.error_codes import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    INVALID_REQUEST,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REQUEST
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER_ID = NO_PRODUCER_EPOCH = -1
@@ -30,10 +27,11 @@ NO_PRODUCER_ID = NO_PRODUCER_EPOCH = -1
 async def handle(services: Services, call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return InitProducerIdResponse(error_code=INVALID_REQUEST)
-    if request.transactional_id is not None:
-        is_named = request.transactional_id != ""
-        return InitProducerIdResponse(error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_named else INVALID_REQUEST)
+    if request.transactional_id == "":
+        return InitProducerIdResponse(error_code=INVALID_REQUEST)
     try:
+        if request.transactional_id is not None:
+            return await _init_transactions(services, call.version, request, request.transactional_id)
         producer_id = await services.producer_ids.allocate()
     except StorageFull:
         # As Kafka where no block of ids is to be had; every client tries again after that.
@@ -41,6 +39,23 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
     except KafkaError as exc:
         return InitProducerIdResponse(error_code=exc.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactions(
+    services: Services, version: int, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    asked = InitProducerId(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=request.transaction_timeout_ms,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+    )
+    reply = await services.transactions.init_producer_id(asked)
+    return InitProducerIdResponse(
+        error_code=fenced_code(reply.error_code, version, INIT_PRODUCER_ID_FENCED_VERSION),
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
+    )
 
 
 API = Api(22, "InitProducerId", 0, 5, InitProducerIdRequest, InitProducerIdResponse, handle)

@@ -17,7 +17,13 @@ async def test_the_table_is_listed(version: int) -> None:
     request = ApiVersionsRequest(client_software_name="kafscale", client_software_version="1.0")
     response = await ask(API, SERVICES, request, version=version)
     assert (response.error_code, response.api_keys) == (NONE, LISTED)
-    assert (response.supported_features, response.finalized_features) == ([], [])
+    supported = [(each.name, each.min_version, each.max_version) for each in response.supported_features]
+    finalized = [(each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features]
+    # A client that reads version 3 does not know of a feature whose lowest version is 0 (KAFKA-17011).
+    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
+    assert (finalized, response.finalized_features_epoch) == (
+        ([("transaction.version", 2, 2)], 0) if version >= 3 else ([], -1)
+    )
 
 
 async def test_the_clients_software_is_remembered() -> None:

@@ -195,7 +195,10 @@ REFUSED = {
     "cut off": (build_batch(records(b"abc"))[:-1], error_codes.CORRUPT_MESSAGE),
     "garbage": (bytes(range(100)), error_codes.CORRUPT_MESSAGE),
     "control batch": (_with_attributes(CONTROL), error_codes.INVALID_RECORD),
-    "transactional": (_with_attributes(TRANSACTIONAL, producer=STAMP), error_codes.INVALID_TXN_STATE),
+    "transactional, without an id": (
+        _with_attributes(TRANSACTIONAL, producer=STAMP),
+        error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
     "its own LogAppendTime": (_with_attributes(LOG_APPEND_TIME), error_codes.INVALID_TIMESTAMP),
     "its own delete horizon": (_with_attributes(DELETE_HORIZON), error_codes.INVALID_RECORD),
     "a flag that means nothing": (_with_attributes(0x80), error_codes.INVALID_RECORD),

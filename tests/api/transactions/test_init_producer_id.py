@@ -53,13 +53,5 @@ async def test_half_an_identity_is_an_invalid_request(services: Any, has: dict[s
     assert (response.error_code, response.producer_id) == (error_codes.INVALID_REQUEST, -1)
 
 
-@pytest.mark.parametrize("version", range(5))
-async def test_a_transactional_id_gets_a_final_error(services: Any, version: int) -> None:
-    response = await ask(API, services, asking("t"), version=version)
-    assert response.error_code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert response.error_code not in error_codes.RETRIABLE
-    assert (response.producer_id, response.producer_epoch) == (-1, -1)
-
-
 async def test_an_empty_transactional_id_is_an_invalid_request(services: Any) -> None:
     assert (await ask(API, services, asking(""))).error_code == error_codes.INVALID_REQUEST

@@ -1,0 +1,41 @@
+"""AddOffsetsToTxn (25): a transaction is going to commit offsets of a group.
+
+v2  may answer PRODUCER_FENCED (KIP-588)
+v3  flexible
+v4  may answer TRANSACTION_ABORTABLE (KIP-890)
+
+What is added is the group's partition of `__consumer_offsets`, which is made if there is none.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.internal_topics import ensure_internal_topic
+from kafscale.api.handling.services import Services
+from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.transactions.requests import AddPartitions, Identity
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
+from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+
+async def handle(services: Services, call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    topic = await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME)
+    if topic is None:
+        return AddOffsetsToTxnResponse(error_code=COORDINATOR_NOT_AVAILABLE)
+    at = TopicPartition(topic.name, coordinator_partition(request.group_id, topic.partition_count))
+    identity = Identity(request.transactional_id, request.producer_id, request.producer_epoch)
+    added = AddPartitions(identity=identity, partitions=frozenset({at}), transaction_version=0)
+    try:
+        reply = await services.transactions.decide(
+            identity.transactional_id, lambda coordinator, now, _id: coordinator.add_partitions(added, now_ms=now)
+        )
+    except KafkaError as exc:
+        return AddOffsetsToTxnResponse(error_code=exc.code)
+    return AddOffsetsToTxnResponse(error_code=fenced_code(reply.error_of(at), call.version, ADD_OFFSETS_FENCED_VERSION))
+
+
+API = Api(25, "AddOffsetsToTxn", 0, 4, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, handle)

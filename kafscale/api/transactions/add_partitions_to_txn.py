@@ -1,0 +1,125 @@
+"""AddPartitionsToTxn (24): partitions that a transaction is going to write to.
+
+v2  may answer PRODUCER_FENCED (KIP-588)
+v3  flexible
+v4  several transactions at once, and to ask only whether partitions are in theirs; from brokers (KIP-890)
+v5  may answer TRANSACTION_ABORTABLE
+
+As in Kafka, if one partition of a transaction can't be added, none is: the others are OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.cluster.topics.names import is_internal
+from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.transactions.versions import (
+    ADD_PARTITIONS_BUMP_VERSION,
+    ADD_PARTITIONS_FENCED_VERSION,
+    fenced_code,
+    transaction_version,
+)
+from kafscale.concurrency.turns import Turns
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import (
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from kafscale.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+
+async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    if call.version >= ADD_PARTITIONS_BUMP_VERSION:
+        results = [
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id, topic_results=await _add(services, call.version, each)
+            )
+            for each in request.transactions
+        ]
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    only = AddPartitionsToTxnTransaction(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        topics=request.topics,
+    )
+    return AddPartitionsToTxnResponse(results_by_topic=await _add(services, call.version, only))
+
+
+async def _add(
+    services: Services, version: int, wanted: AddPartitionsToTxnTransaction
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Add, or verify, the partitions of one transaction. Returns the result of each."""
+    errors = await _refused(services, version, wanted.topics)
+    if any(errors.values()):
+        errors = {each: code or OPERATION_NOT_ATTEMPTED for each, code in errors.items()}
+    else:
+        errors = await _ask(services, version, wanted, frozenset(errors))
+    turns = Turns()
+    results: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+    for at, code in errors.items():
+        await turns.step()
+        result = AddPartitionsToTxnPartitionResult(partition_index=at.partition, partition_error_code=code)
+        results.setdefault(at.topic, []).append(result)
+    return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=each) for name, each in results.items()]
+
+
+async def _refused(
+    services: Services, version: int, topics: Sequence[AddPartitionsToTxnTopic]
+) -> dict[TopicPartition, int]:
+    """Return each partition, once, and why it can't be part of a transaction."""
+    turns = Turns()
+    found: dict[TopicPartition, int] = {}
+    for wanted in topics:
+        await turns.step()
+        topic = services.topics.get(wanted.name)
+        for index in wanted.partitions:
+            await turns.step()
+            code = NONE
+            if version < ADD_PARTITIONS_BUMP_VERSION and is_internal(wanted.name):
+                code = TOPIC_AUTHORIZATION_FAILED  # no client writes there
+            elif topic is None or not 0 <= index < topic.partition_count:
+                code = UNKNOWN_TOPIC_OR_PARTITION
+            found[TopicPartition(wanted.name, index)] = code
+    return found
+
+
+async def _ask(
+    services: Services,
+    version: int,
+    wanted: AddPartitionsToTxnTransaction,
+    partitions: frozenset[TopicPartition],
+) -> dict[TopicPartition, int]:
+    identity = Identity(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
+    protocol = transaction_version(version, ADD_PARTITIONS_BUMP_VERSION)
+    added = AddPartitions(identity=identity, partitions=partitions, transaction_version=protocol)
+    verified = VerifyPartitions(identity=identity, partitions=partitions)
+    try:
+        if wanted.verify_only:
+            reply = await services.transactions.decide(
+                identity.transactional_id, lambda coordinator, _now, _id: coordinator.verify_partitions(verified)
+            )
+        else:
+            reply = await services.transactions.decide(
+                identity.transactional_id, lambda coordinator, now, _id: coordinator.add_partitions(added, now_ms=now)
+            )
+    except KafkaError as exc:
+        return dict.fromkeys(partitions, exc.code)
+    return {each: fenced_code(reply.error_of(each), version, ADD_PARTITIONS_FENCED_VERSION) for each in partitions}
+
+
+API = Api(24, "AddPartitionsToTxn", 0, 5, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, handle)

@@ -1,0 +1,43 @@
+"""DescribeTransactions (65), version 0: the state of transactional ids that this broker coordinates (KIP-664)."""
+
+from __future__ import annotations
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.cluster.transactions.questions import TransactionDescription
+from kafscale.concurrency.turns import distinct, in_turns
+from kafscale.errors import KafkaError
+from kafscale.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+async def handle(services: Services, call: Call, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    ids = await distinct(request.transactional_ids, str)
+    try:
+        await services.transactions.wait_settled()
+    except KafkaError as exc:
+        states = [TransactionState(transactional_id=each, error_code=exc.code) for each in ids]
+    else:
+        coordinators = services.transactions.coordinators
+        states = [_state(coordinators.describe(each)) async for each in in_turns(ids)]
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _state(found: TransactionDescription) -> TransactionState:
+    return TransactionState(
+        error_code=found.error_code,
+        transactional_id=found.transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_timestamp_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[TopicData(topic=each.topic, partitions=list(each.partition_ids)) for each in found.topics],
+    )
+
+
+API = Api(65, "DescribeTransactions", 0, 0, DescribeTransactionsRequest, DescribeTransactionsResponse, handle)

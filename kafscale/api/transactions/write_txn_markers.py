@@ -1,0 +1,71 @@
+"""WriteTxnMarkers (27), version 1: write the ends of transactions into partitions that are led here.
+
+Coordinators on other brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664): that
+one's coordinator is not asked, and finds nothing open here at its own end of it.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.services import Services
+from kafscale.cluster.coordination.state_records import now_ms
+from kafscale.cluster.internal import Appended, EndEntry
+from kafscale.concurrency.turns import Turns
+from kafscale.errors import KafkaError, StorageFailed
+from kafscale.wire.control_records import EndMarker
+from kafscale.wire.error_codes import KAFKA_STORAGE_ERROR
+from kafscale.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+
+async def handle(services: Services, call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    waiting: list[tuple[Appended, WritableTxnMarkerPartitionResult]] = []
+    turns = Turns()
+    results = []
+    for marker in request.markers:
+        await turns.step()
+        result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+        results.append(result)
+        for topic in marker.topics:
+            await turns.step()
+            of_topic = WritableTxnMarkerTopicResult(name=topic.name)
+            result.topics.append(of_topic)
+            for index in topic.partition_indexes:
+                await turns.step()
+                answer = WritableTxnMarkerPartitionResult(partition_index=index)
+                of_topic.partitions.append(answer)
+                try:
+                    waiting.append((await _append(services, marker, topic.name, index), answer))
+                except KafkaError as exc:
+                    answer.error_code = exc.code
+    for appended, answer in waiting:
+        try:
+            await appended.wait()
+        except StorageFailed:
+            answer.error_code = KAFKA_STORAGE_ERROR
+    return WriteTxnMarkersResponse(markers=results)
+
+
+async def _append(services: Services, marker: WritableTxnMarker, topic: str, index: int) -> Appended:
+    """Append one, as soon as there is room. Raises KafkaError."""
+    partition = led_partition(services, topic, index)
+    end = EndMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        is_commit=marker.transaction_result,
+    )
+    try:
+        return await services.internal.append([EndEntry(partition, end)], now_ms())
+    except StorageFailed as exc:
+        raise KafkaError(KAFKA_STORAGE_ERROR, str(exc)) from exc
+
+
+API = Api(27, "WriteTxnMarkers", 1, 1, WriteTxnMarkersRequest, WriteTxnMarkersResponse, handle)

@@ -1,0 +1,47 @@
+"""Transactional ids: which there are, where their transactions stand, and aborting one (KIP-664)."""
+
+from __future__ import annotations
+
+from kafscale.client.client import Client
+from kafscale.client.failures import check
+from kafscale.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from kafscale.wire.messages.describe_transactions import TransactionState as DescribedTransaction
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.list_transactions import TransactionState as ListedTransaction
+
+
+async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransaction]:
+    """The transactional ids that all brokers coordinate, by name. Raises KafkaError, BrokerUnavailable."""
+    await client.metadata([])
+    found = []
+    for connection in await client.all_connections():
+        response = await connection.request(
+            ListTransactionsRequest(state_filters=states or []), ListTransactionsResponse
+        )
+        check(response.error_code, f"transactions of {connection.address}")
+        found += response.transaction_states
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
+async def describe_transaction(client: Client, transactional_id: str) -> DescribedTransaction:
+    """The state of one id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND too), BrokerUnavailable."""
+    connection = await client.transaction_coordinator(transactional_id)
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (found,) = (await connection.request(request, DescribeTransactionsResponse)).transaction_states
+    check(found.error_code, f"transactional id '{transactional_id}'")
+    return found
+
+
+async def abort_transaction(client: Client, transactional_id: str, timeout_ms: int) -> None:
+    """Abort what is open, by fencing its producer, as Kafka's `Admin.fenceProducers` does.
+
+    Raises KafkaError, BrokerUnavailable.
+    """
+    connection = await client.transaction_coordinator(transactional_id)
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    response = await connection.request(request, InitProducerIdResponse)
+    check(response.error_code, f"transactional id '{transactional_id}'")
