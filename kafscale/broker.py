@@ -41,7 +41,7 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
-from kafscale.cluster.coordination import Transactions
+from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
 from kafscale.cluster.groups.moving import move_groups
@@ -213,7 +213,9 @@ class Broker:
             draining=draining,
             has_topic=lambda name: topics.get(name) is not None,
         )
-        leadership.keepers[CONSUMER_OFFSETS_NAME] = GroupKeeper(groups, partial(_offsets_partition_count, topics))
+        group_keeper = GroupKeeper(groups, partial(_offsets_partition_count, topics))
+        leadership.keepers[CONSUMER_OFFSETS_NAME] = group_keeper
+        internal.on_end[CONSUMER_OFFSETS_NAME] = group_keeper.end_transaction
         quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
         transactions = open_transactions(settings, topics, internal, producer_ids)
         transactions.register(self.metrics)
@@ -232,6 +234,9 @@ class Broker:
             internal=internal,
             leadership=leadership,
             transactions=transactions,
+            transactional_offsets=TransactionalOffsets(
+                internal=internal, groups=groups, transactions=transactions, topic=CONSUMER_OFFSETS_NAME
+            ),
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
             quotas=quotas,

@@ -37,6 +37,7 @@ from kafscale.api.groups import (
     offset_delete,
     offset_fetch,
     sync_group,
+    txn_offset_commit,
 )
 from kafscale.api.handling.calls import Api
 from kafscale.api.records import (
@@ -87,6 +88,7 @@ MODULES: Sequence[ModuleType] = (
     add_offsets_to_txn,
     end_txn,
     write_txn_markers,
+    txn_offset_commit,
     describe_configs,
     alter_configs,
     describe_log_dirs,

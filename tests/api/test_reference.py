@@ -9,7 +9,7 @@ from kafscale.api.table import APIS
 from tests.devtools.wire_messages import message_versions
 
 DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it out of here
-    *("TxnOffsetCommit", "DescribeProducers"),
+    "DescribeProducers",
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
     *("AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures"),
 }

@@ -19,6 +19,7 @@ class MemoryAppended:
     """A batch that is in the log; `round` is None where it is durable already."""
 
     round: Round | None
+    base_offset: int = 0
 
 
 @attrs.define(eq=False)
@@ -63,8 +64,8 @@ class MemoryOffsetsLog:
         batch = build_batch(records, base_offset=base_offset)
         if self.gate is None or self.gate.is_set():
             self.keep(partition, batch)
-            return MemoryAppended(None)
-        return MemoryAppended(GatedRound(self, self.gate, partition, batch))
+            return MemoryAppended(None, base_offset)
+        return MemoryAppended(GatedRound(self, self.gate, partition, batch), base_offset)
 
     async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
         await self._room.wait()

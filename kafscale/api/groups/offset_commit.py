@@ -61,7 +61,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
-            error_code = _check(services, at, partition, topic_ids, by_id=by_id)
+            error_code = check_partition(services, at, partition.committed_metadata, topic_ids, by_id=by_id)
             if error_code != NONE:
                 refused[at] = error_code
                 continue
@@ -76,7 +76,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     if call.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND and _is_missing(services, request):
         error_code = coordinator_error(services, request.group_id) or GROUP_ID_NOT_FOUND
     elif offsets:
-        check = partial(_check_again, services, request.group_id, topic_ids, by_id)
+        check = partial(check_again, services, request.group_id, topic_ids, by_id)
         refused |= await services.groups.commit_in_pieces(request.group_id, _identity(request), offsets, check)
     elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
         error_code = await services.groups.commit(request.group_id, _identity(request), {}).wait()
@@ -106,30 +106,30 @@ def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
     return request.generation_id_or_member_epoch >= 0 and not is_there
 
 
-def _check(
+def check_partition(
     services: Services,
     at: TopicPartition,
-    partition: OffsetCommitRequestPartition,
+    metadata: str | None,
     topic_ids: dict[str, bytes],
     *,
     by_id: bool,
 ) -> int:
-    """The error code of a partition; the id of its topic is noted."""
+    """Return the error code of a partition whose offset is to be committed; the id of its topic is noted."""
     topic = services.topics.get(at.topic)
     if topic is None and by_id:
         return UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= at.partition < topic.partition_count:
         return UNKNOWN_TOPIC_OR_PARTITION
-    if services.groups.is_metadata_too_large(partition.committed_metadata):
+    if services.groups.is_metadata_too_large(metadata):
         return OFFSET_METADATA_TOO_LARGE
     topic_ids.setdefault(at.topic, topic.topic_id)
     return NONE
 
 
-def _check_again(
+def check_again(
     services: Services, group_id: str, topic_ids: Mapping[str, bytes], by_id: bool, at: TopicPartition
 ) -> int:
-    """The error code of a partition that is about to be written; others have run since it was looked at first."""
+    """Return the error code of a partition that is about to be written; others have run since its first check."""
     if services.topics.by_id(topic_ids[at.topic]) is None:
         return UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION
     return coordinator_error(services, group_id)

@@ -4,7 +4,7 @@ v2  null topics mean all that the group has offsets of; an error code of the who
 v3  throttle time
 v5  leader epochs (KIP-320)
 v6  flexible
-v7  `require_stable`, which changes nothing while there are no transactions
+v7  `require_stable`: UNSTABLE_OFFSET_COMMIT where a transaction that is not ended has committed an offset (KIP-447)
 v8  several groups at once (KIP-709)
 v9  the member that asks, which is not checked for a classic group, as in Kafka (KIP-848)
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
@@ -14,7 +14,7 @@ A partition, or a group, that nothing was ever committed for has offset -1 and n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -23,9 +23,9 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.records import OffsetAndMetadata
+from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import distinct, distinct_partitions
-from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_ID
+from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -43,11 +43,11 @@ NO_ID = bytes(16)
 
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < FIRST_VERSION_WITH_GROUPS:
-        asked = await _asked(services, request.group_id, request.topics, by_id=False)
+        asked = await _asked(services, request, request.group_id, request.topics, by_id=False)
         return _of_one_group(services, call, asked)
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
-    each_asked = [await _asked(services, group.group_id, group.topics, by_id=by_id) for group in groups]
+    each_asked = [await _asked(services, request, each.group_id, each.topics, by_id=by_id) for each in groups]
     return OffsetFetchResponse(groups=mapped(partial(_group, services), each_asked))
 
 
@@ -70,19 +70,25 @@ class _Asked:
     group_id: str
     topics: Mapping[_Topic, Collection[int]] | None
     by_id: bool
+    stable_only: bool
 
 
 async def _asked(
-    services: Services, group_id: str, topics: Sequence[OffsetFetchRequestTopic] | None, *, by_id: bool
+    services: Services,
+    request: OffsetFetchRequest,
+    group_id: str,
+    topics: Sequence[OffsetFetchRequestTopic] | None,
+    *,
+    by_id: bool,
 ) -> _Asked:
     if topics is None:
-        return _Asked(group_id, None, by_id)
+        return _Asked(group_id, None, by_id, request.require_stable)
 
     def asked(topic: OffsetFetchRequestTopic) -> _Topic:
         return _Topic(name_of(services, topic.topic_id), topic.topic_id) if by_id else _Topic(topic.name)
 
     found = await distinct_partitions(((asked(each), each.partition_indexes) for each in topics), int)
-    return _Asked(group_id, found, by_id)
+    return _Asked(group_id, found, by_id, request.require_stable)
 
 
 def _of_one_group(services: Services, call: Call, asked: _Asked) -> OffsetFetchResponse:
@@ -113,7 +119,8 @@ def _fetch(services: Services, asked: _Asked) -> list[OffsetFetchResponseTopic]:
     topics = asked.topics
     if topics is None:
         topics = {topic: tuple(offsets[topic.name]) for topic in _all(services, offsets, by_id=asked.by_id)}
-    return mapped(lambda topic: _topic(topic, topics[topic], offsets.get(topic.name, {})), tuple(topics))
+    is_unstable = partial(services.groups.is_unstable, asked.group_id) if asked.stable_only else _never
+    return mapped(lambda topic: _topic(topic, topics[topic], offsets.get(topic.name, {}), is_unstable), tuple(topics))
 
 
 def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_Topic]:
@@ -125,18 +132,25 @@ def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_
             yield _Topic(name, topic.topic_id)
 
 
+def _never(at: TopicPartition) -> bool:
+    return False
+
+
 def _topic(
-    topic: _Topic, partitions: Collection[int], offsets: Mapping[int, OffsetAndMetadata]
+    topic: _Topic,
+    partitions: Collection[int],
+    offsets: Mapping[int, OffsetAndMetadata],
+    is_unstable: Callable[[TopicPartition], bool],
 ) -> OffsetFetchResponseTopic:
     def answer(partition: int) -> OffsetFetchResponsePartition:
-        return _unknown(partition) if topic.is_unknown else _partition(partition, offsets.get(partition))
+        if topic.is_unknown:
+            return OffsetFetchResponsePartition(partition_index=partition, error_code=UNKNOWN_TOPIC_ID)
+        if is_unstable(TopicPartition(topic.name, partition)):
+            return OffsetFetchResponsePartition(partition_index=partition, error_code=UNSTABLE_OFFSET_COMMIT)
+        return _partition(partition, offsets.get(partition))
 
     topic_id = NO_ID if topic.topic_id is None else topic.topic_id
     return OffsetFetchResponseTopic(name=topic.name, topic_id=topic_id, partitions=mapped(answer, partitions))
-
-
-def _unknown(partition: int) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(partition_index=partition, error_code=UNKNOWN_TOPIC_ID)
 
 
 def _partition(partition: int, offset: OffsetAndMetadata | None) -> OffsetFetchResponsePartition:

@@ -13,7 +13,7 @@ from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.coordination import Transactions
+from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Node
@@ -46,6 +46,7 @@ class Services:
     internal: InternalLog
     leadership: Leadership
     transactions: Transactions
+    transactional_offsets: TransactionalOffsets
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
     quotas: Quotas

@@ -76,8 +76,6 @@ def _unenrolled(batches: Sequence[Batch]) -> Mapping[Batch, TopicPartition]:
     found = {}
     for batch in batches:
         header, partition = batch.header, batch.partition
-        if header.is_transactional:
-            current = partition.transactions.open.get(header.producer_id)
-            if current is None or current.epoch != header.producer_epoch:
-                found[batch] = TopicPartition(partition.topic, partition.index)
+        if header.is_transactional and not partition.transactions.has_open(header.producer_id, header.producer_epoch):
+            found[batch] = TopicPartition(partition.topic, partition.index)
     return found

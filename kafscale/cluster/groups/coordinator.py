@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import attrs
 import trio
@@ -27,7 +28,8 @@ from kafscale.cluster.groups.group_log import GroupLog, OffsetsLog, Then
 from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
 from kafscale.cluster.groups.log_records import group_record, offset_record
-from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.cluster.groups.offset_transactions import OffsetTransactions
+from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
 from kafscale.cluster.groups.records import NO_TOPIC_ID, GroupRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import (
     ASSIGNMENT_MAX_BYTES,
@@ -92,10 +94,14 @@ class GroupCoordinator:
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
     _context: GroupContext = attrs.field(init=False)
     _log: GroupLog = attrs.field(init=False)
+    transactions: OffsetTransactions = attrs.field(init=False)
     _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._log = GroupLog(self._offsets_log)
+        self.transactions = OffsetTransactions(
+            log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
+        )
         self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
         self._context = GroupContext(
             settings=self._settings,
@@ -122,24 +128,30 @@ class GroupCoordinator:
             return
         for group_id, loaded in loading.groups.items():
             self._take_over(group_id, loaded)
+        self.transactions.take_over(loading)
+        for group_id in chain(loading.groups, *loading.pending.values()):
+            self._forget_deleted_topics(group_id, self._entries[group_id])
         logger.debug("%d groups of __consumer_offsets-%d are coordinated here", len(loading.groups), loading.partition)
         if loading.skipped:
             logger.warning("__consumer_offsets-%d has records of no use here: %s", loading.partition, loading.skipped)
 
     def _take_over(self, group_id: str, loaded: LoadedGroup) -> None:
-        """A topic may have been deleted while nobody could forget its offsets."""
         entry = self._entry(group_id)
         for at, logged in loaded.offsets.items():
             entry.offsets.put(at, logged.offset)
         if loaded.record is not None:
             entry.group.restore(loaded.record)
-        gone = [topic for topic in entry.offsets.by_topic if not self._has_topic(topic)]
-        for topic in gone:
-            self._forget(group_id, entry, entry.offsets.of_topic(topic))
+
+    def _forget_deleted_topics(self, group_id: str, entry: _Entry) -> None:
+        """A topic may have been deleted while nobody could forget its offsets."""
+        for topic in entry.offsets.topics():
+            if not self._has_topic(topic):
+                self._forget(group_id, entry, entry.offsets.of_topic(topic))
 
     def resign(self, partition: int) -> None:
         """This broker does not lead a partition any more: forget its groups, and send their members elsewhere."""
         self.led.resign(partition)
+        self.transactions.resign(partition)
         doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
         for group_id in doomed:
             entry = self._entries.pop(group_id)
@@ -282,11 +294,12 @@ class GroupCoordinator:
         if entry.group.state is not GroupState.EMPTY:
             entry.group.touch(identity.member_id)
         reply: OneShot[int] = OneShot()
-        entry.offsets.begin(offsets.keys())
+        change = entry.offsets.begin(offsets.keys())
         now_ms = self._wall_clock_ms()
         records = [offset_record(group_id, at, offset, timestamp_ms=now_ms) for at, offset in offsets.items()]
         then = partial(self._committed, entry, offsets, reply=reply)
-        self._log.submit(self.led.partition_of(group_id), records, then, late=partial(_answer_late, reply))
+        late = partial(_answer_late, reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, late=late, placed=change.placed)
         return reply
 
     async def commit_in_pieces(
@@ -314,7 +327,12 @@ class GroupCoordinator:
         return refused
 
     def _refuse_commit(
-        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group_id: str,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        is_transactional: bool = False,
     ) -> int:
         entry = self._entries.get(group_id)
         held = GroupOffsets() if entry is None else entry.offsets
@@ -323,7 +341,8 @@ class GroupCoordinator:
         if not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
-            return entry.group.check_commit(identity.member_id, identity.group_instance_id, identity.generation_id)
+            check = entry.group.check_transactional_commit if is_transactional else entry.group.check_commit
+            return check(identity.member_id, identity.group_instance_id, identity.generation_id)
         if len(group_id) > GROUP_ID_MAX_COUNT:
             return error_codes.INVALID_GROUP_ID
         if identity.generation_id >= 0:
@@ -343,6 +362,23 @@ class GroupCoordinator:
         entry.offsets.finish(offsets, durable)
         if not reply.is_set:
             reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    # -- Offsets that transactions commit ----------------------------------------------------------------------------
+
+    def check_transactional_commit(
+        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> int:
+        """Return the error code for one who wants to commit these in a transaction; `transactions` is told if it is."""
+        if (error_code := self.error_code(group_id)) != error_codes.NONE:
+            return error_code
+        return self._refuse_commit(group_id, identity, offsets, is_transactional=True)
+
+    def is_unstable(self, group_id: str, at: TopicPartition) -> bool:
+        """Tell whether a transaction has committed an offset there, and it is not known for good whether it counts."""
+        entry = self._entries.get(group_id)
+        return entry is not None and entry.offsets.is_unstable(at)
+
+    # -- Reading them ------------------------------------------------------------------------------------------------
 
     def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
         """The durable offsets of a group by topic and partition; none for a group that does not exist."""
@@ -413,7 +449,7 @@ class GroupCoordinator:
             pass  # it is coordinated elsewhere
         elif durable:
             del self._entries[group_id]
-            entry.offsets.remove(list(entry.offsets.known()))
+            entry.offsets.disown()
             self.state_bytes.change(-GROUP_BYTES - len(group_id))
             logger.info("group %r is deleted", group_id)
         else:
@@ -444,19 +480,19 @@ class GroupCoordinator:
 
     def _forget(self, group_id: str, entry: _Entry, partitions: set[TopicPartition]) -> OneShot[int]:
         reply: OneShot[int] = OneShot()
-        doomed = entry.offsets.known_of(partitions)
-        if not doomed:
+        doomed = PendingChange(entry.offsets.known_of(partitions))
+        if not doomed.partitions:
             reply.set(error_codes.NONE)
             return reply
         now_ms = self._wall_clock_ms()
-        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed]
+        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed.partitions]
         then = partial(self._forgotten, entry, doomed, reply=reply)
-        self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
+        self._log.submit(self.led.partition_of(group_id), records, then, placed=doomed.placed, essential=True)
         return reply
 
-    def _forgotten(self, entry: _Entry, partitions: set[TopicPartition], durable: bool, *, reply: OneShot[int]) -> None:
+    def _forgotten(self, entry: _Entry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
         if durable:
-            entry.offsets.remove(partitions)
+            entry.offsets.forget(doomed)
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
 
     # -- Retention ---------------------------------------------------------------------------------------------------

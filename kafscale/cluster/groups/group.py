@@ -476,6 +476,22 @@ class Group:
         completing = self.state is GroupState.COMPLETING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if completing else error_codes.NONE
 
+    def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+        """Return the error code for one who wants to commit offsets in a transaction.
+
+        Who names no member is not checked, as producers before KIP-447 don't. A member may also while the group
+        completes a rebalance: it has what it read of the generation that it names.
+        """
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        is_nobody = member_id == UNKNOWN_MEMBER_ID and group_instance_id is None
+        if generation_id < 0 and (is_nobody or self.state is GroupState.EMPTY):
+            return error_codes.NONE
+        error_code = self.members.check(member_id, group_instance_id)
+        if error_code == error_codes.NONE and generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        return error_code
+
     def is_subscribed_to(self, topic: str) -> bool:
         """True also where it is not known what the members of a consumer group subscribe to."""
         return self.generation.is_subscribed_to(topic)

@@ -50,8 +50,15 @@ class Appended(Protocol):
     @property
     def round(self) -> Round | None: ...
 
+    @property
+    def base_offset(self) -> int: ...
+
 
 def _not_told() -> None:
+    pass
+
+
+def _not_noted(offsets: Sequence[int]) -> None:
     pass
 
 
@@ -60,7 +67,17 @@ class _Submission:
     records: Sequence[Record]
     then: Then
     late: Callable[[], None]
+    placed: Callable[[Sequence[int]], None]
     essential: bool
+
+
+@attrs.frozen(eq=False)
+class _Following:
+    """What is to be done behind a batch that somebody else has appended."""
+
+    partition: int
+    appended: Appended
+    then: Then
 
 
 @attrs.define(eq=False)
@@ -70,6 +87,7 @@ class GroupLog:
     log: OffsetsLog
     _waiting: dict[int, deque[_Submission]] = attrs.field(factory=dict, init=False)  # by partition
     _writing: set[int] = attrs.field(factory=set, init=False)
+    _following: list[_Following] = attrs.field(factory=list, init=False)  # until it runs
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def submit(
@@ -79,13 +97,40 @@ class GroupLog:
         then: Then,
         *,
         late: Callable[[], None] = _not_told,
+        placed: Callable[[Sequence[int]], None] = _not_noted,
         essential: bool = False,
     ) -> None:
-        """Write records, and then call `then`, which must not raise."""
-        submission = _Submission(records=records, then=then, late=late, essential=essential)
+        """Write records, and then call `then`, which must not raise.
+
+        When they are durable `placed` is told before that which offsets of the log they have.
+        """
+        submission = _Submission(records=records, then=then, late=late, placed=placed, essential=essential)
         self._waiting.setdefault(partition, deque()).append(submission)
         if self._nursery is not None:
             self._begin(partition)
+
+    def follow(self, partition: int, appended: Appended, then: Then) -> None:
+        """Call `then`, as `submit` does, for a batch of this partition that somebody else has appended.
+
+        Whatever was submitted and is before it in the log is called back before.
+        """
+        following = _Following(partition, appended, then)
+        if self._nursery is None:
+            self._following.append(following)
+        else:
+            self._nursery.start_soon(self._follow, following)
+
+    async def _follow(self, following: _Following) -> None:
+        try:
+            await _wait(following.appended, ())
+        except StorageFailed:
+            following.then(False)  # whoever has failed says so
+            return
+        if following.partition in self._writing:  # it may be before that batch
+            next_one = _Submission(records=(), then=following.then, late=_not_told, placed=_not_noted, essential=False)
+            self._waiting[following.partition].appendleft(next_one)
+        else:
+            following.then(True)
 
     async def wait_settled(self, partition: int) -> None:
         """Wait until all that has been submitted so far is durable or lost; at once if nothing is on its way."""
@@ -101,6 +146,9 @@ class GroupLog:
             try:
                 for partition in self._waiting:
                     self._begin(partition)
+                for following in self._following:
+                    nursery.start_soon(self._follow, following)
+                self._following.clear()
                 task_status.started()
                 await trio.sleep_forever()
             finally:
@@ -116,30 +164,40 @@ class GroupLog:
     async def _write_all(self, partition: int) -> None:
         waiting = self._waiting[partition]
         while waiting:
+            if not waiting[0].records:
+                waiting.popleft().then(True)
+                continue
             taken = _take(waiting)
-            durable = await self._write(partition, taken)
+            offsets = await self._write(partition, taken)
+            begin = 0
             for submission in taken:
-                submission.then(durable)
+                end = begin + len(submission.records)
+                if offsets is not None:
+                    submission.placed(offsets[begin:end])
+                submission.then(offsets is not None)
+                begin = end
         self._writing.discard(partition)
 
-    async def _write(self, partition: int, taken: Sequence[_Submission]) -> bool:
-        """Make these durable together; False if they never will be."""
+    async def _write(self, partition: int, taken: Sequence[_Submission]) -> Sequence[int] | None:
+        """Make these durable together. Returns the offsets of their records; None if they never will be durable."""
         essential = any(submission.essential for submission in taken)
         records = [record for submission in taken for record in submission.records]
+        offsets: list[int] = []
         appended: Appended | None = None
         try:
             for piece in _pieces(records):
                 while (latest := self.log.append(partition, piece)) is None:
                     if not essential and appended is None:
-                        return False
+                        return None
                     _tell_late(taken)
                     await self.log.wait_for_room(partition, piece)
                 appended = latest
+                offsets.extend(range(latest.base_offset, latest.base_offset + len(piece)))
             if appended is not None:
                 await _wait(appended, taken)
         except (KafkaError, StorageFailed):
-            return False  # whoever has failed says so
-        return True
+            return None  # whoever has failed says so
+        return offsets
 
 
 async def _wait(appended: Appended, taken: Sequence[_Submission]) -> None:

@@ -16,6 +16,7 @@ from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.cluster.internal import Appended, InternalBatch, InternalLog, RecordsEntry, load
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import NOT_COORDINATOR
 from kafscale.wire.records import Record
 
@@ -115,3 +116,7 @@ class GroupKeeper:
     def resign(self, index: int) -> None:
         """Know that this broker leads that partition no more."""
         self.coordinator.resign(index)
+
+    def end_transaction(self, partition: Partition, marker: EndMarker, appended: Appended) -> None:
+        """Know that the end of a transaction was appended there; `InternalLog.on_end` calls it."""
+        self.coordinator.transactions.end(partition.index, marker.producer_id, appended, is_commit=marker.is_commit)

@@ -16,19 +16,11 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.cluster.groups.log_records import GroupChange, OffsetChange, OtherKey, read_record
-from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, TopicPartition
 from kafscale.cluster.internal import InternalBatch
 from kafscale.errors import DamagedObject, DecodeError
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.records import BatchHeader, Record
-
-
-@attrs.frozen
-class LoggedOffset:
-    """A committed offset, and the offset in the log of the record that says so."""
-
-    offset: OffsetAndMetadata
-    logged_at: int
 
 
 @attrs.define(eq=False)
@@ -68,12 +60,12 @@ class GroupsLoading:
         return self._groups
 
     @property
-    def pending(self) -> Mapping[int, Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]]:
+    def pending(self) -> Mapping[int, Mapping[str, Mapping[TopicPartition, LoggedOffset]]]:
         """The offsets of open transactions: by producer id and group."""
-        found: dict[int, dict[str, dict[TopicPartition, OffsetAndMetadata]]] = {}
+        found: dict[int, dict[str, dict[TopicPartition, LoggedOffset]]] = {}
         for producer_id, pending in self._pending.items():
             for place, logged in pending.items():
-                found.setdefault(producer_id, {}).setdefault(place.group_id, {})[place.at] = logged.offset
+                found.setdefault(producer_id, {}).setdefault(place.group_id, {})[place.at] = logged
         return found
 
     def apply(self, batch: InternalBatch) -> None:

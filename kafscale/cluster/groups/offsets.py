@@ -2,17 +2,40 @@
 
 Only what is durable is ever shown. Changes become durable in the order in which they were submitted, and are applied
 here in that order too.
+
+What a transaction has committed is unstable until its end is durable: it may come to nothing. Of several offsets for
+one partition the one that is later in the log counts, whichever transaction ends first (KIP-447); so each is known by
+the offset that its record has in the log.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.records import LoggedOffset, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.state_bytes import GroupStateBytes, offset_bytes
+
+
+@attrs.define(eq=False)
+class PendingChange:
+    """What was submitted for these partitions. `logged_at` is where it is in the log, as soon as it is durable."""
+
+    partitions: Collection[TopicPartition]
+    logged_at: Sequence[int] = attrs.field(default=(), init=False)
+
+    def placed(self, offsets: Sequence[int]) -> None:
+        self.logged_at = offsets
+
+
+@attrs.frozen(eq=False)
+class OffsetsTransaction:
+    """What one transaction has committed for one group, whose `offsets` these are."""
+
+    offsets: GroupOffsets
+    partitions: set[TopicPartition] = attrs.field(factory=set)
 
 
 @attrs.define(eq=False)
@@ -21,7 +44,11 @@ class GroupOffsets:
 
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     by_topic: dict[str, dict[int, OffsetAndMetadata]] = attrs.field(factory=dict, init=False)
-    _pending: deque[Collection[TopicPartition]] = attrs.field(factory=deque, init=False)
+    _pending: deque[PendingChange] = attrs.field(factory=deque, init=False)
+    # What transactions have committed that are not ended, or not durably. None: one later in the log counts.
+    _unstable: dict[TopicPartition, dict[OffsetsTransaction, LoggedOffset | None]] = attrs.field(
+        factory=dict, init=False
+    )
 
     def get(self, at: TopicPartition) -> OffsetAndMetadata | None:
         partitions = self.by_topic.get(at.topic)
@@ -41,16 +68,77 @@ class GroupOffsets:
         """Return by how many bytes these offsets would make the state grow."""
         return sum(offset_bytes(offset) - offset_bytes(self.get(at)) for at, offset in offsets.items())
 
-    def begin(self, offsets: Collection[TopicPartition]) -> None:
-        """A commit of these has been submitted."""
-        self._pending.append(offsets)
+    def begin(self, offsets: Collection[TopicPartition]) -> PendingChange:
+        """A commit of these is about to be submitted."""
+        change = PendingChange(offsets)
+        self._pending.append(change)
+        return change
 
     def finish(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], durable: bool) -> None:
         """The longest-submitted commit is durable, or lost."""
-        self._pending.popleft()
+        change = self._pending.popleft()
         if durable:
             for at, offset in offsets.items():
                 self.put(at, offset)
+            self._supersede(change)
+
+    def forget(self, change: PendingChange) -> None:
+        """The records that take these back are durable; they take back what is unstable and before them, too."""
+        self.remove(change.partitions)
+        self._supersede(change, is_removal=True)
+
+    def _supersede(self, change: PendingChange, *, is_removal: bool = False) -> None:
+        """Have what transactions have committed in these partitions before this change count no more."""
+        for at, logged_at in zip(change.partitions, change.logged_at, strict=False) if self._unstable else ():
+            self.supersede_before(at, logged_at, is_removal=is_removal)
+
+    def supersede_before(self, at: TopicPartition, logged_at: int, *, is_removal: bool = False) -> None:
+        """Have what transactions have committed there before this place in the log count no more."""
+        for transaction, logged in list(self._unstable.get(at, {}).items()):
+            if logged is not None and logged.logged_at > logged_at:
+                continue
+            if is_removal:
+                transaction.partitions.discard(at)
+                self._settle(transaction, at)
+            elif logged is not None:
+                self.state_bytes.change(-offset_bytes(logged.offset))
+                self._unstable[at][transaction] = None
+
+    # -- What transactions commit ------------------------------------------------------------------------------------
+
+    def add_unstable(self, transaction: OffsetsTransaction, offsets: Mapping[TopicPartition, LoggedOffset]) -> None:
+        """A transaction has committed these, which is in the log."""
+        transaction.partitions.update(offsets)
+        for at, logged in offsets.items():
+            of_partition = self._unstable.setdefault(at, {})
+            former = of_partition.get(transaction)
+            self.state_bytes.change(offset_bytes(logged.offset) - offset_bytes(former.offset if former else None))
+            of_partition[transaction] = logged
+
+    def end(self, transaction: OffsetsTransaction, *, is_commit: bool) -> None:
+        """The end of a transaction is durable."""
+        for at in transaction.partitions:
+            logged = self._settle(transaction, at)
+            if is_commit and logged is not None:
+                self.put(at, logged.offset)
+                self.supersede_before(at, logged.logged_at)
+        transaction.partitions.clear()
+
+    def _settle(self, transaction: OffsetsTransaction, at: TopicPartition) -> LoggedOffset | None:
+        """Forget what is unstable here of one transaction, and return it if it would count."""
+        of_partition = self._unstable.get(at, {})
+        logged = of_partition.pop(transaction, None)
+        if not of_partition:
+            self._unstable.pop(at, None)
+        if logged is not None:
+            self.state_bytes.change(-offset_bytes(logged.offset))
+        return logged
+
+    def is_unstable(self, at: TopicPartition) -> bool:
+        """Tell whether a transaction has committed an offset there whose end is not durable."""
+        return at in self._unstable
+
+    # -- All together ------------------------------------------------------------------------------------------------
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:
@@ -62,7 +150,15 @@ class GroupOffsets:
     def disown(self) -> None:
         """Nobody keeps these any more: what they took is free, and what is on its way does not count."""
         self.remove([at for at, _ in self])
+        for of_partition in self._unstable.values():
+            for logged in filter(None, of_partition.values()):
+                self.state_bytes.change(-offset_bytes(logged.offset))
+        self._unstable.clear()
         self.state_bytes = GroupStateBytes()
+
+    def topics(self) -> set[str]:
+        """Return the topics that have offsets, or will have some, or may have."""
+        return self.by_topic.keys() | {at.topic for at in self.pending()}
 
     def known(self) -> set[TopicPartition]:
         """Every partition that has an offset, or will have one once what was submitted is durable."""
@@ -76,7 +172,8 @@ class GroupOffsets:
     def of_topic(self, topic: str) -> set[TopicPartition]:
         """Return the partitions of this topic that have an offset, durable or on its way to be."""
         durable = {TopicPartition(topic, partition) for partition in self.by_topic.get(topic, ())}
-        return durable | {at for commit in self._pending for at in commit if at.topic == topic}
+        return durable | {at for at in self.pending() if at.topic == topic}
 
     def pending(self) -> set[TopicPartition]:
-        return {at for commit in self._pending for at in commit}
+        """Return the partitions that will have another offset, or may have: what transactions commit included."""
+        return {at for change in self._pending for at in change.partitions}.union(self._unstable)

@@ -48,6 +48,14 @@ class OffsetAndMetadata:
 
 
 @attrs.frozen
+class LoggedOffset:
+    """A committed offset, and the offset in the log of the record that says so."""
+
+    offset: OffsetAndMetadata
+    logged_at: int
+
+
+@attrs.frozen
 class TopicPartition:
     """A topic by name, and one partition of it."""
 

@@ -12,7 +12,7 @@ order waits for one entry before the next (`InternalLog.is_one_log`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -51,9 +51,13 @@ Entry = RecordsEntry | EndEntry
 
 @attrs.frozen(eq=False)
 class Appended:
-    """Entries that are in the log. `round` is when all of them become durable; None if they are."""
+    """Entries that are in the log. `round` is when all of them become durable; None if they are.
+
+    `base_offset` is the offset of the first of them, in its partition; -1 if all of them were there already.
+    """
 
     round: Round | None
+    base_offset: int = -1
 
     @property
     def is_durable(self) -> bool:
@@ -69,11 +73,19 @@ class Appended:
                 await trio.sleep(PUT_OFF_RETRY_SECONDS)
 
 
+OnEnd = Callable[[Partition, EndMarker, Appended], None]
+
+
 @attrs.define(eq=False)
 class InternalLog:
-    """The log, as those write to it who keep their state there."""
+    """The log, as those write to it who keep their state there.
+
+    `on_end` is by topic: whoever keeps state in it is told of the ends of transactions when they are appended, in the
+    order of the log, and not of one that repeats another. It must not raise.
+    """
 
     log: Log
+    on_end: dict[str, OnEnd] = attrs.field(factory=dict)
 
     @property
     def is_one_log(self) -> bool:
@@ -94,6 +106,7 @@ class InternalLog:
         if self.log.is_full:
             return None
         placed: list[tuple[Partition, Placed]] = []
+        ends: list[EndEntry] = []
         earlier: Round | None = None
         try:
             for entry in entries:
@@ -106,18 +119,29 @@ class InternalLog:
                     _give_back(placed)
                     return None
                 placed.append((entry.partition, place))
+                if isinstance(entry, EndEntry):
+                    ends.append(entry)
         except KafkaError:
             _give_back(placed)
             raise
         if not placed:
             return Appended(earlier)
+        base_offset = placed[0][0].next_offset
         for position, (partition, place) in enumerate(placed):
             try:
                 partition.append(parse_header(place.data), place, now_ms)
             except BaseException:
                 _give_back(placed[position:])
                 raise
-        return Appended(placed[-1][0].latest_round)
+        appended = Appended(placed[-1][0].latest_round, base_offset)
+        self._tell(ends, appended)
+        return appended
+
+    def _tell(self, ends: Sequence[EndEntry], appended: Appended) -> None:
+        for end in ends:
+            on_end = self.on_end.get(end.partition.topic)
+            if on_end is not None:
+                on_end(end.partition, end.marker, appended)
 
     async def append(self, entries: Sequence[Entry], now_ms: int) -> Appended:
         """Append these as soon as there is room, which other entries may be before. Raises as `append_group`."""

@@ -84,7 +84,7 @@ class Transactions:
             return
         if not header.has_producer_id:
             raise InvalidRecord("a transactional batch without a producer id")
-        if not is_enrolled and (current is None or current.epoch != header.producer_epoch):
+        if not is_enrolled and not self.has_open(header.producer_id, header.producer_epoch):
             raise KafkaError(
                 INVALID_TXN_STATE,
                 f"producer {header.producer_id} has no transaction with epoch {header.producer_epoch} here",
@@ -110,6 +110,11 @@ class Transactions:
             )
         is_news = (marker.producer_epoch, marker.coordinator_epoch) != (epoch, coordinator_epoch)
         return current is not None or is_news
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Tell whether this producer has a transaction open with this epoch; then the partition is enrolled in it."""
+        current = self.open.get(producer_id)
+        return current is not None and current.epoch == epoch
 
     # ---- what has come ------------------------------------------------------------------------------------------
 

@@ -180,3 +180,50 @@ async def test_all_is_settled_when_what_came_before_is(autojump_clock: MockClock
         bench.log.gate.set()
     assert settled == [1]
     assert numbers(bench.log) == [[1]], "to wait writes nothing"
+
+
+async def test_what_follows_a_batch_of_somebody_else_comes_behind_what_is_before_it(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    for _ in range(20):  # who is woken first is left to chance
+        bench.told.clear()
+        gate = bench.log.gate = trio.Event()
+        bench.submit(1)
+        await wait_all_tasks_blocked()
+        other = bench.log.append(0, [record(100)])
+        assert other is not None
+        bench.groups.follow(0, other, lambda durable: bench.told.append((100, durable)))
+        bench.submit(2)
+        await wait_all_tasks_blocked()
+        assert bench.told == []
+        gate.set()
+        await wait_all_tasks_blocked()
+        assert sorted(bench.told) == [(1, True), (2, True), (100, True)]
+        assert bench.told[0] == (1, True)
+    bench.log.gate = None
+    durable = bench.log.append(0, [record(101)])
+    assert durable is not None
+    bench.groups.follow(0, durable, lambda durable: bench.told.append((101, durable)))
+    await wait_all_tasks_blocked()
+    assert bench.told[-1] == (101, True)
+
+
+async def test_what_follows_a_batch_that_is_lost_is_told_so(autojump_clock: MockClock, bench: Bench) -> None:
+    lost = Round()
+    lost.fail(StorageFailed("gone"))
+    bench.groups.follow(0, MemoryAppended(lost), lambda durable: bench.told.append((1, durable)))
+    await wait_all_tasks_blocked()
+    assert bench.told == [(1, False)]
+
+
+async def test_what_is_durable_knows_where_it_is_in_the_log(autojump_clock: MockClock, bench: Bench) -> None:
+    places: list[list[int]] = []
+    for count in (2, 3, 1):
+        records = [record(number) for number in range(count)]
+        bench.groups.submit(0, records, lambda durable: None, placed=lambda offsets: places.append([*offsets]))
+    await wait_all_tasks_blocked()
+    bench.log.append(0, [record(9)])
+    many = [record(number) for number in range(BATCH_RECORDS_COUNT + 1)]
+    bench.groups.submit(0, many, lambda durable: None, placed=lambda offsets: places.append([*offsets]))
+    await wait_all_tasks_blocked()
+    assert places == [[0, 1], [2, 3, 4], [5], [*range(7, 7 + len(many))]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.cluster.groups.log_records import group_record, offset_record
-from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.internal import InternalBatch
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.errors import DamagedObject
@@ -181,7 +181,8 @@ def test_a_transaction_counts_from_its_commit_on() -> None:
     write = Write((offset_record("g", PLACES[0], at(5)), offset_record("h", PLACES[1], at(6))), producer_id=1)
     before = load([write])
     assert before.groups == {}
-    assert before.pending == {1: {"g": {PLACES[0]: at(5)}, "h": {PLACES[1]: at(6)}}}
+    g, h = LoggedOffset(at(5), 0), LoggedOffset(at(6), 1)
+    assert before.pending == {1: {"g": {PLACES[0]: g}, "h": {PLACES[1]: h}}}
     assert offsets_of(load([write, End(1, is_commit=True)])) == {("g", PLACES[0]): 5, ("h", PLACES[1]): 6}
     aborted = load([write, End(2, is_commit=True), End(1, is_commit=False)])
     assert (aborted.groups, aborted.pending) == ({}, {})
@@ -201,7 +202,7 @@ def test_who_takes_an_offset_back_takes_a_pending_one_along() -> None:
         Write((offset_record("g", PLACES[0], at(5)), offset_record("g", PLACES[1], at(6))), producer_id=1),
         Write((offset_record("g", PLACES[0], None),)),
     ]
-    assert load(steps).pending == {1: {"g": {PLACES[1]: at(6)}}}
+    assert load(steps).pending == {1: {"g": {PLACES[1]: LoggedOffset(at(6), 1)}}}
     assert offsets_of(load([*steps, End(1, is_commit=True)])) == {("g", PLACES[1]): 6}
 
 

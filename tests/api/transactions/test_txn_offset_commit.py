@@ -1,0 +1,351 @@
+"""Offsets that transactions commit, as a client speaks of them, over the wire, with a whole broker behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from random import Random
+from typing import Any
+
+import pytest
+import trio.testing
+
+from kafscale.client.connection import Connection
+from kafscale.cluster.coordination import offset_commits
+from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.records import TopicPartition
+from kafscale.cluster.internal import load
+from kafscale.config import Durability
+from kafscale.wire import codec
+from kafscale.wire import error_codes as e
+from kafscale.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from tests.devtools.memory_broker import memory_parts
+from tests.devtools.transactional_producer import NEW, OLD, TOPIC, Producer, broker, committed_values
+
+EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
+PROTOCOLS = pytest.mark.parametrize("produce_version", [OLD, NEW])
+GROUP = "readers"
+UNSTABLE = "unstable"
+SWEEP_SECONDS = 650  # the retention of offsets is looked at every 600 s
+
+
+async def call(client: Connection, request: Any, response: Any, version: int) -> Any:
+    calling = client.call(type(request), response, version=version)
+    return await (await client.send_encoded(calling, codec.encode(request, version))).wait()
+
+
+async def fetch(
+    client: Connection, indexes: Iterable[int] | None = (0, 1, 2), *, stable: bool = True, group: str = GROUP
+) -> dict[int, Any]:
+    """Return the committed offset of each partition that has one, or UNSTABLE."""
+    topics = None if indexes is None else [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[*indexes])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable)
+    while True:
+        (answer,) = (await call(client, request, OffsetFetchResponse, 8)).groups
+        if answer.error_code not in (e.COORDINATOR_LOAD_IN_PROGRESS, e.NOT_COORDINATOR):
+            break
+        await trio.sleep(0.05)
+    found: dict[int, Any] = {}
+    for each in (partition for topic in answer.topics for partition in topic.partitions):
+        if each.error_code == e.UNSTABLE_OFFSET_COMMIT:
+            found[each.partition_index] = UNSTABLE
+        elif each.committed_offset >= 0:
+            found[each.partition_index] = each.committed_offset
+    return found
+
+
+async def commit(client: Connection, offsets: Mapping[int, int], *, group: str = GROUP) -> int:
+    """Commit outside of any transaction."""
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index, offset in offsets.items()
+    ]
+    topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)]
+    request = OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+    (answer,) = (await call(client, request, OffsetCommitResponse, 8)).topics
+    return max(each.error_code for each in answer.partitions)
+
+
+async def forget(client: Connection, *indexes: int, group: str = GROUP) -> int:
+    partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+    request = OffsetDeleteRequest(group_id=group, topics=[OffsetDeleteRequestTopic(name=TOPIC, partitions=partitions)])
+    return (await call(client, request, OffsetDeleteResponse, 0)).error_code
+
+
+async def started(client: Connection, transactional_id: str = "x", produce_version: int = NEW) -> Producer:
+    producer = Producer(client, transactional_id=transactional_id, produce_version=produce_version)
+    assert await producer.init() == e.NONE
+    return producer
+
+
+@EVERY_MODE
+@PROTOCOLS
+async def test_offsets_count_with_the_records_of_their_transaction(autojump_clock, durability, produce_version):
+    parts = memory_parts()
+    async with broker(durability, parts) as (_, client):
+        producer = await started(client, produce_version=produce_version)
+        expected: dict[int, int] = {}
+        for number, committed in enumerate((True, False, True)):
+            await producer.write(0, b"%d" % number)
+            await producer.commit_offsets(GROUP, {0: number + 1, 1: 10 * number})
+            assert await fetch(client) == {0: UNSTABLE, 1: UNSTABLE}
+            assert await fetch(client, stable=False) == expected
+            assert await producer.end(committed=committed) == e.NONE
+            if committed:
+                expected = {0: number + 1, 1: 10 * number}
+            assert await fetch(client) == await fetch(client, None) == expected
+        await producer.commit_offsets(GROUP, {0: 99, 2: 99})
+    async with broker(durability, parts) as (_, client):
+        assert await fetch(client) == {0: UNSTABLE, 1: 20, 2: UNSTABLE}
+        assert await fetch(client, None, stable=False) == {0: 3, 1: 20}
+        await started(client, produce_version=produce_version)  # aborts what is open
+        assert await fetch(client) == {0: 3, 1: 20}
+        assert await committed_values(client, 0) == [b"0", b"2"]
+
+
+@EVERY_MODE
+async def test_a_transaction_goes_on_over_a_restart(autojump_clock, durability):
+    parts = memory_parts()
+    async with broker(durability, parts) as (_, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 5})
+    async with broker(durability, parts) as (_, client):
+        await fetch(client)
+        producer.client = client
+        await producer.commit_offsets(GROUP, {1: 6})
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: 5, 1: 6}
+    async with broker(durability, parts) as (_, client):
+        assert await fetch(client) == {0: 5, 1: 6}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_is_later_in_the_log_counts_whoever_commits_first(autojump_clock, restarts):
+    parts = memory_parts()
+    async with broker(parts=parts) as (_, client):
+        early, late = await started(client, "early"), await started(client, "late")
+        await early.commit_offsets(GROUP, {0: 1, 1: 1, 2: 1})
+        assert await commit(client, {1: 7}) == e.NONE
+        await late.commit_offsets(GROUP, {0: 2})
+        assert await late.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: UNSTABLE, 1: UNSTABLE, 2: UNSTABLE}
+        if not restarts:
+            assert await early.end(committed=True) == e.NONE
+            assert await fetch(client) == {0: 2, 1: 7, 2: 1}
+            await early.commit_offsets(GROUP, {1: 3})
+            assert await early.end(committed=True) == e.NONE
+            assert await fetch(client) == {0: 2, 1: 3, 2: 1}
+    if restarts:
+        async with broker(parts=parts) as (_, client):
+            assert await fetch(client) == {0: UNSTABLE, 1: UNSTABLE, 2: UNSTABLE}
+            early.client = client
+            assert await early.end(committed=True) == e.NONE
+            assert await fetch(client) == {0: 2, 1: 7, 2: 1}
+
+
+async def test_who_takes_an_offset_back_takes_a_pending_one_along(autojump_clock):
+    async with broker() as (_, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 1, 1: 1})
+        assert await forget(client, 0) == e.NONE
+        assert await fetch(client) == {1: UNSTABLE}
+        await producer.commit_offsets(GROUP, {2: 1})
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("produce_version", [OLD, NEW])
+async def test_who_is_fenced_or_not_enrolled_commits_nothing(autojump_clock, produce_version):
+    async with broker() as (_, client):
+        zombie = await started(client, produce_version=produce_version)
+        if produce_version < NEW:
+            assert await zombie.send_offsets(GROUP, {0: 1}, version=3) == [e.INVALID_TXN_STATE]
+            assert await zombie.send_offsets(GROUP, {0: 1}, version=4) == [e.TRANSACTION_ABORTABLE]
+        await zombie.commit_offsets(GROUP, {0: 1})
+        follower = await started(client, produce_version=produce_version)
+        assert await zombie.send_offsets(GROUP, {0: 1}) == [e.INVALID_PRODUCER_EPOCH]
+        assert await fetch(client) == {}
+        await follower.commit_offsets(GROUP, {0: 2})
+        assert await zombie.end(committed=True) == e.PRODUCER_FENCED
+        assert await follower.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: 2}
+        follower.producer_id += 1
+        assert await follower.send_offsets(GROUP, {0: 1}) == [e.INVALID_PRODUCER_ID_MAPPING]
+
+
+async def test_partitions_are_refused_one_by_one_and_groups_as_a_whole(autojump_clock):
+    async with broker() as (_, client):
+        producer = await started(client)
+        unknown = e.UNKNOWN_TOPIC_OR_PARTITION
+        assert await producer.send_offsets(GROUP, {7: 1, 0: 1, -1: 1}) == [unknown, e.NONE, unknown]
+        assert await producer.send_offsets(GROUP, {0: 1}, topic="nope") == [unknown]
+        assert await producer.send_offsets("", {0: 1, 7: 1}) == [e.INVALID_GROUP_ID, unknown]
+        assert await producer.send_offsets("new", {0: 1}, generation_id=3) == [e.ILLEGAL_GENERATION]
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: 1}
+        assert await fetch(client, group="new") == {}
+
+
+async def test_a_member_that_has_lost_its_partitions_commits_nothing(autojump_clock):
+    """KIP-447: by the group's metadata, a producer is refused whose consumer is of an earlier generation."""
+    async with broker() as (_, client):
+        join = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        joined = await call(client, join, JoinGroupResponse, 3)
+        assert joined.error_code == e.NONE
+        producer = await started(client)
+        member = {"member_id": joined.member_id, "generation_id": joined.generation_id}
+        # The group has not completed its rebalance, and what was read before it may be committed all the same.
+        assert await producer.send_offsets(GROUP, {0: 1}, **member) == [e.NONE]
+        assert await producer.send_offsets(GROUP, {0: 1}) == [e.NONE]  # a producer of before KIP-447 names nobody
+        assert await commit(client, {0: 1}) == e.UNKNOWN_MEMBER_ID
+        wrong = {**member, "generation_id": joined.generation_id - 1}
+        assert await producer.send_offsets(GROUP, {0: 9}, **wrong) == [e.ILLEGAL_GENERATION]
+        assert await producer.send_offsets(GROUP, {0: 9}, **{**member, "member_id": "x"}) == [e.UNKNOWN_MEMBER_ID]
+        named = {**member, "group_instance_id": "nobody"}
+        assert await producer.send_offsets(GROUP, {0: 9}, **named) == [e.UNKNOWN_MEMBER_ID]
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: 1}
+
+
+async def test_a_group_that_is_deleted_takes_what_is_pending_along(autojump_clock):
+    parts = memory_parts()
+    async with broker(parts=parts) as (_, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 1})
+        request = DeleteGroupsRequest(groups_names=[GROUP])
+        (answer,) = (await call(client, request, DeleteGroupsResponse, 2)).results
+        assert answer.error_code == e.NONE
+        assert await fetch(client) == {}
+        await producer.commit_offsets(GROUP, {1: 1})  # makes it anew
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {1: 1}
+    async with broker(parts=parts) as (_, client):
+        assert await fetch(client) == {1: 1}
+
+
+async def test_a_topic_that_is_deleted_takes_what_is_pending_along(autojump_clock):
+    async with broker() as (running, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 1})
+        request = DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=1_000)
+        (answer,) = (await call(client, request, DeleteTopicsResponse, 3)).responses
+        assert answer.error_code == e.NONE
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client, stable=False) == {}
+        assert not running.broker.services.groups.is_unstable(GROUP, TopicPartition(TOPIC, 0))
+
+
+async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autojump_clock):
+    async with broker(offsets_retention_ms=60_000) as (running, client):
+        groups = running.broker.services.groups
+        began_ms, began = groups._wall_clock_ms(), trio.current_time()
+        groups._wall_clock_ms = lambda: began_ms + int((trio.current_time() - began) * 1000)
+        producer = await started(client)
+        assert await commit(client, {0: 1, 1: 1}) == e.NONE
+        await producer.commit_offsets(GROUP, {0: 2})
+        await trio.sleep(SWEEP_SECONDS)
+        producer.client = await running.connect()
+        assert await fetch(producer.client, stable=False) == {0: 1}
+        assert await producer.end(committed=False) == e.NONE
+        await trio.sleep(SWEEP_SECONDS)
+        assert await fetch(await running.connect()) == {}
+        assert groups.group(GROUP) is None
+
+
+async def test_what_is_more_than_a_batch_is_one_transaction(autojump_clock, monkeypatch):
+    monkeypatch.setattr(offset_commits, "PIECE_COUNT", 2)
+    async with broker(offsets_topic_partitions_count=1) as (running, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 7, 1: 8, 2: 9})
+        await producer.commit_offsets("other", {1: 1})
+        (partition,) = running.broker.services.log.by_name["__consumer_offsets"]
+        assert len(partition.tail.batches) == 3
+        assert await fetch(client) == {0: UNSTABLE, 1: UNSTABLE, 2: UNSTABLE}
+        assert await producer.end(committed=True) == e.NONE
+        assert await fetch(client) == {0: 7, 1: 8, 2: 9}
+        assert await fetch(client, group="other") == {1: 1}
+
+
+async def _logged(services: Any) -> tuple[dict[Any, int], set[Any]]:
+    """Return what a restart would read: the offsets, and where they are unstable."""
+    offsets, unstable = {}, set()
+    for partition in services.log.by_name["__consumer_offsets"]:
+        loading = GroupsLoading(partition.index, 1)
+        async with aclosing(load(services.log.reader, partition)) as found:
+            async for batch in found:
+                loading.apply(batch)
+        for group_id, group in loading.groups.items():
+            offsets |= {(group_id, at): logged.offset.offset for at, logged in group.offsets.items()}
+        for by_group in loading.pending.values():
+            unstable |= {(group_id, at) for group_id, pending in by_group.items() for at in pending}
+    return offsets, unstable
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_is_known_is_what_a_restart_would_read(autojump_clock, durability, seed):
+    """Whatever commits, ends, deletes and restarts in whatever order: memory and log say the same."""
+    parts, random = memory_parts(), Random(seed)
+    groups = ("g", "h")
+    for _ in range(3):
+        async with broker(durability, parts, offsets_topic_partitions_count=1) as (running, client):
+            await fetch(client)
+
+            async def work(number: int) -> None:
+                own = await running.connect()
+                producer = await started(own, f"id-{number}", random.choice((OLD, NEW)))
+                for _ in range(random.randrange(4, 9)):
+                    group, index, offset = random.choice(groups), random.randrange(3), random.randrange(1000)
+                    match random.randrange(6):
+                        case 0:
+                            await commit(own, {index: offset}, group=group)
+                        case 1:
+                            await forget(own, index, group=group)
+                        case 2:
+                            await producer.end(committed=random.random() < 0.7)
+                        case 3 if random.random() < 0.2:
+                            await call(own, DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse, 2)
+                        case _:
+                            if producer.produce_version < NEW:
+                                await producer.add_offsets(group)
+                            await producer.send_offsets(group, {index: offset})
+
+            async with trio.open_nursery() as nursery:
+                for number in range(4):
+                    nursery.start_soon(work, number)
+            services = running.broker.services
+            offsets, unstable = await _logged(services)
+            known = {
+                (each.group_id, TopicPartition(each.topic, each.partition)): each.offset
+                for each in services.groups.committed_offsets()
+            }
+            assert known == offsets
+            places = [(group, TopicPartition(TOPIC, index)) for group in groups for index in range(3)]
+            assert {each for each in places if services.groups.is_unstable(*each)} == unstable
