@@ -14,9 +14,11 @@ from kafscale.api.cluster import (
     api_versions,
     describe_cluster,
     describe_log_dirs,
+    describe_quorum,
     describe_topic_partitions,
     find_coordinator,
     metadata,
+    update_features,
 )
 from kafscale.api.configs import (
     alter_client_quotas,
@@ -48,6 +50,7 @@ from kafscale.api.records import (
 )
 from kafscale.api.topics import (
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_topics,
@@ -57,6 +60,7 @@ from kafscale.api.topics import (
 from kafscale.api.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    describe_producers,
     describe_transactions,
     end_txn,
     init_producer_id,
@@ -91,6 +95,7 @@ MODULES: Sequence[ModuleType] = (
     txn_offset_commit,
     describe_configs,
     alter_configs,
+    alter_replica_log_dirs,
     describe_log_dirs,
     create_partitions,
     delete_groups,
@@ -101,7 +106,10 @@ MODULES: Sequence[ModuleType] = (
     offset_delete,
     describe_client_quotas,
     alter_client_quotas,
+    describe_quorum,
+    update_features,
     describe_cluster,
+    describe_producers,
     describe_transactions,
     list_transactions,
     list_config_resources,

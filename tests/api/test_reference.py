@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kafscale.api.cluster.features import LEVELS
 from kafscale.api.reference import protocol_page
 from kafscale.api.table import APIS
 from tests.devtools.wire_messages import message_versions
 
 DECLARED_ONLY = {  # messages whose APIs are not served: who serves one takes it out of here
-    "DescribeProducers",
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
-    *("AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures"),
 }
 
 NEWER_THAN_SERVED: dict[str, int] = {}  # up to which version, where a message is declared beyond what is served
@@ -40,3 +39,9 @@ def test_every_message_that_is_declared_is_served_but_for_those_named_here() -> 
         name + kind for name in DECLARED_ONLY for kind in ("Request", "Response")
     }
     assert served <= declared
+
+
+def test_features_are_told_where_the_calls_that_they_are_about_are_served() -> None:
+    served = {api.key for api in APIS}
+    about = {"group.version": 68, "share.version": 76, "kraft.version": 80, "streams.version": 88}
+    assert {name: LEVELS[name] > 0 for name in about} == {name: key in served for name, key in about.items()}

@@ -5,7 +5,7 @@ import warnings
 from contextlib import closing
 
 import pytest
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
@@ -107,3 +107,45 @@ def test_configs_of_a_broker_are_described_and_read_only(admin, broker):
     wanted = ConfigResource(ConfigResourceType.BROKER, "0", {"num.partitions": "3"})
     outcome = admin.alter_configs([wanted], raise_on_unknown=False)["broker"]["0"]
     assert "Cannot update these configs dynamically: Set(num.partitions)" in outcome
+
+
+def test_a_replica_is_in_the_only_directory(admin, name):
+    create(admin, name, 2)
+    (directory,) = admin.describe_log_dirs([name])
+    here = directory["log_dirs"][0]["log_dir"]
+    asked = {(name, 0, 0): here, (name, 1, 0): "/elsewhere", (f"{name}-no", 0, 0): here}
+    outcomes = admin.alter_replica_log_dirs(asked)
+    assert {(each.topic, each.partition): error.errno for each, error in outcomes.items()} == {
+        (name, 0): 0,
+        (name, 1): 57,  # LOG_DIR_NOT_FOUND
+        (f"{name}-no", 0): 3,
+    }
+
+
+def test_the_controller_is_the_only_voter(admin):
+    quorum = admin.describe_metadata_quorum()
+    (partition,) = quorum["topics"][0]["partitions"]
+    assert (partition["error"], partition["leader_id"]) == (None, 0)
+    assert [each["replica_id"] for each in partition["current_voters"]] == [0]
+    assert partition["high_watermark"] == partition["current_voters"][0]["log_end_offset"] > 0
+
+
+def test_features_have_the_levels_of_the_broker(admin):
+    told = {"supported": (2, 2), "finalized": (2, 2), "finalized_epoch": 0}
+    assert admin.describe_features()["transaction.version"] == told
+    admin.update_features({"transaction.version": 2})
+    with pytest.raises(errors.InvalidUpdateVersionError):
+        admin.update_features({"transaction.version": ("SAFE_DOWNGRADE", 1)})
+
+
+def test_producers_are_described(admin, broker, name):
+    create(admin, name)
+    partition = kafka.TopicPartition(name, 0)
+    assert admin.describe_producers([partition])[partition].active_producers == []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1000})
+    for _ in range(3):
+        producer.produce(name, b"value")
+    assert producer.flush(30) == 0
+    (found,) = admin.describe_producers([partition])[partition].active_producers
+    assert (found.producer_epoch, found.last_sequence, found.current_transaction_start_offset) == (0, 2, -1)
+    assert found.last_timestamp > 0

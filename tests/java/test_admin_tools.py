@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.config import Settings
@@ -12,7 +13,9 @@ from kafscale.config import Settings
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 
 CONFIGS = "kafka.admin.ConfigCommand"
+FEATURES = "FeatureCommand"
 REASSIGN = "reassign.ReassignPartitionsCommand"
+TRANSACTIONS = "TransactionsCommand"
 
 
 def create(java, topic, partitions=1, *arguments):
@@ -93,3 +96,93 @@ def test_configs_of_brokers_are_read_only(java):
     alter = (CONFIGS, "--entity-type", "brokers", "--entity-name", "0", "--alter")
     with pytest.raises(AssertionError, match=r"Cannot update these configs dynamically: Set\(num.partitions\)"):
         java(*alter, "--add-config", "num.partitions=3")
+
+
+def test_the_controller_is_the_only_voter(java):
+    described = java("MetadataQuorumCommand", "describe", "--status")
+    assert re.search(r"LeaderId:\s+0\n", described)
+    assert re.search(r"HighWatermark:\s+[1-9]", described)
+    assert re.search(rf'CurrentVoters:\s+\[{{"id": 0, "endpoints": \["PLAINTEXT://{java.bootstrap}"\]}}\]', described)
+    assert re.search(r"CurrentObservers:\s+\[\]", described)
+    assert re.search(r"MaxFollowerLag:\s+0\n", described)
+    replication = java("MetadataQuorumCommand", "describe", "--replication").splitlines()
+    assert [line.split()[0] for line in replication if line.rstrip().endswith("Leader")] == ["0"]
+    assert "Follower" not in "".join(replication)
+
+
+def test_features_have_the_levels_of_the_broker(java):
+    rows = [re.findall(r": (\S+)", line) for line in java(FEATURES, "describe").splitlines()]
+    assert ["metadata.version", "4.1-IV1", "4.1-IV1", "4.1-IV1", "0"] in rows
+    assert ["transaction.version", "2", "2", "2", "0"] in rows
+    assert "transaction.version was upgraded to 2." in java(FEATURES, "upgrade", "--feature", "transaction.version=2")
+    assert "metadata.version was upgraded to 27." in java(FEATURES, "upgrade", "--metadata", "4.1-IV1")
+    for verb, feature, why in (
+        ("upgrade", "transaction.version=3", "Local controller 0 only supports versions 2"),
+        ("downgrade", "transaction.version=1", "Local controller 0 only supports versions 2"),
+        ("upgrade", "kraft.version=1", "Local controller 0 does not support this feature."),
+        ("downgrade", "nope=0", "Feature nope not found."),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(why)):
+            java(FEATURES, verb, "--feature", feature)
+    assert "share.version was disabled." in java(FEATURES, "disable", "--feature", "share.version")
+
+
+def producers(java, topic):
+    """The rows that are told of the producers of its first partition, by column."""
+    rows = java(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "0").splitlines()
+    header, *rows = (line.split() for line in rows)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_producers_are_described(java, name):
+    create(java, name)
+    assert producers(java, name) == []
+    java("ProducerPerformance", "--topic", name, "--num-records", "10", "--record-size", "10", "--throughput", "-1")
+    (found,) = producers(java, name)
+    assert (found["LatestCoordinatorEpoch"], found["LastSequence"]) == ("-1", "9")
+    assert found["CurrentTransactionStartOffset"] == "None"
+
+
+def test_open_transactions_are_described_and_do_not_hang(java, name):
+    create(java, name)
+    producer = Producer({"bootstrap.servers": java.bootstrap, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"value")
+    assert producer.flush(30) == 0
+    assert [each["CurrentTransactionStartOffset"] for each in producers(java, name)] == ["0"]
+    hanging = java(TRANSACTIONS, "find-hanging", "--broker-id", "0", "--max-transaction-timeout", "0").splitlines()
+    assert [line.split()[0] for line in hanging] == ["Topic"]
+    producer.abort_transaction(30)
+    assert [each["CurrentTransactionStartOffset"] for each in producers(java, name)] == ["None"]
+
+
+def test_sizes_of_partitions_are_in_the_only_directory(java, name):
+    create(java, name, 2)
+    java("ProducerPerformance", "--topic", name, "--num-records", "10", "--record-size", "1000", "--throughput", "-1")
+    said = java("LogDirsCommand", "--describe", "--topic-list", name)
+    (broker,) = json.loads(said.splitlines()[-1])["brokers"]
+    (directory,) = broker["logDirs"]
+    assert (broker["broker"], directory["error"]) == (0, None)
+    assert directory["logDir"].startswith("file:")
+    partitions = {each["partition"]: each for each in directory["partitions"]}
+    assert partitions.keys() == {f"{name}-0", f"{name}-1"}
+    assert 10_000 < sum(each["size"] for each in partitions.values()) < 20_000
+    assert {(each["offsetLag"], each["isFuture"]) for each in partitions.values()} == {(0, False)}
+
+
+def test_a_replica_moves_to_the_directory_where_it_is(java, name, tmp_path):
+    create(java, name)
+    said = java("LogDirsCommand", "--describe", "--topic-list", name)
+    ((directory,),) = [each["logDirs"] for each in json.loads(said.splitlines()[-1])["brokers"]]
+    file = tmp_path / "directories.json"
+    row = {"topic": name, "partition": 0, "replicas": [0], "log_dirs": [directory["logDir"]]}
+    file.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    said = java(REASSIGN, "--execute", "--reassignment-json-file", str(file))
+    assert f"Successfully started moving log directory to {directory['logDir']} for replica {name}-0 with" in said
+    said = java(REASSIGN, "--verify", "--reassignment-json-file", str(file))
+    assert f"Reassignment of replica {name}-0-0 completed successfully." in said
+    row["log_dirs"] = ["/elsewhere"]
+    file.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    with pytest.raises(AssertionError, match=f"Failed to alter dir for {name}-0-0[^$]*LogDirNotFoundException"):
+        java(REASSIGN, "--execute", "--reassignment-json-file", str(file))

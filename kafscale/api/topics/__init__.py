@@ -4,6 +4,7 @@
     ElectLeaders                  have partitions led by their preferred replica (`kafka-leader-election.sh`)
     AlterPartitionReassignments   move partitions to other replicas (`kafka-reassign-partitions.sh`)
     ListPartitionReassignments    which are on their way
+    AlterReplicaLogDirs           move replicas to other directories of a broker
 
 They check a request as Kafka does and leave changes of topics to `kafscale.cluster.topics`. A partition has one
 replica, the broker that leads it, which is the answer of `kafscale.cluster.assignment`: copies of its records are the

@@ -251,14 +251,14 @@ async def test_without_room_for_its_topic_nobody_coordinates(autojump_clock):
 async def test_clients_are_told_which_protocol_there_is(autojump_clock):
     async with broker() as (_, client):
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-        for version, supported in ((3, []), (4, [("transaction.version", 0, 2)])):
+        for version in (3, 4):
             answer = await Producer(client).call(request, ApiVersionsResponse, version)
-            found = [(each.name, each.min_version, each.max_version) for each in answer.supported_features]
-            assert found == supported
-            finalized = [
-                (each.name, each.max_version_level, each.min_version_level) for each in answer.finalized_features
-            ]
-            assert (answer.finalized_features_epoch, finalized) == (0, [("transaction.version", 2, 2)])
+            supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+            assert supported["transaction.version"] == (2, 2)
+            finalized = {
+                each.name: (each.max_version_level, each.min_version_level) for each in answer.finalized_features
+            }
+            assert (answer.finalized_features_epoch, finalized["transaction.version"]) == (0, (2, 2))
 
 
 async def test_transactions_of_many_producers_side_by_side(autojump_clock):

@@ -1,0 +1,90 @@
+"""DescribeQuorum (55, KIP-595): who has the metadata, and up to where (`kafka-metadata-quorum.sh describe`).
+
+v0  (flexible) leader, voters and observers of `__cluster_metadata-0`
+v1  when they fetched and caught up (KIP-836)
+v2  directories, error messages and the listeners of voters (KIP-853): that by which the client came
+
+There is no quorum: one broker at a time is the controller, by its claim in the bucket, and it alone decides. So it is
+the leader and the only voter. The leader epoch is that of its claim, and offsets are revisions of the metadata as far
+as this broker has it. No other partition is known here.
+"""
+
+from __future__ import annotations
+
+import time
+
+from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.services import Services
+from kafscale.cluster.node import Node as BrokerNode
+from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME
+from kafscale.concurrency.turns import distinct_partitions
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
+from kafscale.wire.schema import mapped
+
+UNKNOWN_EPOCH = -1
+
+
+async def handle(services: Services, call: Call, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    asked = await distinct_partitions(
+        ((topic.topic_name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
+    )
+    if {name: list(indexes) for name, indexes in asked.items()} != {CLUSTER_METADATA_NAME: [0]}:
+        return DescribeQuorumResponse(
+            topics=[TopicData(topic_name=name, partitions=mapped(_unknown, tuple(of))) for name, of in asked.items()]
+        )
+    return DescribeQuorumResponse(
+        topics=[TopicData(topic_name=CLUSTER_METADATA_NAME, partitions=[_metadata(services)])],
+        nodes=_nodes(services, call.peer),
+    )
+
+
+def _unknown(index: int) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=UNKNOWN_TOPIC_OR_PARTITION,
+        error_message="This server does not host this topic-partition.",
+    )
+
+
+def _metadata(services: Services) -> PartitionData:
+    controller = _controller(services)
+    revision, now_ms = services.topics.store.revision, time.time_ns() // 1_000_000
+    voter = ReplicaState(
+        replica_id=services.assignment.controller_id,
+        log_end_offset=revision,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    return PartitionData(
+        partition_index=0,
+        leader_id=voter.replica_id,
+        leader_epoch=UNKNOWN_EPOCH if controller is None else controller.broker_epoch,
+        high_watermark=revision,
+        current_voters=[voter],
+    )
+
+
+def _controller(services: Services) -> BrokerNode | None:
+    """Return the controller, where it is known by more than its id."""
+    brokers = services.assignment.brokers()
+    return next((node for node in brokers if node.node_id == services.assignment.controller_id), None)
+
+
+def _nodes(services: Services, peer: Peer) -> list[Node]:
+    controller = _controller(services)
+    if controller is None:
+        return []
+    at = controller.endpoint(peer)
+    return [Node(node_id=controller.node_id, listeners=[Listener(name=peer.listener_name, host=at.host, port=at.port)])]
+
+
+API = Api(55, "DescribeQuorum", 0, 2, DescribeQuorumRequest, DescribeQuorumResponse, handle)

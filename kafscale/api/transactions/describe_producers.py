@@ -1,0 +1,87 @@
+"""DescribeProducers (61, KIP-664): who has written to partitions of late, and whose transactions are open there.
+
+v0  (flexible) by topics and partitions
+
+These are the producers that a partition remembers, idempotent and transactional ones, with the sequence number of the
+last record of each, durable or not, and when it was last heard of, by the broker's clock. `kafka-transactions.sh
+find-hanging` looks here for transactions that nobody will end. A producer that only a transaction is known of has no
+last sequence and no last timestamp.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import led_partition
+from kafscale.api.handling.services import Services
+from kafscale.cluster.topics.names import check_topic_name
+from kafscale.concurrency.turns import distinct_partitions
+from kafscale.errors import KafkaError
+from kafscale.formats.producers import Producer
+from kafscale.formats.transactions import OpenTransaction
+from kafscale.log.partition.partition import Partition
+from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kafscale.wire.schema import mapped
+
+UNKNOWN = -1  # or none, of whatever an answer says
+
+
+async def handle(services: Services, call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    asked = await distinct_partitions(((topic.name, topic.partition_indexes) for topic in request.topics), int)
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name=name, partitions=mapped(partial(_partition, services, name), tuple(indexes)))
+            for name, indexes in asked.items()
+        ]
+    )
+
+
+def _partition(services: Services, name: str, index: int) -> PartitionResponse:
+    answer = PartitionResponse(partition_index=index)
+    try:
+        check_topic_name(name)
+        answer.active_producers = _producers(led_partition(services, name, index))
+    except KafkaError as exc:
+        answer.error_code, answer.error_message = exc.code, exc.message
+        if exc.code == UNKNOWN_TOPIC_OR_PARTITION:
+            answer.error_message = "This server does not host this topic-partition."
+    return answer
+
+
+def _producers(partition: Partition) -> list[ProducerState]:
+    """Return what is remembered now. One of which no batch was ever taken is remembered, but has not written."""
+    transactions = partition.transactions.open
+    known = {each.producer_id: each for each in partition.producers.producers.values() if _has_written(each)}
+    for each in transactions.values():
+        if each.producer_id not in known:
+            known[each.producer_id] = Producer(
+                each.producer_id, each.epoch, [], UNKNOWN, coordinator_epoch=each.coordinator_epoch
+            )
+    return mapped(_state, [(each, transactions.get(each.producer_id)) for each in known.values()])
+
+
+def _has_written(producer: Producer) -> bool:
+    return bool(producer.batches) or producer.due_sequence is None
+
+
+def _state(of: tuple[Producer, OpenTransaction | None]) -> ProducerState:
+    producer, transaction = of
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.batches[-1].last_sequence if producer.batches else UNKNOWN,
+        last_timestamp=producer.last_timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=UNKNOWN if transaction is None else transaction.first_offset,
+    )
+
+
+API = Api(61, "DescribeProducers", 0, 0, DescribeProducersRequest, DescribeProducersResponse, handle)
