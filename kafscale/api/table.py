@@ -25,6 +25,7 @@ from kafscale.api.configs import (
     alter_configs,
     describe_client_quotas,
     describe_configs,
+    describe_user_scram_credentials,
     incremental_alter_configs,
     list_config_resources,
 )
@@ -106,6 +107,7 @@ MODULES: Sequence[ModuleType] = (
     offset_delete,
     describe_client_quotas,
     alter_client_quotas,
+    describe_user_scram_credentials,
     describe_quorum,
     update_features,
     describe_cluster,

@@ -138,6 +138,10 @@ def test_features_have_the_levels_of_the_broker(admin):
         admin.update_features({"transaction.version": ("SAFE_DOWNGRADE", 1)})
 
 
+def test_there_are_no_users(admin):
+    assert admin.describe_user_scram_credentials() == {}
+
+
 def test_producers_are_described(admin, broker, name):
     create(admin, name)
     partition = kafka.TopicPartition(name, 0)

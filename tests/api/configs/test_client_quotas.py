@@ -8,12 +8,12 @@ import pytest
 from trio.testing import MockClock
 
 from kafscale.api.configs import alter_client_quotas, describe_client_quotas
-from kafscale.api.configs.describe_client_quotas import ANY, CLIENT_ID, THE_DEFAULT, THIS_NAME
+from kafscale.api.configs.describe_client_quotas import ANY, CLIENT_ID, IP, THE_DEFAULT, THIS_NAME, USER
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.alter_client_quotas import (
     AlterClientQuotasEntity,
     AlterClientQuotasEntry,
@@ -29,6 +29,10 @@ from tests.devtools.memory_broker import memory_broker, memory_parts, memory_set
 from tests.devtools.one_topic import TOPIC
 
 RATE = 10_000
+MIXED = (
+    "Invalid entity filter component combination. IP filter component should not be used with user or "
+    "clientId filter component."
+)
 
 
 def entry(client_id: str | None, *ops: AlterClientQuotasOp, entity_type: str = CLIENT_ID) -> AlterClientQuotasEntry:
@@ -88,8 +92,9 @@ def component(match_type: int, match: str | None = None, entity_type: str = CLIE
         ([component(ANY)], True, {"a", "b", None}),
         ([component(THIS_NAME, "a")], False, {"a"}),
         ([component(THE_DEFAULT)], False, {None}),
-        ([component(ANY, entity_type="user")], False, set()),
-        ([component(ANY), component(ANY, entity_type="user")], False, set()),
+        ([component(ANY, entity_type=USER)], False, set()),
+        ([component(ANY, entity_type=IP)], False, set()),
+        ([component(ANY), component(ANY, entity_type=USER)], False, set()),
     ],
 )
 async def test_entities_are_filtered(
@@ -104,13 +109,37 @@ async def test_entities_are_filtered(
 
 
 @pytest.mark.parametrize(
-    "components", [[component(9)], [component(THIS_NAME)], [component(ANY, "a")], [component(ANY), component(ANY)]]
+    ("components", "code", "why"),
+    [
+        ([component(9)], INVALID_REQUEST, "Unknown match type 9"),
+        ([component(THIS_NAME)], INVALID_REQUEST, "Request specified MATCH_TYPE_EXACT, but set match string to null."),
+        *(
+            ([component(each, "a")], INVALID_REQUEST, f"Request specified {name}, but also specified a match string.")
+            for each, name in ((THE_DEFAULT, "MATCH_TYPE_DEFAULT"), (ANY, "MATCH_TYPE_SPECIFIED"))
+        ),
+        (
+            [component(ANY), component(THIS_NAME, "a")],
+            INVALID_REQUEST,
+            "Entity type client-id cannot appear more than once in the filter.",
+        ),
+        ([component(ANY, entity_type="")], INVALID_REQUEST, "Invalid empty entity type."),
+        ([component(ANY, entity_type="nope")], UNSUPPORTED_VERSION, "Unsupported entity type nope"),
+        *(
+            (
+                [component(ANY, entity_type=IP), component(ANY, entity_type=other)],
+                INVALID_REQUEST,
+                MIXED,
+            )
+            for other in (USER, CLIENT_ID)
+        ),
+    ],
 )
-async def test_a_filter_that_makes_no_sense_is_refused(components: list[DescribeClientQuotasComponent]) -> None:
+async def test_a_filter_that_makes_no_sense_is_refused_as_in_kafka(
+    components: list[DescribeClientQuotasComponent], code: int, why: str
+) -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     response: Any = await ask(describe_client_quotas.API, services, DescribeClientQuotasRequest(components=components))
-    assert (response.error_code, response.entries) == (INVALID_REQUEST, None)
-    assert response.error_message
+    assert (response.error_code, response.error_message, response.entries) == (code, why, None)
 
 
 # ---- a broker -------------------------------------------------------------------------------------------------------

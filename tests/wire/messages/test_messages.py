@@ -47,6 +47,7 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "OffsetDelete": (47, 0, 0, NEVER),
     "DescribeClientQuotas": (48, 0, 1, 1),
     "AlterClientQuotas": (49, 0, 1, 1),
+    "DescribeUserScramCredentials": (50, 0, 0, 0),
     "DescribeQuorum": (55, 0, 2, 0),
     "UpdateFeatures": (57, 0, 2, 0),
     "DescribeCluster": (60, 0, 2, 0),
