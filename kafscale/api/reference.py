@@ -1,4 +1,4 @@
-"""The reference page of the protocol, made from the table of APIs and the docstring of each module.
+"""The reference page of the protocol, made from the table of APIs, what it lacks, and the docstring of each module.
 
     python -m kafscale.api.reference > docs/reference/protocol.md
 
@@ -11,6 +11,7 @@ import inspect
 from types import ModuleType
 
 from kafscale.api.handling.calls import Api
+from kafscale.api.not_served import NOT_SERVED, NotServed
 from kafscale.api.table import APIS, MODULES
 from kafscale.wire.schema import MAX
 
@@ -27,6 +28,15 @@ ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this list (KIP
 |---|---|---|---|
 """
 
+_NOT_SERVED = """
+## Not served
+
+These calls of Kafka 4.1's brokers are not advertised. Those of its controllers among themselves have no meaning here.
+
+| keys | APIs | why |
+|---|---|---|
+"""
+
 
 def protocol_page() -> str:
     """The whole page, as Markdown."""
@@ -35,12 +45,17 @@ def protocol_page() -> str:
     table = "".join(
         f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
     )
-    return _INTRODUCTION + table + "".join(map(_section, modules))
+    not_served = _NOT_SERVED + "".join(map(_not_served, NOT_SERVED))
+    return _INTRODUCTION + table + not_served + "".join(map(_section, modules))
 
 
 def _flexible_since(api: Api) -> str:
     since: int = api.request.FLEXIBLE_SINCE  # type: ignore[attr-defined]
     return str(since) if since <= MAX else "never"
+
+
+def _not_served(calls: NotServed) -> str:
+    return f"| {', '.join(map(str, calls.names))} | {', '.join(calls.names.values())} | {calls.reason} |\n"
 
 
 def _section(module: ModuleType) -> str:

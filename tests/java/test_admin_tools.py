@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.config import Settings
+from tests.devtools.kafka_apis import BROKER_APIS
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 
@@ -199,3 +200,8 @@ def test_a_replica_moves_to_the_directory_where_it_is(java, name, tmp_path):
     file.write_text(json.dumps({"version": 1, "partitions": [row]}))
     with pytest.raises(AssertionError, match=f"Failed to alter dir for {name}-0-0[^$]*LogDirNotFoundException"):
         java(REASSIGN, "--execute", "--reassignment-json-file", str(file))
+
+
+def test_the_calls_of_kafkas_brokers_are_those_that_ours_are_compared_with(java):
+    lines = java.source(str(Path(__file__).parent / "BrokerApis.java")).splitlines()
+    assert sorted(lines) == sorted(f"{key} {api.name} {api.oldest} {api.newest}" for key, api in BROKER_APIS.items())

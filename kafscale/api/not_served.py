@@ -1,0 +1,78 @@
+"""The calls of Kafka 4.1's brokers that this broker does not serve, and why: for the protocol reference.
+
+Clients are told of none of them, so that they fall back, or say that the broker does not support them. A test holds
+this and the table of APIs together to all that Kafka's brokers serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+
+@attrs.frozen
+class NotServed:
+    """Calls that are left out for the same reason; `names` is by their keys."""
+
+    names: Mapping[int, str]
+    reason: str
+
+
+NOT_SERVED: Sequence[NotServed] = (
+    NotServed(
+        {17: "SaslHandshake", 36: "SaslAuthenticate"},
+        "Clients do not authenticate: who reaches a listener may do everything.",
+    ),
+    NotServed(
+        {29: "DescribeAcls", 30: "CreateAcls", 31: "DeleteAcls"},
+        "There are no users whose rights could differ.",
+    ),
+    NotServed(
+        {
+            38: "CreateDelegationToken",
+            39: "RenewDelegationToken",
+            40: "ExpireDelegationToken",
+            41: "DescribeDelegationToken",
+            51: "AlterUserScramCredentials",
+        },
+        "There are no users who could have tokens or passwords.",
+    ),
+    NotServed(
+        {64: "UnregisterBroker"},
+        "A broker that ends leaves no registration behind: the next one takes its place by a claim in the bucket.",
+    ),
+    NotServed(
+        {68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe"},
+        "Groups have the classic protocol, in which clients assign the partitions, and not that of KIP-848.",
+    ),
+    NotServed(
+        {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},
+        "Nobody takes clients' metrics here (KIP-714). Kafka serves these only where a plugin takes them.",
+    ),
+    NotServed(
+        {
+            76: "ShareGroupHeartbeat",
+            77: "ShareGroupDescribe",
+            78: "ShareFetch",
+            79: "ShareAcknowledge",
+            83: "InitializeShareGroupState",
+            84: "ReadShareGroupState",
+            85: "WriteShareGroupState",
+            86: "DeleteShareGroupState",
+            87: "ReadShareGroupStateSummary",
+            90: "DescribeShareGroupOffsets",
+            91: "AlterShareGroupOffsets",
+            92: "DeleteShareGroupOffsets",
+        },
+        "There are no share groups (KIP-932), which are a preview in Kafka 4.1.",
+    ),
+    NotServed(
+        {80: "AddRaftVoter", 81: "RemoveRaftVoter"},
+        "There is no quorum to which voters could be added: one broker at a time is the controller.",
+    ),
+    NotServed(
+        {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
+        "There are no groups of Streams (KIP-1071), which are early access in Kafka 4.1; Streams uses classic groups.",
+    ),
+)
