@@ -19,9 +19,38 @@ from kafscale.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from kafscale.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kafscale.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasComponent,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from kafscale.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kafscale.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from kafscale.wire.messages.describe_producers import (
+    TopicRequest as ProducersTopic,
+)
+from kafscale.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    PartitionToDescribe,
+    TopicToDescribe,
+)
 from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kafscale.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
 from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -46,6 +75,7 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tests.devtools.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
 from tests.devtools.process import BrokerProcess, broker_process
 
@@ -167,6 +197,39 @@ async def test_a_partition_that_is_reassigned_many_times(broker: BrokerProcess) 
     _, (answer,) = await attack(broker, [request_bytes(request, 1)])
     (topic,) = decoded(answer, AlterPartitionReassignmentsResponse, 1).responses
     assert len(topic.partitions) == 1
+
+
+async def test_partitions_that_are_moved_and_described_many_times(broker: BrokerProcess) -> None:
+    indexes = [*range(50_000)] * 2
+    moved = AlterReplicaLogDir(path="/", topics=[AlterReplicaLogDirTopic(name="nothing", partitions=indexes)])
+    described = [ProducersTopic(name="nothing", partition_indexes=indexes)]
+    voters = [PartitionToDescribe(partition_index=index) for index in indexes]
+    requests = [
+        request_bytes(AlterReplicaLogDirsRequest(dirs=[moved] * 2), 2),
+        request_bytes(DescribeProducersRequest(topics=described * 2), 0),
+        request_bytes(DescribeQuorumRequest(topics=[TopicToDescribe(topic_name="nothing", partitions=voters)]), 2),
+    ]
+    _, answers = await attack(broker, requests)
+    (of_dirs,) = decoded(answers[0], AlterReplicaLogDirsResponse, 2).results
+    (of_producers,) = decoded(answers[1], DescribeProducersResponse, 0).topics
+    (of_quorum,) = decoded(answers[2], DescribeQuorumResponse, 2).topics
+    found = (of_dirs.partitions, of_producers.partitions, of_quorum.partitions)
+    assert [len(each) for each in found] == [50_000] * 3
+
+
+async def test_features_users_and_quotas_that_are_named_many_times(broker: BrokerProcess) -> None:
+    kept = FeatureUpdateKey(feature="transaction.version", max_version_level=2)
+    users = [UserName(name=f"{index:x}") for index in range(50_000)] * 2
+    anybody = [DescribeClientQuotasComponent(entity_type="user", match_type=2, match=None)] * 100_000
+    requests = [
+        request_bytes(UpdateFeaturesRequest(feature_updates=[kept] * 100_000), 1),
+        request_bytes(DescribeUserScramCredentialsRequest(users=users), 0),
+        request_bytes(DescribeClientQuotasRequest(components=anybody), 1),
+    ]
+    _, answers = await attack(broker, requests)
+    assert len(decoded(answers[0], UpdateFeaturesResponse, 1).results) == 1
+    assert len(decoded(answers[1], DescribeUserScramCredentialsResponse, 0).results) == 50_000
+    assert decoded(answers[2], DescribeClientQuotasResponse, 1).error_code == INVALID_REQUEST
 
 
 async def test_one_group_and_one_partition_asked_for_many_times() -> None:
