@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import signal
+import re
 import subprocess
-import threading
-from collections.abc import Callable
-from typing import Any
 
 import attrs
 
-from tests.devtools.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.process import interruptible
+from tests.devtools.tools import RUN_TIMEOUT_SECONDS, RunningTool
 
-RUN_TIMEOUT_SECONDS = 90.0
 JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",  # a tool runs for a second: the second compiler would only compete with the broker
     "-XX:+UseSerialGC",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
+BROKER_LIST_TOOLS = ("ReplicaVerificationTool", "TransactionalMessageCopier")  # what they call the bootstrap servers
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +39,7 @@ class JavaTools:
         return done.stdout
 
     def start(self, tool: str, *arguments: str) -> RunningTool:
-        """Let a tool run that prints a JSON object a line."""
+        """Let a tool run that prints a line now and then."""
         process = subprocess.Popen(
             self._command(tool, arguments),
             stdout=subprocess.PIPE,
@@ -62,48 +58,14 @@ class JavaTools:
         connect = ["--bootstrap-server", self.bootstrap]
         if tool == "ProducerPerformance":
             connect = ["--producer-props", f"bootstrap.servers={self.bootstrap}"]
+        elif tool in BROKER_LIST_TOOLS:
+            connect = ["--broker-list", self.bootstrap]
         return ["java", *JVM_FLAGS, "-cp", self.class_path, name, *connect, *arguments]
 
 
-@attrs.define(eq=False, kw_only=True)
-class RunningTool:
-    """A tool that runs, and the objects that it has printed until now."""
-
-    process: subprocess.Popen[str]
-    events: list[dict[str, Any]] = attrs.field(factory=list)
-    _reader: threading.Thread = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            self.events.extend(json.loads(line) for line in lines if line.startswith("{"))
-
-    def named(self, name: str) -> list[dict[str, Any]]:
-        """The events of this name, oldest first."""
-        return [event for event in self.events if event["name"] == name]
-
-    def wait_until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for what the events show. Raises AssertionError past the deadline."""
-        wait_until(condition, what)
-
-    def wait(self) -> int:
-        """Wait for its end and return its exit code."""
-        code = self.process.wait(RUN_TIMEOUT_SECONDS)
-        self._reader.join(DEADLINE_SECONDS)
-        return code
-
-    def stop(self) -> int:
-        """End it as Ctrl-C does, and return its exit code."""
-        self.process.send_signal(signal.SIGINT)
-        return self.wait()
-
-    def __enter__(self) -> RunningTool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.wait()
+def table(text: str, first_column: str) -> list[dict[str, str]]:
+    """Return the rows of the last table that a tool printed, by column."""
+    lines = [re.split(r"\s{2,}|\t", line.strip()) for line in text.splitlines() if line.strip()]
+    begin = max(index for index, line in enumerate(lines) if line[0].split()[0] == first_column)
+    columns = " ".join(lines[begin]).split()
+    return [dict(zip(columns, " ".join(line).split(), strict=False)) for line in lines[begin + 1 :]]

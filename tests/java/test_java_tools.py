@@ -9,7 +9,7 @@ import pytest
 from bench.peers.kafka import class_path
 from kafscale.api.table import APIS
 from tests.devtools.clients import CODECS, Acknowledged
-from tests.devtools.java import JavaTools
+from tests.devtools.java import JavaTools, table
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 
@@ -33,14 +33,6 @@ def offsets(java, topic, time):
     """Offset by partition, as GetOffsetShell has it."""
     lines = java("GetOffsetShell", "--topic", topic, "--time", str(time)).split()
     return {int(line.split(":")[1]): int(line.split(":")[2]) for line in lines}
-
-
-def table(text):
-    """The last table that a tool printed, as rows of text by column."""
-    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
-    begin = max(index for index, line in enumerate(lines) if line[0] == "GROUP")
-    columns = " ".join(lines[begin]).split()
-    return [dict(zip(columns, " ".join(line).split(), strict=False)) for line in lines[begin + 1 :]]
 
 
 def test_versions_are_what_the_table_says(java):
@@ -119,15 +111,15 @@ def test_groups(java, name):
     said = java("consumer.ConsoleConsumer", *consume)
     assert said.split() == [str(number) for number in range(15)]
     assert name in java(GROUPS, "--list").split()
-    (row,) = table(java(GROUPS, "--describe", "--group", name))
+    (row,) = table(java(GROUPS, "--describe", "--group", name), "GROUP")
     assert (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) == ("15", "20", "5")
-    (state,) = table(java(GROUPS, "--describe", "--group", name, "--state"))
+    (state,) = table(java(GROUPS, "--describe", "--group", name, "--state"), "GROUP")
     assert "Empty" in state.values()
     reset = ["--reset-offsets", "--group", name, "--topic", name, "--execute"]
     for how, offset in [(["--shift-by", "-3"], "12"), (["--to-latest"], "20"), (["--to-earliest"], "0")]:
-        (row,) = table(java(GROUPS, *reset, *how))
+        (row,) = table(java(GROUPS, *reset, *how), "GROUP")
         assert row["NEW-OFFSET"] == offset
-    (row,) = table(java(GROUPS, *reset, "--to-datetime", "2020-01-01T00:00:00.000"))
+    (row,) = table(java(GROUPS, *reset, "--to-datetime", "2020-01-01T00:00:00.000"), "GROUP")
     assert row["NEW-OFFSET"] == "0"
     java(GROUPS, "--delete-offsets", "--group", name, "--topic", name)
     java(GROUPS, "--delete", "--group", name)
