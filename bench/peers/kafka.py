@@ -36,14 +36,14 @@ def find_java() -> str | None:
 
 
 @cache
-def class_path() -> str:
-    """The jars of the pom, downloaded by Maven the first time. Raises RuntimeError with what Maven said."""
+def class_path(pom: Path = POM) -> str:
+    """The jars of a pom, downloaded by Maven the first time. Raises RuntimeError with what Maven said."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "class-path"
-        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"Maven could not resolve {POM.name}: {done.stdout}")
+            raise RuntimeError(f"Maven could not resolve {pom}: {done.stdout}")
         return file.read_text()
 
 
