@@ -19,7 +19,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose fuzz has-java has-docker bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -29,9 +29,9 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not java and not spark and not faults and not compose" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose."
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose, make test-go."
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests
 	$(BIN)/ruff format --check .
@@ -61,6 +61,9 @@ test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and
 test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
 	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
 
+test-go: has-go $(VENV)/installed-dev ## Test with franz-go, the Go client; needs Go
+	$(BIN)/python -m pytest -m go $(PYTEST_ARGS)
+
 has-java:
 	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
 	  { [ "$${version:-0}" -ge 17 ] && command -v mvn >/dev/null; } || \
@@ -70,6 +73,9 @@ has-docker:
 	@docker info >/dev/null 2>&1 || { echo "make test-compose needs a Docker engine that answers \`docker info\`." >&2; exit 1; }
 	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || \
 	  { echo "make test-compose needs \`docker compose\` or \`docker-compose\`." >&2; exit 1; }
+
+has-go:
+	@command -v go >/dev/null || { echo "This target needs Go (go on the PATH)." >&2; exit 1; }
 
 bench-restore: $(VENV)/installed-dev ## Start a broker on a bucket of 100,000 segments, from a directory and from S3
 	$(BIN)/python -m bench.restore
