@@ -21,7 +21,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -217,7 +217,9 @@ class Broker:
         leadership.keepers[CONSUMER_OFFSETS_NAME] = group_keeper
         internal.on_end[CONSUMER_OFFSETS_NAME] = group_keeper.end_transaction
         quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
-        transactions = open_transactions(settings, topics, internal, producer_ids)
+        transactions = open_transactions(
+            settings, topics, internal, producer_ids=producer_ids, check_lead=lead.check.confirm
+        )
         transactions.register(self.metrics)
         leadership.keepers[transactions.topic] = transactions
         self.services = Services(
@@ -528,7 +530,12 @@ def _own_names(settings: Settings) -> set[str]:
 
 
 def open_transactions(
-    settings: Settings, topics: TopicRegistry, internal: InternalLog, producer_ids: ProducerIds
+    settings: Settings,
+    topics: TopicRegistry,
+    internal: InternalLog,
+    *,
+    producer_ids: ProducerIds,
+    check_lead: Callable[[], Awaitable[None]],
 ) -> Transactions:
     """Make the coordinators of transactional ids, which know of none yet."""
 
@@ -547,6 +554,7 @@ def open_transactions(
         partition_count=partition_count,
         exists=exists,
         allocate_producer_id=producer_ids.allocate,
+        check_lead=check_lead,
         check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
 

@@ -14,7 +14,7 @@ from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupError, StoreUnavailable
-from kafscale.formats.producers import Producer
+from kafscale.formats import producers
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
@@ -26,6 +26,7 @@ from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_PRODUCER_ID_MAPPING,
     NONE,
+    NOT_COORDINATOR,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 from kafscale.wire.messages.create_topics import (
@@ -46,11 +47,13 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.memory_log import append_nowait
+from tests.devtools.transactional_producer import Producer
 
 MODES = list(Durability)
 IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]
 TOPIC = "orders"
 NO_PRODUCER = ProducerStamp()
+CHECKPOINT_SECONDS = 15.0  # within which a change of the metadata is in the bucket, also in `wal`
 
 
 @attrs.define(eq=False)
@@ -150,7 +153,7 @@ class Running:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
         return (await self.connection.request(request, InitProducerIdResponse)).producer_id
 
-    def producers(self, partition: int = 0) -> list[Producer]:
+    def producers(self, partition: int = 0) -> list[producers.Producer]:
         found = self.broker.services.log.partition_named(TOPIC, partition)
         assert found is not None
         return list(found.producers.producers.values())
@@ -393,6 +396,32 @@ async def test_a_superseded_broker_does_not_refuse_an_id_that_its_successor_hand
                 await old.produce(b"a", stamp=stamp)
             assert f"error {INVALID_PRODUCER_ID_MAPPING}" not in str(refusal.value)
             await old.ended.wait()
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_superseded_coordinator_does_not_fence_a_producer_of_its_successor(autojump_clock, bucket, durability):
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        assert await Producer(old.connection).init() == NONE
+        await old.broker.services.log.flusher.flush_all()
+        await trio.sleep(CHECKPOINT_SECONDS)
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            producer = Producer(new.connection)
+            assert await producer.init() == NONE
+            await producer.write(0, b"a")
+            producer.client = old.connection
+            with trio.move_on_after(1) as patience:
+                await producer.end(committed=True)
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                assert await producer.end(committed=True) == NOT_COORDINATOR
+            await old.ended.wait()
+            producer.client = new.connection
+            assert await producer.end(committed=True) == NONE
 
 
 async def test_a_producers_gap_is_out_of_order_where_nobody_has_taken_over(autojump_clock, bucket):

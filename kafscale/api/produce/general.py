@@ -36,7 +36,14 @@ OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
-FATAL_TO_PRODUCERS = frozenset({error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.INVALID_PRODUCER_ID_MAPPING})
+FATAL_TO_PRODUCERS = frozenset(
+    {
+        error_codes.INVALID_PRODUCER_EPOCH,
+        error_codes.INVALID_PRODUCER_ID_MAPPING,
+        error_codes.INVALID_TXN_STATE,
+        error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
 
 
 @attrs.frozen(eq=False)
@@ -189,9 +196,7 @@ class PendingProduce:
             try:
                 appended = append_batch(batch, now_ms, is_enrolled=True)
             except KafkaError as exc:
-                refuse(response, exc)
-                if exc.code in FATAL_TO_PRODUCERS:
-                    self.unconfirmed.append(response)
+                self._refuse_placed(response, exc)
                 continue
             assert appended, "a batch was ordered before it was placed"
             response.base_offset = batch.base_offset
@@ -207,10 +212,15 @@ class PendingProduce:
         """Have the coordinator enrol what is not, in the same step as the batches; refuse what it does not."""
         refusals = transaction.enrol_nowait(self._batches())
         for candidate in [each for each in self.candidates if each.batch in refusals]:
-            refuse(candidate.response, refusals[candidate.batch])
+            self._refuse_placed(candidate.response, refusals[candidate.batch])
             candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
             candidate.batch.give_back()
             self.candidates.remove(candidate)
+
+    def _refuse_placed(self, response: PartitionProduceResponse, exc: KafkaError) -> None:
+        refuse(response, exc)
+        if exc.code in FATAL_TO_PRODUCERS:
+            self.unconfirmed.append(response)
 
     def _end_if_refused(self) -> None:
         """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
@@ -245,7 +255,7 @@ class PendingProduce:
                     refuse(response, refusal)
 
     async def _confirm_refusals(self) -> None:
-        """A gap in the sequence numbers and an unknown id are fatal to a producer, and none for who has taken over."""
+        """What is fatal to a producer may be so only here, where another broker has taken over."""
         try:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:

@@ -40,7 +40,7 @@ from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import DecodeError, KafkaError, StorageFailed
+from kafscale.errors import DamagedObject, DecodeError, Fenced, KafkaError, StorageFailed, StoreError
 from kafscale.log.partition.marking import is_wanted
 from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Counter, Metrics
@@ -49,9 +49,12 @@ from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_NOT_AVAILABLE,
     INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
     NONE,
     NOT_COORDINATOR,
     NOT_ENOUGH_REPLICAS,
+    PRODUCER_FENCED,
     TRANSACTION_COORDINATOR_FENCED,
 )
 
@@ -59,7 +62,9 @@ logger = logging.getLogger(__name__)
 
 COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
 DECISIONS_PER_TURN = 64
+FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED})
 R = TypeVar("R")
+Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
 Ask = Callable[[TransactionCoordinator, int, "int | None"], Outcome[R]]  # the coordinator, now in ms, a new producer id
 
 
@@ -100,7 +105,8 @@ class Transactions:
     """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
 
     `topic` is `__transaction_state`, `partition_count` says how many partitions it has, 0 while there is none.
-    `exists` tells whether the cluster has a partition, wherever it is led.
+    `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
+    has taken over.
     """
 
     internal: InternalLog
@@ -109,6 +115,7 @@ class Transactions:
     partition_count: Callable[[], int]
     exists: Callable[[TopicPartition], bool]
     allocate_producer_id: Callable[[], Awaitable[int]]
+    check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     check_interval_seconds: float = 10.0
     coordinators: TransactionCoordinators = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
@@ -133,7 +140,7 @@ class Transactions:
 
     # ---- a question, and its answer ---------------------------------------------------------------------------
 
-    async def decide(self, transactional_id: str, ask: Ask[R], *, until_complete: bool = False) -> R:
+    async def decide(self, transactional_id: str, ask: Ask[Answer], *, until_complete: bool = False) -> Answer:
         """Ask the coordinator of an id, and return its reply once it is true. `ask` may be called several times.
 
         With `until_complete` wait as well, for a bounded time, until no markers of it are outstanding. Raises
@@ -154,9 +161,21 @@ class Transactions:
                     await self._wait_for_room(coordinator, outcome)
                     continue
             await self._wait_durable(coordinator, outcome, appended)
-            if until_complete:
+            if outcome.reply.error_code in FATAL_TO_PRODUCERS:
+                await self._confirm_refusal()
+            elif until_complete:
                 await self._wait_complete(coordinator, transactional_id)
             return outcome.reply
+
+    async def _confirm_refusal(self) -> None:
+        """What is fatal to a producer may be so only here, where another broker has taken over.
+
+        Raises KafkaError NOT_COORDINATOR.
+        """
+        try:
+            await self.check_lead()
+        except (Fenced, StoreError, DamagedObject) as exc:
+            raise KafkaError(NOT_COORDINATOR, str(exc)) from exc
 
     async def init_producer_id(self, request: InitProducerId) -> ProducerReply:
         """Give a producer its id and epoch. Raises as `decide`."""
