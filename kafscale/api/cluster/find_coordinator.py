@@ -15,8 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import prepare_groups
-from kafscale.api.handling.internal_topics import ensure_internal_topic
+from kafscale.api.handling.coordinators import prepare_groups, prepare_transactions
 from kafscale.api.handling.services import Services
 from kafscale.cluster.node import Node
 from kafscale.cluster.partitioning import coordinator_partition
@@ -37,7 +36,7 @@ async def handle(services: Services, call: Call, request: FindCoordinatorRequest
     if request.key_type == GROUP:
         await prepare_groups(services)
     if request.key_type == TRANSACTION:
-        await ensure_internal_topic(services, TRANSACTION_STATE_NAME)
+        await prepare_transactions(services)
     if call.version >= 4:
         keys = await distinct(request.coordinator_keys, str)
         return FindCoordinatorResponse(coordinators=mapped(partial(_find, services, call, request.key_type), keys))

@@ -5,6 +5,7 @@ COORDINATOR_LOAD_IN_PROGRESS it is to be coordinated here, as soon as its partit
 INVALID_GROUP_ID             the id is empty, which nobody can be a member of; offsets may be committed under it
 
 `__consumer_offsets` is made when the first client looks for a coordinator, or makes a group without having looked.
+`__transaction_state` is made when the first producer looks for the coordinator of a transactional id.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.errors import StorageFailed
 from kafscale.wire.error_codes import INVALID_GROUP_ID, NOT_COORDINATOR
 
@@ -27,6 +28,16 @@ async def prepare_groups(services: Services) -> None:
     if not services.groups.led.has_topic:
         with suppress(StorageFailed):  # which ends the broker
             await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME)
+        with trio.move_on_after(FIRST_LOAD_SECONDS):
+            await services.leadership.wait_loaded()
+
+
+async def prepare_transactions(services: Services) -> None:
+    """Make `__transaction_state`, unless it is there, and let it be read, so that the first producer need not wait."""
+    is_new = services.topics.get(TRANSACTION_STATE_NAME) is None
+    with suppress(StorageFailed):  # which ends the broker
+        await ensure_internal_topic(services, TRANSACTION_STATE_NAME)
+    if is_new:
         with trio.move_on_after(FIRST_LOAD_SECONDS):
             await services.leadership.wait_loaded()
 

@@ -10,7 +10,7 @@ What is added is the group's partition of `__consumer_offsets`, which is made if
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.internal_topics import ensure_internal_topic
+from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
@@ -23,7 +23,8 @@ from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, Ad
 
 
 async def handle(services: Services, call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    topic = await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME)
+    await prepare_groups(services)
+    topic = services.topics.get(CONSUMER_OFFSETS_NAME)
     if topic is None:
         return AddOffsetsToTxnResponse(error_code=COORDINATOR_NOT_AVAILABLE)
     at = TopicPartition(topic.name, coordinator_partition(request.group_id, topic.partition_count))
