@@ -3,7 +3,7 @@
 A batch is checked against everything that has been *ordered*, durable or not: five requests in flight are in order
 before the first of them is on disk. The last five batches of a producer are remembered, so that a retry of one of them
 is recognised; older ones are forgotten only once they are durable, and the last durable one stays, so that a segment
-that ends there can tell of it.
+that ends there can tell of it. So does what came before a new epoch, until that is durable.
 
 Sequence numbers count records, from 0 to 2^31-1 and then from 0 again.
 
@@ -16,6 +16,7 @@ go last. A segment's footer does not hold all of them, so a flush costs what has
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -47,6 +48,14 @@ class FooterProducers:
     producers_from: int
 
 
+@attrs.frozen(eq=False)
+class _Former:
+    """What a producer was before it had another epoch, which begins at this offset."""
+
+    until_offset: int
+    producer: Producer
+
+
 @attrs.define(eq=False)
 class ProducerStates:
     """All producers that wrote to one partition and were not forgotten, the one that has been idle for longest first.
@@ -62,6 +71,7 @@ class ProducerStates:
     with_transaction: Container[int] = ()
     producers: OrderedDict[int, Producer] = attrs.field(factory=OrderedDict, init=False)
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
+    _former: dict[int, list[_Former]] = attrs.field(factory=dict, init=False)  # by id, oldest first
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
@@ -105,6 +115,7 @@ class ProducerStates:
         """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
         producer = self.producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
+            self._keep_former(header.producer_id, base_offset, durable_before)
             producer = self._begin_epoch(header.producer_id, header.producer_epoch, now_ms)
         else:
             self.producers.move_to_end(header.producer_id)
@@ -122,6 +133,7 @@ class ProducerStates:
         producer = self.producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             is_forgotten = producer is None and goes_on
+            self._keep_former(producer_id, offset, durable_before)
             producer = self._begin_epoch(producer_id, epoch, now_ms)
             producer.coordinator_epoch = marker.coordinator_epoch
             if is_forgotten:
@@ -131,6 +143,26 @@ class ProducerStates:
             producer.coordinator_epoch = marker.coordinator_epoch
         last_sequence = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
         self._remember(producer, ProducedBatch(NO_SEQUENCE, last_sequence, offset, offset), now_ms, durable_before)
+
+    def _keep_former(self, producer_id: int, offset: int, durable_before: int) -> None:
+        """Keep the state before a new epoch, which begins at this offset, until that is durable.
+
+        A footer may be written meanwhile whose segment ends before: if the new epoch is lost then, a batch that the
+        producer sends again has to be recognised.
+        """
+        self._drop_former(producer_id, durable_before)
+        producer = self.producers.get(producer_id)
+        if producer is not None and producer.batches:
+            self.budget.used_bytes += _memory_bytes(producer)
+            self._former.setdefault(producer_id, []).append(_Former(offset, producer))
+
+    def _drop_former(self, producer_id: int, before_offset: int) -> None:
+        """Drop the states of a producer before epochs that begin below an offset."""
+        former = self._former.get(producer_id)
+        while former and former[0].until_offset < before_offset:
+            self.budget.used_bytes -= _memory_bytes(former.pop(0).producer)
+        if not former:
+            self._former.pop(producer_id, None)
 
     def _begin_epoch(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         """Add a producer that is new, or has a new epoch."""
@@ -186,6 +218,7 @@ class ProducerStates:
     def _forget(self, producer: Producer) -> Producer:
         del self.producers[producer.producer_id]
         self.kept_in.pop(producer.producer_id, None)
+        self._drop_former(producer.producer_id, sys.maxsize)
         self._release(producer)
         if not self.producers:
             self.budget.leave(self)
@@ -220,6 +253,8 @@ class ProducerStates:
         """Forget all of them, in new dictionaries: a caller may hold those of before."""
         for producer in self.producers.values():
             self._release(producer)
+        for producer_id in list(self._former):
+            self._drop_former(producer_id, sys.maxsize)
         self.budget.leave(self)
         self.producers, self.kept_in = OrderedDict(), OrderedDict()
 
@@ -227,7 +262,7 @@ class ProducerStates:
 
     def snapshot(self, before_offset: int) -> Sequence[Producer]:
         """The state as it was before `before_offset` (exclusive)."""
-        copies = (_copy(producer, before_offset) for producer in self.producers.values())
+        copies = (self._copy(producer, before_offset) for producer in self.producers.values())
         return [copy for copy in copies if copy.batches]
 
     def for_footer(self, first_offset: int, end_offset: int, *, heard_since_ms: int = 0) -> FooterProducers:
@@ -238,12 +273,14 @@ class ProducerStates:
         The state of all of them is in the footers of the segments that hold `producers_from` or come after it.
         """
         self.expire(heard_since_ms)
+        for producer_id in list(self._former):
+            self._drop_former(producer_id, end_offset)
         written = self._written_since(first_offset, end_offset)
         others: list[Producer] = []
         producers_from = first_offset
         for producer_id, base_offset in self.kept_in.items():
             if producer_id not in written:
-                copy = _copy(self.producers[producer_id], end_offset)
+                copy = self._copy(self.producers[producer_id], end_offset)
                 if len(others) == UNCHANGED_MAX_COUNT or not copy.batches:
                     producers_from = base_offset
                     break
@@ -257,10 +294,17 @@ class ProducerStates:
             if producer.batches:
                 if producer.batches[-1].last_offset < first_offset:
                     break
-                copy = _copy(producer, end_offset)
+                copy = self._copy(producer, end_offset)
                 if copy.batches and copy.batches[-1].last_offset >= first_offset:
                     written[producer.producer_id] = copy
         return written
+
+    def _copy(self, producer: Producer, before_offset: int) -> Producer:
+        """Return a copy of a producer as it was before this offset, if need be with a former epoch."""
+        for former in self._former.get(producer.producer_id, ()):
+            if former.until_offset >= before_offset:
+                return _copy(former.producer, before_offset)
+        return _copy(producer, before_offset)
 
     def kept(self, producer_ids: Iterable[int], base_offset: int) -> None:
         """The footer of the segment that begins here holds the latest state of these."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kafscale.errors import KafkaError
 from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.log.partition.producers import SEQUENCE_COUNT, ProducerStates
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
 
@@ -128,6 +129,37 @@ def test_what_is_not_durable_is_remembered_beyond_five():
     partition.append(12)
     assert partition.refuses(7) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.append(8) == 8
+
+
+def test_a_footer_that_ends_before_a_new_epoch_which_is_then_lost_tells_of_the_former_one():
+    """Otherwise a batch of it would be written twice, if it is sent again, or called out of order."""
+    partition = Partition()
+    partition.append(0)
+    partition.append(1)
+    partition.durable_before = partition.next_offset
+    end_offset = partition.next_offset
+    partition.append(0, epoch=1)
+    partition.append(0, epoch=2)
+    partition.states.record_marker(
+        EndMarker(producer_id=7, producer_epoch=4, coordinator_epoch=1, is_commit=False),
+        partition.next_offset,
+        0,
+        goes_on=False,
+        durable_before=end_offset,
+    )
+    for found in (partition.states.snapshot(end_offset), partition.states.for_footer(0, end_offset).producers):
+        after = Partition()
+        after.states.restore(found)
+        after.next_offset = end_offset
+        assert after.append(1) == 1
+        assert after.append(2) == end_offset
+    later = partition.states.for_footer(end_offset, end_offset + 2).producers
+    assert [(each.epoch, len(each.batches)) for each in later] == [(2, 1)]
+    used_bytes = partition.states.budget.used_bytes
+    partition.states.for_footer(end_offset, partition.next_offset + 1)
+    assert partition.states.budget.used_bytes < used_bytes
+    partition.states.clear()
+    assert partition.states.budget.used_bytes == 0
 
 
 def test_producers_that_were_not_heard_of_are_forgotten():
