@@ -119,6 +119,7 @@ class Transactions:
     check_interval_seconds: float = 10.0
     coordinators: TransactionCoordinators = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
+    hanging: Counter = attrs.field(factory=Counter, init=False)  # that were found open, and known to no coordinator
     _sender: MarkerSender = attrs.field(init=False)
     _written: deque[_Written] = attrs.field(factory=deque, init=False)
     _latest: dict[TransactionCoordinator, Appended] = attrs.field(factory=dict, init=False)
@@ -137,6 +138,11 @@ class Transactions:
         help = "Transactions that were decided here."
         name = "kafscale_transactions_total"
         metrics.counts(name, help, "outcome", lambda: {each: count.value for each, count in self.ended.items()})
+        metrics.count(
+            "kafscale_hanging_transactions_total",
+            "Transactions that a start found open in a partition, and that no coordinator knew of: they were aborted.",
+            lambda: self.hanging.value,
+        )
 
     # ---- a question, and its answer ---------------------------------------------------------------------------
 
@@ -361,7 +367,9 @@ class Transactions:
     async def abort_hanging(self, partitions: Iterable[Partition]) -> None:
         """Abort what is open in these partitions and unknown to all coordinators, which have read what there is."""
         if len(list(self.coordinators)) == self.partition_count():
-            await abort_hanging(self.internal, find_hanging(partitions, self.coordinators))
+            found = find_hanging(partitions, self.coordinators)
+            self.hanging.value += len(found)
+            await abort_hanging(self.internal, found)
 
     # ---- what nobody asks for ---------------------------------------------------------------------------------
 
