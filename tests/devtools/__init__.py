@@ -2,6 +2,7 @@
 
     simulation, simulate, determinism    whole brokers on a simulated disk, bucket and network, by a seed
     history, workload*, ordeal           clients that write down what they did, and what must hold of it
+    transactional, transaction_history   the same of transactions
     hostile, fuzz, fuzz_frames           strangers' bytes
     memory_log, memory_broker, ...       parts of the broker in memory, on an autojump clock
     process, s3_processes, java, spark   real processes

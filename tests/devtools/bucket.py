@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -15,8 +15,24 @@ from kafscale.formats.segment import HEADER, Footer, body_crc
 from kafscale.log.bucket.listing import list_segments
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import batches, parse_header
 from tests.devtools.history import Read
-from tests.devtools.workload import read_batches
+from tests.devtools.workload import marker_offsets, read_batches
+
+
+@attrs.frozen(eq=False)
+class BucketSegment:
+    """A segment that readers take, with the batches that they take from it."""
+
+    footer: Footer
+    batches: Sequence[memoryview]
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it has all batches that it was written with."""
+        ends = [self.footer.identity.base_offset, *(parse_header(each).last_offset + 1 for each in self.batches)]
+        begins = [*(parse_header(each).base_offset for each in self.batches), self.footer.last_offset + 1]
+        return begins == ends
 
 
 @attrs.define
@@ -24,7 +40,12 @@ class BucketPartition:
     """One partition's records in order of offset, and what is wrong with the objects that hold them."""
 
     reads: list[Read] = attrs.field(factory=list)
+    segments: list[BucketSegment] = attrs.field(factory=list)
     faults: list[str] = attrs.field(factory=list)
+
+    @property
+    def batches(self) -> Iterator[memoryview]:
+        return (batch for segment in self.segments for batch in segment.batches)
 
 
 async def read_bucket(
@@ -47,24 +68,26 @@ async def read_bucket(
         resolution = resolve(segments, {key: footer.epochs for key, footer in footers.items()})
         manifest = Manifest(list(resolution.segments))
         for segment in manifest.segments:
-            reads = await _read_segment(store, segment.key, footers[segment.key], partition)
-            partition.reads += [read for read in reads if manifest.find(read.offset) is segment]
+            data = await _read_segment(store, segment.key, footers[segment.key], partition)
+            kept = [each for each in data if manifest.find(parse_header(each).base_offset) is segment]
+            partition.segments.append(BucketSegment(footers[segment.key], kept))
+            partition.reads += [read for read in read_batches(kept) if manifest.find(read.offset) is segment]
         partition.reads.sort(key=lambda read: read.offset)
     return found
 
 
 async def _read_segment(
     store: ObjectStore, key: SegmentKey, footer: Footer, partition: BucketPartition
-) -> Sequence[Read]:
+) -> Sequence[memoryview]:
     body = memoryview((await store.get(key.key)).data)[HEADER.size : footer.end_position]
-    reads = list(read_batches(body))
+    data = list(batches(body))
     if body_crc([body]) != footer.identity.body_crc:
         partition.faults.append(f"{key.key}: wrong CRC of the body")
     held = range(key.base_offset, footer.last_offset + 1)
-    offsets = [read.offset for read in reads]
+    offsets = sorted([*(read.offset for read in read_batches(data)), *marker_offsets(data)])
     if offsets != list(held) and not (key.generation and held and set(offsets) < set(held)):
         partition.faults.append(f"{key.key}: offsets are not those of the footer")
     index = await read_index(store, key)
     if index is not None and index != footer:
         partition.faults.append(f"{key.key}: the .index is that of other content")
-    return reads
+    return data

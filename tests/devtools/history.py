@@ -11,7 +11,8 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
     unknown value          a value that nobody sent
     gap                    a poll that went on behind an offset that it had not read
     non-monotonic poll     a poll that went back
-    offset moved back      a high watermark or log start that was further before, or is behind what was acknowledged
+    offset moved back      a high watermark, last stable offset or log start that was further before, or is behind what
+                           was acknowledged
     deleted unasked        a log start behind what anybody wanted deleted
     deleted and read       a poll that got what was deleted before it began
     lost commit            a group's offset older than what was acknowledged, or never committed
@@ -22,8 +23,9 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
-one of its key, or nobody knows what was there, and below what a client wanted deleted. There are no transactions. Not
-for several threads.
+one of its key, or nobody knows what was there, where a marker of a transaction is, and below what a client wanted
+deleted. Of transactions nothing else is known here: a reader who is to find all that was acknowledged reads uncommitted
+records. Not for several threads.
 
 `forgive` and `forget` take evidence back: what a broker acknowledged by its own disk alone when another one took over
 without that disk, and what was in a topic that is deleted.
@@ -32,7 +34,7 @@ without that disk, and what was in a topic that is deleted.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 
@@ -150,6 +152,7 @@ class _Partition:
     acknowledged: list[_Acknowledged] = attrs.field(factory=list)
     runs: dict[str, list[list[Read]]] = attrs.field(factory=dict)  # by consumer, each from where it sought on
     read_at: dict[int, int] = attrs.field(factory=dict)  # when an offset was first read
+    markers: set[int] = attrs.field(factory=set)  # offsets of ends of transactions
     offsets: list[_Offset] = attrs.field(factory=list)
     times: list[_FoundByTime] = attrs.field(factory=list)
     epoch_ends: list[_EpochEnd] = attrs.field(factory=list)
@@ -186,13 +189,24 @@ class History:
         return self._time
 
     def sent(
-        self, producer: str, partition: str, value: str, *, key: str | None = None, content: Content | None = None
+        self,
+        producer: str,
+        partition: str,
+        value: str,
+        *,
+        key: str | None = None,
+        content: Content | None = None,
+        may_go: bool = False,
     ) -> None:
-        """A producer is about to send a value; with a key, if a later value of it may have this one removed."""
+        """A producer is about to send a value; with a key, if a later value of it may have this one removed.
+
+        `may_go`: it may be removed in any case, as compaction removes what was aborted.
+        """
         found = self._partitions[partition]
         assert value not in found.sent, f"{value} was sent before"
         self.note(f"sent {partition} {value}")
-        may_go = self.tombstones_may_go and content is not None and content.is_tombstone
+        is_tombstone = content is not None and content.is_tombstone
+        may_go = may_go or (self.tombstones_may_go and is_tombstone)
         found.sent[value] = _Sent(producer, found.sent_counts[producer], key, content, may_go)
         found.sent_counts[producer] += 1
 
@@ -220,6 +234,10 @@ class History:
         now = self.now()
         for read in records:
             found.read_at.setdefault(read.offset, now)
+
+    def marked(self, partition: str, offsets: Iterable[int]) -> None:
+        """Note that a reader found the ends of transactions there."""
+        self._partitions[partition].markers.update(offsets)
 
     def sought(self, consumer: str, partition: str) -> None:
         """The consumer's next poll may begin anywhere."""
@@ -249,7 +267,12 @@ class History:
         for runs in found.runs.values():
             runs[:] = [[read for read in run if read.offset < from_offset] for run in runs] + [[]]
         found.read_at = {offset: at for offset, at in found.read_at.items() if offset < from_offset}
-        found.offsets = [attrs.evolve(each, offset=min(each.offset, from_offset)) for each in found.offsets]
+        found.markers = {offset for offset in found.markers if offset < from_offset}
+        found.offsets = [
+            attrs.evolve(each, offset=min(each.offset, from_offset))
+            for each in found.offsets
+            if each.name != "last stable offset"  # the end of a transaction may be lost that began before
+        ]
         found.times = [each for each in found.times if each.offset < from_offset]
         found.epoch_ends = [each for each in found.epoch_ends if each.end_offset <= from_offset]
 
@@ -265,7 +288,7 @@ class History:
         self._partitions[partition] = _Partition(sent=sent)
 
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
-        """A reply to a request that was sent at `began` named these."""
+        """A reply to a request that was sent at `began` named these; `saw_stable_offset` for what it says of that."""
         self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
         found = self._partitions[partition]
         found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
@@ -273,6 +296,11 @@ class History:
         if log_start_offset > found.deletable_before:
             detail = f"the log starts at {log_start_offset}, {found.deletable_before} was wanted"
             found.deleted_wrongly.append((Kind.DELETED_UNASKED, detail))
+
+    def saw_stable_offset(self, partition: str, *, began: int, last_stable_offset: int) -> None:
+        """A reply to a request that was sent at `began` named this as the end of what is decided."""
+        self.note(f"saw {partition} last stable offset {last_stable_offset}")
+        self._partitions[partition].offsets.append(_Offset("last stable offset", last_stable_offset, began, self.now()))
 
     def deleting(self, partition: str, before_offset: float) -> None:
         """Somebody is about to have deleted what is before an offset, or lets retention delete what it likes: inf."""
@@ -314,6 +342,10 @@ class History:
         """Return how many values were acknowledged."""
         return sum(len(found.acknowledged) for found in self._partitions.values())
 
+    def log_start_offset(self, partition: str) -> int:
+        """Return where the partition starts, as far as anybody was told."""
+        return _log_start_offset(self._partitions[partition])
+
     def anomalies(self) -> list[Anomaly]:
         """All that must not be; empty for a broker that kept its promises."""
         found = [anomaly for group in self._groups.values() for anomaly in group.fetched]
@@ -331,10 +363,21 @@ class Unbelieved(History):
     believed: History = attrs.field(kw_only=True)
 
     def sent(
-        self, producer: str, partition: str, value: str, *, key: str | None = None, content: Content | None = None
+        self,
+        producer: str,
+        partition: str,
+        value: str,
+        *,
+        key: str | None = None,
+        content: Content | None = None,
+        may_go: bool = False,
     ) -> None:
-        super().sent(producer, partition, value, key=key, content=content)
-        self.believed.sent(producer, partition, value, key=key, content=content)
+        super().sent(producer, partition, value, key=key, content=content, may_go=may_go)
+        self.believed.sent(producer, partition, value, key=key, content=content, may_go=may_go)
+
+
+def _log_start_offset(partition: _Partition) -> int:
+    return max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
 
 
 def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
@@ -349,7 +392,7 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
     """Everything acknowledged must have been read, as far as anybody has read."""
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
-    log_start_offset = max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
+    log_start_offset = _log_start_offset(partition)
     seen = set().union(*values.values())
     last_read = max(values, default=-1)
     last_number: Counter[str] = Counter()
@@ -420,7 +463,7 @@ def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) ->
 
 
 def _read(partition: _Partition) -> Iterator[_Finding]:
-    removable = _compacted_offsets(partition, _values_by_offset(partition))
+    removable = _compacted_offsets(partition, _values_by_offset(partition)) | partition.markers
     for consumer, runs in partition.runs.items():
         for run in runs:
             for before, after in pairwise(run):
@@ -437,7 +480,7 @@ def _moved(partition: _Partition) -> Iterator[_Finding]:
     """Find positions that moved back: what was known before the question was asked can't have been further than the
     answer.
     """
-    for name in ("high watermark", "log start"):
+    for name in ("high watermark", "last stable offset", "log start"):
         seen = [each for each in partition.offsets if each.name == name]
         ended = sorted(seen, key=lambda each: each.ended)
         known, position = -1, 0
@@ -466,7 +509,7 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
         return
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
-    log_start_offset = max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
+    log_start_offset = _log_start_offset(partition)
     known = []
     for each in partition.acknowledged:
         content = partition.sent[each.value].content

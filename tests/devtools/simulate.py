@@ -38,6 +38,7 @@ class Outcome:
     seed: int
     durability: str
     acknowledged_count: int
+    committed_count: int  # transactions
     problems: Sequence[str]
     events: Sequence[str]
 
@@ -55,6 +56,7 @@ def run_seed(seed: int) -> Outcome:
         seed=seed,
         durability=simulation.settings.durability.value,
         acknowledged_count=simulation.history.acknowledged_count,
+        committed_count=simulation.committed_count,
         problems=problems,
         events=simulation.log.lines if problems else (),
     )
@@ -82,10 +84,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--events", action="store_true")
     given = parser.parse_args(arguments)
     began = time.monotonic()
-    runs, failures, acknowledged = Counter[str](), Counter[str](), 0
+    runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0
     for outcome in run_seeds(range(given.first, given.first + given.seeds), given.processes):
         runs[outcome.durability] += 1
         acknowledged += outcome.acknowledged_count
+        committed += outcome.committed_count
         if outcome.problems:
             failures[outcome.durability] += 1
             _show(outcome, with_events=given.events)
@@ -93,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{runs.total()} seeds in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     for durability in sorted(runs):
         print(f"{durability}: {runs[durability]} seeds, {failures[durability]} failed")
-    print(f"{acknowledged} records acknowledged, {time.monotonic() - began:.0f} s")
+    print(f"{acknowledged} records acknowledged, {committed} transactions committed, {time.monotonic() - began:.0f} s")
     return 1 if failures else 0
 
 

@@ -91,12 +91,14 @@ class SimulatedBroker:
     metadata: MemoryMetadataStore
     is_damaged: bool = False
     has_disk_of_predecessor: bool = False
+    on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
     is_superseded: bool = attrs.field(default=False, init=False)  # another one has begun to start
     broker: Broker = attrs.field(init=False)
     store: FaultyStore = attrs.field(init=False)  # its own way to the bucket
     network: MemoryNetwork = attrs.field(factory=MemoryNetwork, init=False)
     failure: BaseException | None = attrs.field(default=None, init=False)
     is_ready: bool = attrs.field(default=False, init=False)
+    was_ready: bool = attrs.field(default=False, init=False)
     has_crashed: bool = attrs.field(default=False, init=False)
     ready_or_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -140,11 +142,17 @@ class SimulatedBroker:
         """Tell, after its end, whether it was a stop that left nothing to its disk."""
         return not self.has_crashed and self.failure is None and self.broker.services.log.tail_bytes() == 0
 
+    @property
+    def hanging_count(self) -> int:
+        """Count the transactions that it found open in partitions, and that no coordinator knew of."""
+        return int(self.broker.services.transactions.hanging.value) if self.was_ready else 0
+
     def crash(self) -> None:
         """Crash from one instant to the next: nothing of this life has any effect any more."""
         if self.ended.is_set() or self._nursery.cancel_scope.cancel_called:
             return
         self.log.note(f"{self.name} crashes")
+        self.on_crash(self)
         self._cut_all()
         self.disk = self.disk.crash(rng=self.random)
         self.is_ready = False
@@ -167,7 +175,7 @@ class SimulatedBroker:
         return (await self.connect())[1]
 
     def _is_started(self) -> None:
-        self.is_ready = True
+        self.is_ready = self.was_ready = True
         self.log.note(f"{self.name} is ready")
         self.ready_or_ended.set()
 

@@ -13,10 +13,11 @@ Disk, store, metadata and network are in memory. In each turn the broker lives f
 
 Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
 cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
-open. In the end all is healed, every send must be answered, small segments are merged and compacted and what is not
-needed is deleted, and everything is read back, from the broker and from the bucket. The topic is compacted, or loses
-its oldest records by DeleteRecords, or by its size, or keeps all; it may get more partitions. Another one is deleted
-and created anew.
+open. In the end all is healed, every send must be answered, every transaction must have ended, small segments are
+merged and compacted and what is not needed is deleted, and everything is read back, from the broker and from the
+bucket. The topic is compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get
+more partitions. Another one is deleted and created anew. Further ones are written to in transactions (`transactional`).
+Which clients take part is up to the seed, too.
 
 A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, has
 clients of its own that go on, and flushes what it took when it reaches the store again. What it acknowledged and had
@@ -37,7 +38,6 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.config import Durability, Settings
-from kafscale.errors import BrokerUnavailable
 from kafscale.formats.resolution import epoch_at
 from kafscale.store.paths import parse_segment_key
 from kafscale.testing.disk import MemoryDisk
@@ -51,24 +51,24 @@ from tests.devtools.history import History, Unbelieved
 from tests.devtools.memory_broker import memory_settings
 from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
+from tests.devtools.simulated_clients import GROWTH_MAX_COUNT, PlainClients
+from tests.devtools.transactional.clients import TopicKind, TransactionalClients
+from tests.devtools.transactional.in_bucket import transaction_faults
 from tests.devtools.troubles import Damage, damage_log, trouble_disk, trouble_metadata, trouble_network, trouble_store
-from tests.devtools.workload import Committer, Connect, Deleter, Reader, Topic
-from tests.devtools.workload_producers import IdempotentProducer, PlainProducer
-from tests.devtools.workload_questions import Asker
-from tests.devtools.workload_topics import Grower, Recreator, create_topic
+from tests.devtools.workload import Committer, Topic, marker_offsets
+from tests.devtools.workload_topics import Recreator, create_topic
 
 TURN_COUNT = 5
-PRODUCER_COUNT = 3
 PARTITION_COUNT = 3
-LIFE_MAX_SECONDS = 0.6
+INTERNAL_PARTITION_COUNT = 2
+LIFE_MAX_SECONDS = 1.0
+LIFE_MAX_SECONDS_WAL = 0.4  # where nothing waits for the bucket, clients get much more done
 SETTLE_SECONDS = 300.0  # simulated: by then all producers must have their answers
 QUIET_SECONDS = 100.0  # simulated: what is not needed is deleted, but for what is looked for page by page
 QUIET_MAX_COUNT = 20  # of these, until that is too
 POINT_PASSES_MAX_COUNT = 20
 STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
 
-
-GROWTH_MAX_COUNT = 2
 CHECKPOINT_SECONDS = 12.0  # simulated: a checkpoint of the metadata is in the bucket
 TAKEOVER_PROBABILITY = 0.4  # of a seed of `wal`
 CUT_OFF_MAX_SECONDS = 12.0  # longer than a takeover waits
@@ -92,15 +92,15 @@ class Simulation:
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
-    _keys_count: int | None = attrs.field(default=None, init=False)  # None: compaction may remove nothing
     _is_taken_over: bool = attrs.field(init=False)  # a seed of `wal` with takeovers
     _topics: list[Topic] = attrs.field(factory=list, init=False)
     _has_served_from_disk: bool = attrs.field(default=False, init=False)  # a broker, from the one that is there now
-    _readers: list[Reader] = attrs.field(factory=list, init=False)
     _must_have_ended: list[SimulatedBroker] = attrs.field(factory=list, init=False)  # before the next one is ready
     _bucket: RemoteBucket = attrs.field(factory=RemoteBucket, init=False)
     _disk: MemoryDisk = attrs.field(init=False)
     _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
+    _clients: PlainClients = attrs.field(init=False)
+    _transactional: TransactionalClients = attrs.field(init=False)
     _world: trio.Nursery = attrs.field(init=False)
     _lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _newest: SimulatedBroker | None = attrs.field(default=None, init=False)
@@ -118,24 +118,40 @@ class Simulation:
             default_partitions_count=PARTITION_COUNT,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
-            flush_interval_seconds=rng.choice([0.01, 0.1, 1.0]),
+            flush_interval_seconds=rng.choice([0.01, 0.02, 0.1, 1.0]),
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
-            compaction_check_interval_seconds=rng.choice([0.1, 10.0]),
+            compaction_check_interval_seconds=rng.choice([0.5, 10.0]),
             cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
             readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
             segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
-            retention_check_interval_seconds=rng.choice([1.0, 60.0]),
-            orphan_check_interval_seconds=rng.choice([1.0, 60.0]),
+            retention_check_interval_seconds=rng.choice([2.0, 60.0]),
+            orphan_check_interval_seconds=rng.choice([5.0, 60.0]),
             orphan_grace_seconds=30.0,
             shutdown_timeout_seconds=30.0,
+            offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
+            transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
         )
         self._is_taken_over = self._is_wal and rng.random() < TAKEOVER_PROBABILITY
+        self._clients = PlainClients(
+            connect_newest=self._connect_newest,
+            connect_any=self._connect_any,
+            history=self.history,
+            random=rng,
+            swarm=Random(f"{self.seed} swarm"),
+            is_taken_over=self._is_taken_over,
+        )
+        self._transactional = self._transactional_clients(Random(f"{self.seed} transactions"))
 
     @property
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
-        return [*map(str, self.history.anomalies()), *self.faults]
+        return [*map(str, self.history.anomalies()), *self._transactional.problems(), *self.faults]
+
+    @property
+    def committed_count(self) -> int:
+        """Count the transactions that their producers know to be committed."""
+        return self._transactional.seen.committed_count
 
     @property
     def _is_wal(self) -> bool:
@@ -148,22 +164,18 @@ class Simulation:
             await self._start(calm=True)
             topic, configs = await self._create_topic()
             stopping = trio.Event()
-            committer = self._committer(topic, stopping)
-            recreator = self._recreator(stopping)
+            committer = self._clients.committer(topic, stopping)
+            recreator = self._clients.recreator(stopping)
             async with trio.open_nursery() as readers:
-                readers.start_soon(self._reader("follower", topic).run)
-                readers.start_soon(self._asker(topic).run)
+                self._clients.start_readers(readers, topic)
+                self._transactional.start_readers(readers)
                 with trio.fail_after(SETTLE_SECONDS):
                     async with trio.open_nursery() as writers:
-                        for number in range(PRODUCER_COUNT):
-                            writers.start_soon(self._producer(f"p{number}", topic, stopping).run)
-                        writers.start_soon(self._plain_producer("plain", topic, stopping).run)
-                        writers.start_soon(committer.run)
-                        if not configs and not self._is_taken_over and self._random.random() < 0.5:
-                            writers.start_soon(self._deleter(topic, stopping).run)
-                        if not self._is_taken_over:
-                            writers.start_soon(self._grower(topic, stopping).run)
-                            writers.start_soon(recreator.run)
+                        is_kept = not configs and not self._is_taken_over
+                        others = [committer.run, recreator.run]
+                        for run in self._clients.writers(topic, stopping, is_kept=is_kept, others=others):
+                            writers.start_soon(run)
+                        self._transactional.start_writers(writers, stopping)
                         for number in range(1, TURN_COUNT + 1):
                             await self._turn(is_last=number == TURN_COUNT)
                         stopping.set()
@@ -176,15 +188,16 @@ class Simulation:
         kinds = [({}, None), ({}, None), (COMPACTED, None), (COMPACTED, 20), (FORGETFUL, 20)]
         if not self._is_taken_over:
             kinds.append((SMALL, None))
-        configs, self._keys_count = self._random.choice(kinds)
+        configs, self._clients.keys_count = self._random.choice(kinds)
         self.history.tombstones_may_go = configs is FORGETFUL
         topic = await create_topic(self._connect_newest, "orders", configs)
         if configs is SMALL:
             for index in range(topic.partition_count + GROWTH_MAX_COUNT):
                 self.history.deleting(topic.partition_name(index), math.inf)
+        await self._transactional.create_topics()
         if self._is_taken_over:
             await trio.sleep(CHECKPOINT_SECONDS)
-        self._topics.append(topic)
+        self._topics += [topic, *self._transactional.all_topics]
         return topic, configs
 
     async def _finish(self, topic: Topic, committer: Committer, recreator: Recreator) -> None:
@@ -201,6 +214,7 @@ class Simulation:
         await self._look_at_bucket(complete=True)
         self.faults += self._left_of_deleted_topics(recreator)
         self.faults += recreator.faults
+        self.faults += self._found_hanging()
         await self._start(calm=True)
         await self._read_back("after the last restart", topic, committer, recreator)
 
@@ -210,7 +224,8 @@ class Simulation:
         """Trouble for the broker that lives, its end in one of several ways, and the next one's start."""
         life = self._newest
         assert life is not None
-        with trio.move_on_after(self._random.uniform(0, LIFE_MAX_SECONDS)):
+        life_max_seconds = LIFE_MAX_SECONDS_WAL if self._is_wal else LIFE_MAX_SECONDS
+        with trio.move_on_after(self._random.uniform(0, life_max_seconds)):
             async with trio.open_nursery() as troubles:
                 troubles.start_soon(trouble_store, life.store, self._random)
                 troubles.start_soon(trouble_network, life.network, self._random)
@@ -300,7 +315,7 @@ class Simulation:
         What it acknowledges from now on is not believed, but it must not be taken for somebody else's either.
         """
         topic = attrs.evolve(self._topics[0])
-        producer = self._producer(f"stale-{life.name}", topic, trio.Event(), connect=life.connect_client)
+        producer = self._clients.producer(f"stale-{life.name}", topic, trio.Event(), connect=life.connect_client)
         producer.history = Unbelieved(believed=self.history)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.run)
@@ -363,8 +378,9 @@ class Simulation:
             for index in range(topic.partition_count):
                 end_offset = _common_end(self._followed, life, topic, index)
                 self.history.forgive(topic.partition_name(index), end_offset)
-                for reader in self._readers:
-                    reader.positions[index] = min(reader.positions.get(index, 0), end_offset)
+                for reader in (*self._clients.readers, *self._transactional.readers):
+                    if reader.topic is topic:
+                        reader.positions[index] = min(reader.positions.get(index, 0), end_offset)
 
     def _next_life(self, *, calm: bool) -> SimulatedBroker:
         rng = self._random
@@ -380,6 +396,7 @@ class Simulation:
             metadata=self._metadata,
             is_damaged=self._damage is not None,
             has_disk_of_predecessor=self._has_served_from_disk,
+            on_crash=self._look_at_stable_offsets,
         )
         self._bucket.network_seconds = rng.choice([0.0, 0.05])
         if not calm and rng.random() < 0.3:
@@ -394,6 +411,7 @@ class Simulation:
         self._cut_following()
         self._newest = self._followed = life
         self._is_up.set()
+        self._is_up = trio.Event()
 
     def _cut_following(self) -> None:
         for stream in self._following:
@@ -421,102 +439,38 @@ class Simulation:
         return (await life.connect())[1]
 
     async def _wait_up(self) -> SimulatedBroker:
-        await self._is_up.wait()
-        if self._newest is None or not self._newest.is_ready:
-            raise BrokerUnavailable("it is down")
+        while self._newest is None or not self._newest.is_ready:
+            await self._is_up.wait()
         return self._newest
 
     # ---- clients ----------------------------------------------------------------------------------------------
 
-    def _producer(
-        self, name: str, topic: Topic, stopping: trio.Event, *, connect: Connect | None = None
-    ) -> IdempotentProducer:
-        anybody = self._connect_newest if self._is_taken_over else self._connect_any
-        return IdempotentProducer(
-            name=name,
-            topic=topic,
-            connect=connect or anybody,
-            history=self.history,
-            random=Random(self._random.random()),
-            stopping=stopping,
-            pause_max_seconds=self._random.choice([0.02, 0.1]),
-            keys_count=self._keys_count,
-            begins_anew=self._is_taken_over,
-        )
-
-    def _plain_producer(self, name: str, topic: Topic, stopping: trio.Event) -> PlainProducer:
-        return PlainProducer(
-            name=name,
-            topic=topic,
+    def _transactional_clients(self, rng: Random) -> TransactionalClients:
+        kinds = [
+            TopicKind(),
+            TopicKind(configs=COMPACTED),
+            TopicKind(configs=COMPACTED, keys_count=20),
+            TopicKind(configs=FORGETFUL, keys_count=20),
+        ]
+        if not self._is_taken_over:
+            kinds += [TopicKind(configs=SMALL), TopicKind(is_deleted_from=True)]
+        return TransactionalClients(
             connect=self._connect_newest if self._is_taken_over else self._connect_any,
+            connect_newest=self._connect_newest,
             history=self.history,
-            random=Random(self._random.random()),
-            stopping=stopping,
-            pause_max_seconds=self._random.choice([0.02, 0.1]),
-            keys_count=self._keys_count,
-        )
-
-    def _reader(self, name: str, topic: Topic) -> Reader:
-        reader = Reader(name=name, topic=topic, connect=self._connect_newest, history=self.history)
-        self._readers.append(reader)
-        return reader
-
-    def _asker(self, topic: Topic) -> Asker:
-        return Asker(
-            topic=topic,
-            connect=self._connect_newest,
-            history=self.history,
-            random=Random(self._random.random()),
-            pause_max_seconds=0.1,
-        )
-
-    def _grower(self, topic: Topic, stopping: trio.Event) -> Grower:
-        return Grower(
-            topic=topic,
-            connect=self._connect_newest,
-            random=Random(self._random.random()),
-            stopping=stopping,
-            partitions_max_count=topic.partition_count + self._random.randint(0, GROWTH_MAX_COUNT),
-            pause_max_seconds=2.0,
-        )
-
-    def _recreator(self, stopping: trio.Event) -> Recreator:
-        return Recreator(
-            name="temporary",
-            connect=self._connect_newest,
-            history=self.history,
-            random=Random(self._random.random()),
-            stopping=stopping,
-            life_max_seconds=self._random.choice([0.1, 1.0]),
-        )
-
-    def _committer(self, topic: Topic, stopping: trio.Event) -> Committer:
-        return Committer(
-            group="billing",
-            topic=topic,
-            connect=self._connect_newest,
-            history=self.history,
-            random=Random(self._random.random()),
-            stopping=stopping,
-        )
-
-    def _deleter(self, topic: Topic, stopping: trio.Event) -> Deleter:
-        return Deleter(
-            topic=topic,
-            connect=self._connect_newest,
-            history=self.history,
-            random=Random(self._random.random()),
-            stopping=stopping,
-            pause_max_seconds=self._random.choice([0.02, 0.2]),
+            random=rng,
+            kinds=kinds,
+            has_lost=self._is_taken_over,
         )
 
     # ---- what must hold ---------------------------------------------------------------------------------------
 
     async def _read_back(self, name: str, topic: Topic, committer: Committer, recreator: Recreator) -> None:
-        await self._reader(name, topic).read_to_end()
+        await self._clients.reader(name, topic).read_to_end()
         for index in range(topic.partition_count):
             self.history.has_read_all(name, topic.partition_name(index))
         await committer.check()
+        await self._transactional.read_back(name)
         if recreator.topics:
             await recreator.read_to_end(name)
 
@@ -531,9 +485,31 @@ class Simulation:
         labels = {topic.topic_id: topic.label for topic in self._topics}
         for partition, found in (await read_bucket(self._bucket, self.settings.namespace, labels=labels)).items():
             self.history.sought("bucket", partition)
+            self.history.marked(partition, marker_offsets(found.batches))
             self.history.polled("bucket", partition, found.reads)
             if complete:
                 self.faults += found.faults
+                # What a broker has flushed behind its successor's start may be open: the next start ends it.
+                faults = transaction_faults(found.segments, may_be_open=self._is_taken_over)
+                self.faults += [f"{partition}: {each}" for each in faults]
+
+    def _look_at_stable_offsets(self, life: SimulatedBroker) -> None:
+        """See, at the last moment, what any reader could have seen: none of it may be taken back by the crash."""
+        if life is not self._newest or not life.is_ready:
+            return
+        for topic in self._transactional.all_topics:
+            for index in range(topic.partition_count):
+                partition = life.broker.services.log.partition(topic.topic_id, index)
+                if partition is not None:
+                    where, began = topic.partition_name(index), self.history.now()
+                    self.history.saw_stable_offset(where, began=began, last_stable_offset=partition.last_stable_offset)
+
+    def _found_hanging(self) -> list[str]:
+        """A transaction that no coordinator knows of can come of a lost disk only."""
+        if self._is_taken_over:
+            return []
+        counts = {each.name: each.hanging_count for each in self._lives}
+        return [f"{name} found {count} hanging transactions" for name, count in counts.items() if count]
 
     def _left_of_deleted_topics(self, recreator: Recreator) -> list[str]:
         """Objects that nobody will ever need or delete."""

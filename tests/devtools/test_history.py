@@ -364,3 +364,29 @@ def test_an_anomaly_says_what_and_where() -> None:
     unseen(history)
     assert history.anomalies() == [Anomaly(Kind.UNSEEN, ORDERS, "p3, acknowledged at 4")]
     assert str(history.anomalies()[0]) == "unseen in orders-0: p3, acknowledged at 4"
+
+
+def test_the_end_of_a_transaction_is_no_gap_and_a_stable_offset_does_not_go_back() -> None:
+    history = sound_history()
+    history.sent("p", ORDERS, "p3")
+    history.polled("d", ORDERS, reads(5, "p3"))
+    assert [each.kind for each in history.anomalies()] == [Kind.GAP]
+    history.marked(ORDERS, [4])
+    assert history.anomalies() == []
+    history.saw_stable_offset(ORDERS, began=history.now(), last_stable_offset=5)
+    history.saw_stable_offset(ORDERS, began=history.now(), last_stable_offset=4)
+    assert [str(each) for each in history.anomalies()] == [
+        "offset moved back in orders-0: last stable offset 4 after 5"
+    ]
+    history.forgive(ORDERS, 4)
+    assert history.log_start_offset(ORDERS) == 0
+    assert history.anomalies() == []
+
+
+def test_what_may_go_in_any_case_is_not_missed() -> None:
+    history = sound_history()
+    history.sent("p", ORDERS, "p3", key="p3", may_go=True)
+    history.sent("p", ORDERS, "p4", key="p4", may_go=True)
+    history.acknowledged(ORDERS, "p3", 4)
+    history.polled("d", ORDERS, reads(5, "p4"))
+    assert history.anomalies() == []

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
+
 from kafscale.api.produce.batches import Batch, append_batch
 from kafscale.log.partition.marking import Marked, append_marker
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
 from kafscale.wire.control_records import EndMarker, parse_marker
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, batches, iterate_records, parse_header
+from kafscale.wire.records import (
+    TRANSACTIONAL,
+    BatchHeader,
+    ProducerStamp,
+    Record,
+    batches,
+    iterate_records,
+    parse_header,
+)
 from tests.devtools.memory_log import MemoryLog, batch_of
 
 NOW_MS = 1 << 45  # so late that producers are not forgotten for their age
@@ -61,22 +72,37 @@ async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int)
     return await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
 
 
-def consumed_records(slices: Slices, offset: int, *, committed: bool) -> list[Record]:
-    """What a consumer makes of an answer; of `read_committed`, by the algorithm of Java's."""
-    pending = sorted(slices.aborted if committed else (), key=lambda each: each.first_offset)
+def counted_batches(
+    data: Iterable[memoryview], aborted: Iterable[tuple[int, int]]
+) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """The data batches that a consumer of `read_committed` makes records of, by the algorithm of Java's.
+
+    `aborted` are a first offset and a producer id each, of the transactions that the answer tells are.
+    """
+    pending = deque(sorted(aborted))
     dropped: set[int] = set()
-    records: list[Record] = []
-    for batch in (batch for buffer in slices.buffers for batch in batches(memoryview(buffer))):
+    for batch in data:
         header = parse_header(batch)
-        while pending and pending[0].first_offset <= header.last_offset:
-            dropped.add(pending.pop(0).producer_id)
+        while pending and pending[0][0] <= header.last_offset:
+            dropped.add(pending.popleft()[1])
         if header.is_control:
             marker = parse_marker(batch, header)
             if marker is not None and not marker.is_commit:
                 dropped.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in dropped):
-            records += [record for record in iterate_records(batch) if record.offset >= offset]
-    return records
+            yield batch, header
+
+
+def consumed_records(slices: Slices, offset: int, *, committed: bool) -> list[Record]:
+    """What a consumer makes of an answer."""
+    aborted = [(each.first_offset, each.producer_id) for each in (slices.aborted if committed else ())]
+    data = (batch for buffer in slices.buffers for batch in batches(memoryview(buffer)))
+    return [
+        record
+        for batch, _ in counted_batches(data, aborted)
+        for record in iterate_records(batch)
+        if record.offset >= offset
+    ]
 
 
 async def fetch_all(

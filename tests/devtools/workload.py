@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from random import Random
 
@@ -55,7 +55,7 @@ BATCH_RECORDS_MAX_COUNT = 8
 PADDING_MAX_BYTES = 400
 PAUSE_MAX_SECONDS = 0.01
 FETCH_MAX_BYTES = 1 << 20
-FETCH_MAX_WAIT_MS = 50
+FETCH_MAX_WAIT_MS = 100
 VALUE_HEADER = "value"
 
 Connect = Callable[[], Awaitable[Connection]]
@@ -154,8 +154,11 @@ class Reader:
             raise KafkaError(
                 error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
             )
-        self.history.sought(self.name, where)
+        self._sought(where)
         self.positions[index] = start
+
+    def _sought(self, where: str) -> None:
+        self.history.sought(self.name, where)
 
     def _request(self) -> FetchRequest:
         partitions = [
@@ -175,24 +178,46 @@ class Reader:
         index = answer.partition_index
         where = self.topic.partition_name(index)
         self.ends[index] = answer.high_watermark
-        self.history.saw_offsets(
-            where, began=began, log_start_offset=answer.log_start_offset, high_watermark=answer.high_watermark
-        )
-        assert isinstance(answer.records, bytes | memoryview)
-        data = memoryview(answer.records)
+        self._note_offsets(answer, began)
+        data = batches_of(answer)
         reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
+        self.history.marked(where, marker_offsets(data))
         if reads:
             self.history.polled(self.name, where, reads, began=began)
-        for batch in batches(data):  # compaction leaves some without a record, or without their last one
+        self._advance(index, data)
+
+    def _note_offsets(self, answer: PartitionData, began: int) -> None:
+        self.history.saw_offsets(
+            self.topic.partition_name(answer.partition_index),
+            began=began,
+            log_start_offset=answer.log_start_offset,
+            high_watermark=answer.high_watermark,
+        )
+
+    def _advance(self, index: int, data: Sequence[memoryview]) -> None:
+        for batch in data:  # compaction leaves some without a record, or without their last one
             self.positions[index] = max(self.positions[index], parse_header(batch).last_offset + 1)
 
 
-def read_batches(data: memoryview) -> Iterator[Read]:
-    """The records of concatenated batches, as the history wants them."""
-    for batch in batches(data):
-        leader_epoch = parse_header(batch).leader_epoch
-        for record in iterate_records(batch):
-            yield Read(record.offset, value_of(record), content_of(record), leader_epoch)
+def batches_of(answer: PartitionData) -> list[memoryview]:
+    """The batches of an answer to a fetch."""
+    assert isinstance(answer.records, bytes | memoryview)
+    return list(batches(memoryview(answer.records)))
+
+
+def read_batches(data: Iterable[memoryview]) -> Iterator[Read]:
+    """The records of batches, as the history wants them, without the ends of transactions."""
+    for batch in data:
+        header = parse_header(batch)
+        if not header.is_control:
+            for record in iterate_records(batch):
+                yield Read(record.offset, value_of(record), content_of(record), header.leader_epoch)
+
+
+def marker_offsets(data: Iterable[memoryview]) -> list[int]:
+    """Where transactions end in these batches."""
+    headers = map(parse_header, data)
+    return [header.base_offset for header in headers if header.is_control]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -290,11 +315,12 @@ async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_
 
 
 async def ask_offset(
-    connection: Connection, topic: Topic, index: int, timestamp_ms: int
+    connection: Connection, topic: Topic, index: int, timestamp_ms: int, *, level: int = 0
 ) -> ListOffsetsPartitionResponse | None:
     """Ask as `offset_at` does, and return with the offset the timestamp of what is there."""
     partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic.name, partitions=[partition])])
+    topics = [ListOffsetsTopic(name=topic.name, partitions=[partition])]
+    request = ListOffsetsRequest(topics=topics, isolation_level=level)
     answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
     return answer if was_done(answer.error_code, topic.partition_name(index)) else None
 

@@ -61,10 +61,11 @@ class _Batch:
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Maker:
+class Maker:
     """Makes records that differ in all that a record has, and writes down that they are about to be sent.
 
     `keys_count` is how many keys a partition has, of which some are deleted; None for one of its own for each value.
+    `may_go`: they may be aborted, and then be removed by compaction.
     """
 
     name: str
@@ -73,6 +74,7 @@ class _Maker:
     random: Random
     padding_max_bytes: int = PADDING_MAX_BYTES
     keys_count: int | None = None
+    may_go: bool = False
     _number: int = attrs.field(default=0, init=False)
 
     def make(self, partition: int) -> tuple[list[Record], list[str]]:
@@ -86,7 +88,8 @@ class _Maker:
         records = [self._record(value, shared, padding_bytes) for value, shared in keys.items()]
         where = self.topic.partition_name(partition)
         for (value, shared), record in zip(keys.items(), records, strict=True):
-            self.history.sent(self.name, where, value, key=shared, content=content_of(record))
+            key = value if shared is None and self.may_go else shared
+            self.history.sent(self.name, where, value, key=key, content=content_of(record), may_go=self.may_go)
         return records, list(keys)
 
     def _record(self, value: str, shared_key: str | None, padding_bytes: int) -> Record:
@@ -121,7 +124,7 @@ class IdempotentProducer:
     keys_count: int | None = None
     begins_anew: bool = False
     acknowledged_count: int = attrs.field(default=0, init=False)  # batches
-    _maker: _Maker = attrs.field(init=False)
+    _maker: Maker = attrs.field(init=False)
     _stamps: dict[int, ProducerStamp] = attrs.field(factory=dict, init=False)  # by partition, once it has begun anew
     _stamp: ProducerStamp | None = attrs.field(default=None, init=False)
     _sequences: dict[int, int] = attrs.field(factory=dict, init=False)
@@ -129,7 +132,7 @@ class IdempotentProducer:
     _lost_in: set[int] = attrs.field(factory=set, init=False)  # partitions that must be begun anew
 
     def __attrs_post_init__(self) -> None:
-        self._maker = _Maker(
+        self._maker = Maker(
             name=self.name,
             topic=self.topic,
             history=self.history,
@@ -220,10 +223,10 @@ class PlainProducer:
     stopping: trio.Event
     pause_max_seconds: float = PAUSE_MAX_SECONDS
     keys_count: int | None = None
-    _maker: _Maker = attrs.field(init=False)
+    _maker: Maker = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._maker = _Maker(
+        self._maker = Maker(
             name=self.name, topic=self.topic, history=self.history, random=self.random, keys_count=self.keys_count
         )
 

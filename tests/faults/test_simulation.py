@@ -13,7 +13,7 @@ import pytest
 from kafscale.config import Durability
 from tests.devtools.simulate import run_seed, run_seeds
 
-SEEDS_COUNT = 120
+SEEDS_COUNT = 200
 PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
 SEEDS_THAT_FAILED = [
@@ -32,11 +32,13 @@ def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
     seeds = [*range(1, SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > SEEDS_COUNT)]
     outcomes = list(run_seeds(seeds, PROCESSES_COUNT))
     assert {outcome.seed: list(outcome.problems) for outcome in outcomes if outcome.problems} == {}
-    acknowledged = Counter[str]()
+    acknowledged, committed = Counter[str](), Counter[str]()
     for outcome in outcomes:
         acknowledged[outcome.durability] += outcome.acknowledged_count
+        committed[outcome.durability] += outcome.committed_count
     for durability in Durability:  # otherwise nothing was tried
         assert acknowledged[durability] > 50 * len(outcomes) / len(Durability), durability
+        assert committed[durability] > 2 * len(outcomes) / len(Durability), durability
 
 
 def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
