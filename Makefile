@@ -19,7 +19,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark clean
+.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -89,6 +89,9 @@ bench-claims: $(VENV)/installed-dev ## Show each claim of the sources, on agains
 
 bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; needs Java 17 and Maven, and hours unless BENCH_ARGS=--rows
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
+
+bench-transactions: has-java $(VENV)/installed-dev ## Measure transactions beside Apache Kafka; takes 12 minutes, writes bench/results and docs/benchmarks
+	$(BIN)/python -m bench.transactions --docs --seconds 4 --warm-up 1.5 --rounds 3 $(BENCH_ARGS)
 
 bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)

@@ -1,7 +1,7 @@
 """Fetching partitions from their beginning to their end, again and again, one request in flight per connection.
 
 Responses are received into one buffer that is used again; of the batches only the last one's header is looked at, since
-all batches of a load have the same size.
+all batches of a load have the same size. Where markers of transactions are between them, each header is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import attrs
 
 from bench.figures import Figures
 from bench.frames import FetchTemplate, check_fetch_head, fetch_reply_head_bytes
+from kafscale.client.isolation import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB
+from kafscale.wire.records import LENGTH_END
 
 STALL_SECONDS = 60
 SPARE_BYTES = 64 * KIB  # of the buffer, for the head of a response
@@ -25,7 +27,10 @@ SPARE_BYTES = 64 * KIB  # of the buffer, for the head of a response
 
 @attrs.frozen(kw_only=True)
 class FetchLoad:
-    """One connection per partition; each holds `end_offset` records in batches of exactly `batch_bytes`."""
+    """One connection per partition; each holds `end_offset` records in batches of exactly `batch_bytes`.
+
+    has_markers: whether there are markers of transactions between these, which have offsets too.
+    """
 
     address: Address
     partitions: int
@@ -33,6 +38,8 @@ class FetchLoad:
     end_offset: int
     max_bytes: int
     seconds: float
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    has_markers: bool = False
 
 
 def run_fetch(load: FetchLoad) -> Figures:
@@ -84,7 +91,7 @@ class _Consumer:
         self.connection = socket.create_connection((self.load.address.host, self.load.address.port))
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection.setblocking(False)
-        self.template = FetchTemplate.of(self.partition, self.load.max_bytes)
+        self.template = FetchTemplate.of(self.partition, self.load.max_bytes, isolation_level=self.load.isolation_level)
         self.buffer = memoryview(bytearray(max(self.load.max_bytes, self.load.batch_bytes) + SPARE_BYTES))
 
     def ask(self) -> None:
@@ -108,17 +115,36 @@ class _Consumer:
 
     def _take_response(self) -> None:
         check_fetch_head(self.buffer)
+        if self.load.has_markers:
+            self._take_each()
+        else:
+            self._take_alike()
+        if self.offset >= self.load.end_offset:
+            self.offset = 0
+
+    def _take_alike(self) -> None:
         batch_count = (self.filled_bytes - _HEAD_BYTES) // self.load.batch_bytes
         if not batch_count:
             raise RuntimeError(f"no records at offset {self.offset} of partition {self.partition}")
         last = _HEAD_BYTES + (batch_count - 1) * self.load.batch_bytes
         base_offset, length, last_offset_delta = _batch.unpack_from(self.buffer, last)
-        if base_offset + last_offset_delta < self.offset or length != self.load.batch_bytes - 12:
+        if base_offset + last_offset_delta < self.offset or length != self.load.batch_bytes - LENGTH_END:
             raise RuntimeError(f"other batches than were produced at offset {self.offset}")
         self.fetched_bytes += batch_count * self.load.batch_bytes
         self.offset = base_offset + last_offset_delta + 1
-        if self.offset >= self.load.end_offset:
-            self.offset = 0
+
+    def _take_each(self) -> None:
+        position, asked_offset = _HEAD_BYTES, self.offset
+        while position + _batch.size <= self.filled_bytes:
+            base_offset, length, last_offset_delta = _batch.unpack_from(self.buffer, position)
+            position += LENGTH_END + length
+            if position > self.filled_bytes:
+                break
+            self.offset = base_offset + last_offset_delta + 1
+            if length == self.load.batch_bytes - LENGTH_END:
+                self.fetched_bytes += self.load.batch_bytes
+        if self.offset <= asked_offset:
+            raise RuntimeError(f"no records at offset {asked_offset} of partition {self.partition}")
 
 
 _size = struct.Struct(">i")

@@ -12,7 +12,11 @@ from kafscale.config.units import MIB
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """One run of a load, as its client saw it."""
+    """One run of a load, as its client saw it.
+
+    round_p50_ms: of a plain produce with acks=all, measured in between, where the load does that.
+    concurrent_count: answers CONCURRENT_TRANSACTIONS, where there are transactions.
+    """
 
     requests: int
     seconds: float
@@ -21,6 +25,8 @@ class Figures:
     p99_ms: float
     p999_ms: float
     client_cpu_seconds: float
+    round_p50_ms: float | None = None
+    concurrent_count: int | None = None
 
     @classmethod
     def of(cls, latencies: Sequence[float], *, seconds: float, size_bytes: int, client_cpu_seconds: float) -> Figures:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from bench.points import TOPIC, Point
+from kafscale.client.isolation import IsolationLevel
 from kafscale.errors import KafkaError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import RequestHeader, request_frame, response_frame
@@ -73,13 +74,22 @@ class ProduceRing:
         return cls(memoryview(frames), count, len(frames) // count, len(batch))
 
 
-def produce_frame(correlation_id: int, partition: int, batch: bytes) -> bytes:
+def produce_frame(
+    correlation_id: int,
+    partition: int,
+    batch: bytes,
+    *,
+    version: int = PRODUCE_VERSION,
+    transactional_id: str | None = None,
+) -> bytes:
     """A Produce request with one batch."""
     data = PartitionProduceData(index=partition, records=memoryview(batch))
     topic = TopicProduceData(name=TOPIC, partition_data=[data])
-    request = ProduceRequest(acks=ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[topic])
-    header = RequestHeader(ProduceRequest.API_KEY, PRODUCE_VERSION, correlation_id, CLIENT_ID)
-    return b"".join(request_frame(header, codec.encode(request, PRODUCE_VERSION), flexible_header=True))
+    request = ProduceRequest(
+        transactional_id=transactional_id, acks=ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[topic]
+    )
+    header = RequestHeader(ProduceRequest.API_KEY, version, correlation_id, CLIENT_ID)
+    return b"".join(request_frame(header, codec.encode(request, version), flexible_header=True))
 
 
 def produce_reply(error_code: int) -> bytes:
@@ -100,11 +110,15 @@ def _first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
     return next(index for index, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
 
 
+def produce_error_code(reply: memoryview, version: int = PRODUCE_VERSION) -> int:
+    """Return the error in a reply that is not as expected."""
+    response = codec.decode(ProduceResponse, version, reply[9:])
+    return response.responses[0].partition_responses[0].error_code
+
+
 def explain_produce_reply(reply: memoryview) -> str:
-    """The errors in a reply that is not as expected."""
-    response = codec.decode(ProduceResponse, PRODUCE_VERSION, reply[9:])
-    errors = {each.error_code for topic in response.responses for each in topic.partition_responses}
-    return ", ".join(error_codes.name(code) for code in errors)
+    """The name of that error."""
+    return error_codes.name(produce_error_code(reply))
 
 
 @attrs.define(eq=False)
@@ -115,9 +129,11 @@ class FetchTemplate:
     offset_position: int
 
     @classmethod
-    def of(cls, partition: int, max_bytes: int) -> FetchTemplate:
-        frame = bytearray(_fetch_frame(partition, 0, max_bytes))
-        return cls(frame, _first_difference(frame, _fetch_frame(partition, -1, max_bytes)))
+    def of(
+        cls, partition: int, max_bytes: int, *, isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> FetchTemplate:
+        frame, other = (_fetch_frame(partition, offset, max_bytes, isolation_level) for offset in (0, -1))
+        return cls(bytearray(frame), _first_difference(frame, other))
 
     def at(self, offset: int) -> bytearray:
         """The request for what begins at `offset`."""
@@ -125,12 +141,13 @@ class FetchTemplate:
         return self.frame
 
 
-def _fetch_frame(partition: int, offset: int, max_bytes: int) -> bytes:
+def _fetch_frame(partition: int, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> bytes:
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         max_wait_ms=MAX_WAIT_MS,
         min_bytes=1,
         max_bytes=max_bytes,
+        isolation_level=int(isolation_level),
         topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
     )
     header = RequestHeader(FetchRequest.API_KEY, FETCH_VERSION, partition, CLIENT_ID)

@@ -8,27 +8,23 @@ Each result is written at once; a run that was cut goes on with `--resume`, whic
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from bench.brokers import Startable
 from bench.options import RunOptions, common_options
 from bench.peers.before import show_beside_before, with_before
-from bench.peers.journal import FILE_NAME, Journal
-from bench.peers.kafka import find_java
-from bench.peers.load import Load
+from bench.peers.command import check_ready, chosen, open_journal
+from bench.peers.journal import FILE_NAME
 from bench.peers.loads import all_loads
 from bench.peers.names import DISK, ENDPOINT
 from bench.peers.page import show_targets, write_page
 from bench.peers.plan import missing, pairs_of, turns_of
 from bench.peers.run import PeersRun
 from bench.peers.startables import all_startables
-from bench.peers.targets import TARGETS
+from bench.peers.targets import TARGETS, target_rows
 from bench.places import LOCAL_RESULTS, RESULTS
 from bench.report import show
 
@@ -70,9 +66,9 @@ def main(
 ) -> None:
     """Alternate each load between the brokers, and show medians, spread, and what must be reached."""
     directory = RESULTS if docs else LOCAL_RESULTS
-    journal = _journal(directory / FILE_NAME, goes_on=resume or page_only)
+    journal = open_journal(directory / FILE_NAME, goes_on=resume or page_only)
     if not page_only:
-        _check_ready(journal)
+        check_ready(journal)
         run = PeersRun(
             options=options,
             startables=_startables(names, options, before),
@@ -80,43 +76,16 @@ def main(
             steal_max_percent=steal_max_percent,
         )
         pairs = with_before(pairs_of(TARGETS, all_loads())) if rows else None
-        turns = turns_of(_chosen(all_loads(), wanted), [*run.startables, DISK], options.rounds, pairs)
+        turns = turns_of(chosen(all_loads(), wanted), [*run.startables, DISK], options.rounds, pairs)
         run.take(missing(turns, journal.done))
     show(journal.findings.results, "peers: medians of the rounds")
-    show_targets(journal.findings.results)
+    show_targets(target_rows(TARGETS, journal.findings.results))
     show_beside_before(journal.findings.results)
     click.echo(write_page(journal.findings, directory))
 
 
-def _journal(path: Path, *, goes_on: bool) -> Journal:
-    if not goes_on:
-        return Journal.begin(path)
-    try:
-        journal = Journal.read(path)
-    except FileNotFoundError:
-        raise click.ClickException(f"{path} is not there; run without --resume and --page first") from None
-    return journal
-
-
-def _chosen(loads: Sequence[Load], wanted: Sequence[str]) -> Sequence[Load]:
-    return [load for load in loads if not wanted or any(load.name.startswith(text) for text in wanted)]
-
-
-def _check_ready(journal: Journal) -> None:
-    if problem := find_java():
-        raise click.ClickException(problem)
-    if not journal.is_of_this_machine:
-        raise click.ClickException(f"{journal.path} was measured on another machine; begin anew, without --resume")
-    signal.signal(signal.SIGTERM, _end)
-
-
 def _startables(names: Sequence[str], options: RunOptions, before: Path | None) -> Mapping[str, Startable]:
     return {each.name: each for each in all_startables(options, before) if not names or each.name in (*names, ENDPOINT)}
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    """End by an exception, so that brokers are ended with the run."""
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from bench.figures import Reading, Result, median_of, mib_per_second, p99_ms
 from bench.peers.journal import Findings, Part
 from bench.peers.loads import DISK_ALONE, SHARES, end_to_end_name, produce_name
 from bench.peers.names import DISK, NO_BROKERS
-from bench.peers.targets import HEADINGS, Target, TargetRow, target_rows
+from bench.peers.targets import HEADINGS, TARGETS, Target, TargetRow, target_rows
 from bench.places import RESULTS, link, page_directory
 from bench.points import LARGE_BATCH_BYTES
 from bench.points import Point as ProducePoint
@@ -45,19 +45,19 @@ runs them and writes this page from `bench/results/peers.json`. Figures are the 
 """
 
 
-def show_targets(results: Sequence[Result]) -> None:
+def show_targets(targets: Sequence[TargetRow]) -> None:
     """Show what must be reached, on the terminal."""
     table = Table(title="what must be reached")
     for heading in HEADINGS:
         table.add_column(heading, overflow="fold")
-    for row in target_rows(results):
+    for row in targets:
         table.add_row(*row.cells())
     console().print(table)
 
 
 def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
     """Write the plots that there is something for to `directory`, and the page; returns the path of the page."""
-    plots = {"peers.svg": ratios_plot(target_rows(findings.results)).svg()}
+    plots = {"peers.svg": ratios_plot(target_rows(TARGETS, findings.results)).svg()}
     plots |= {name: plot.svg() for name, plot in _line_plots(findings.results).items()}
     for name, svg in plots.items():
         (directory / name).write_text(svg)
@@ -67,27 +67,42 @@ def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
 
 
 def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
-    here = findings.machine
     yield _HEAD
-    yield (
-        f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
-        f"Python {here['python']}, TCP with {here['congestion_control']}."
-    )
+    yield machine_line(findings)
     if (disk := median_of(findings.results, DISK_ALONE, DISK, mib_per_second)) is not None:
         yield f"The disk takes {disk:,.0f} MiB/s when each 4 MiB are synced."
-    for part in findings.parts:
-        yield f"\n{_told(part)}"
+    yield from part_lines(findings)
     yield "\n## What it must reach\n"
-    yield from _table(HEADINGS, [row.cells() for row in target_rows(findings.results)])
+    yield from table_lines(HEADINGS, [row.cells() for row in target_rows(TARGETS, findings.results)])
     yield "\nWhere two figures are wanted, the second is 80 % of half of what the disk takes.\n"
     for name in plots:
         yield f"![{Path(name).stem}]({name})\n"
     yield "## All figures\n"
-    yield from _table(headings(), list(rows(findings.results)))
+    yield from table_lines(headings(), list(rows(findings.results)))
     yield ""
+    yield from failure_lines(findings)
+
+
+def machine_line(findings: Findings) -> str:
+    """Return what a page says of the machine."""
+    here = findings.machine
+    return (
+        f"Measured on {here['cpus']} cores of {here['cpu']} with {here['memory_gib']} GiB, Linux {here['kernel']}, "
+        f"Python {here['python']}, TCP with {here['congestion_control']}."
+    )
+
+
+def part_lines(findings: Findings) -> Iterator[str]:
+    """Return what a page says of each command that measured something."""
+    for part in findings.parts:
+        yield f"\n{_told(part)}"
+
+
+def failure_lines(findings: Findings) -> Iterator[str]:
+    """Return what a page says of what was not measured."""
     if findings.failures:
         yield "## Not measured\n"
-        yield from _table(
+        yield from table_lines(
             ["load", "broker", "round", "why"],
             [[each.load, each.broker, str(each.round + 1), _in_a_cell(each.error)] for each in findings.failures],
         )
@@ -106,7 +121,8 @@ def _in_a_cell(text: str) -> str:
     return " ".join(text.replace("|", "/").split())[:300]
 
 
-def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+def table_lines(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return a table as Markdown."""
     yield f"| {' | '.join(names)} |"
     yield f"|{'---|' * len(names)}"
     for row in cells:
@@ -127,7 +143,7 @@ def ratios_plot(targets: Sequence[TargetRow]) -> Bars:
 
 
 def _bar_label(target: Target) -> str:
-    beside = target.peer or f"the {target.factor:g} that is wanted"
+    beside = target.against if target.peer else f"the {target.factor:g} that is wanted"
     return f"{target.load}, {target.unit}: {target.broker} against {beside}"
 
 

@@ -48,7 +48,8 @@ AT_LEAST, AT_MOST, ABOUT = ">=", "<=", "="
 class Target:
     """`broker` under one load against `peer`: at least, at most or about `factor` times as much.
 
-    Without a peer `factor` is the figure itself.
+    Without a peer `factor` is the figure itself. `peer_load`: another load that the peer, which may be the broker, is
+    under.
     """
 
     load: str
@@ -56,6 +57,7 @@ class Target:
     unit: str
     factor: float
     peer: str | None = None
+    peer_load: str | None = None
     broker: str = OWN
     wanted: str = AT_LEAST
     or_disk_share: bool = False
@@ -64,12 +66,17 @@ class Target:
     def pairs(self) -> Sequence[tuple[str, str]]:
         """The loads and brokers that it needs."""
         disk = [(DISK_ALONE, DISK)] if self.or_disk_share else []
-        return [(self.load, self.broker), *([(self.load, self.peer)] if self.peer else []), *disk]
+        return [(self.load, self.broker), *([(self.peer_load or self.load, self.peer)] if self.peer else []), *disk]
+
+    @property
+    def against(self) -> str:
+        """What it is compared with, as the table says it."""
+        return "–" if self.peer is None else self.peer if self.peer_load is None else self.peer_load
 
     def row(self, results: Sequence[Result]) -> TargetRow | None:
         """Return the row made of the medians; None if its load was not run."""
         ours = median_of(results, self.load, self.broker, self.reading)
-        theirs = median_of(results, self.load, self.peer, self.reading) if self.peer else None
+        theirs = median_of(results, self.peer_load or self.load, self.peer, self.reading) if self.peer else None
         if ours is None or (self.peer and theirs is None):
             return None
         disk = median_of(results, DISK_ALONE, DISK, mib_per_second) if self.or_disk_share else None
@@ -100,6 +107,8 @@ class TargetRow:
     @property
     def goodness(self) -> float:
         """Return how many times as good as the peer, or as what is wanted where there is none."""
+        if self.theirs is None and not self.target.factor:
+            return 1.0 if self.is_reached else 0.0
         beside = self.ratio if self.theirs is not None else self.ratio / self.target.factor
         return 1 / beside if beside and self.target.wanted == AT_MOST else beside
 
@@ -107,13 +116,13 @@ class TargetRow:
         """Return the row as text, under `HEADINGS`."""
         target = self.target
         times = "" if target.peer is None else "x"
-        wanted = f"{target.wanted} {target.factor:.2g}{times}"
+        wanted = f"{target.wanted} {target.factor:.3g}{times}"
         wanted += f" or {self.enough:.0f}" if self.enough is not None else ""
         theirs = "–" if self.theirs is None else f"{self.theirs:,.4g}"
         ratio = "–" if self.theirs is None else f"{self.ratio:.2f}"
         verdict = "yes" if self.is_reached else "NO"
         return [
-            target.load, target.unit, target.broker, f"{self.ours:,.4g}", target.peer or "–", theirs, ratio, wanted,
+            target.load, target.unit, target.broker, f"{self.ours:,.4g}", target.against, theirs, ratio, wanted,
             verdict,
         ]  # fmt: skip
 
@@ -157,6 +166,6 @@ TARGETS: Sequence[Target] = [
 ]  # fmt: skip
 
 
-def target_rows(results: Sequence[Result]) -> Sequence[TargetRow]:
+def target_rows(targets: Sequence[Target], results: Sequence[Result]) -> Sequence[TargetRow]:
     """All whose loads were run."""
-    return [row for target in TARGETS if (row := target.row(results)) is not None]
+    return [row for target in targets if (row := target.row(results)) is not None]
