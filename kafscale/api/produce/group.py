@@ -5,8 +5,8 @@ log by the same functions as any other, in one call, and its reply is made at on
 durable together then have one place in the queue, one wait and one buffer to send: what that is worth is in
 `docs/decisions/0001-plain-produce.md`.
 
-What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched:
-of a transaction that is the first batch for each partition, which is to be enrolled.
+What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched,
+but that its partition may be enrolled in its transaction by then, which changes nothing for the general way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.handling.partitions import led_partition, name_of
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
-from kafscale.api.produce.batches import append_batch, begin_batch
+from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
 from kafscale.api.produce.pending import refusal_of, refuse
+from kafscale.api.produce.transactional import TransactionalProduce
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Round
@@ -102,7 +103,7 @@ class ShortWay:
     def take(self, frame: memoryview) -> ProduceGroup | None:
         """The group that a request belongs to, once it is in the log: a new one, or that of the request before.
 
-        None if it has to take the general way; then nothing has happened.
+        None if it has to take the general way; then nothing has happened to the partition's log.
         """
         plain = self._patterns.match(frame)
         if plain is None:
@@ -126,7 +127,9 @@ class ShortWay:
                 units=AT_ONCE_UNITS,
                 transactional=allowed.transactional,
             )
-            if not batch.is_checked or not append_batch(batch, time.time_ns() // 1_000_000):
+            if not batch.is_checked or (allowed.transactional and not self._is_enrolled(pattern, batch)):
+                return None
+            if not append_batch(batch, time.time_ns() // 1_000_000, is_enrolled=allowed.transactional):
                 return None
         except KafkaError:
             return None
@@ -137,6 +140,19 @@ class ShortWay:
             group = self._group = ProduceGroup(allowed.call, round)
         group.replies.append(pattern.reply(correlation_id, index, batch.base_offset, partition.log_start_offset))
         return group
+
+    def _is_enrolled(self, pattern: PlainProduce, batch: Batch) -> bool:
+        """Tell whether the batch's partition takes part in its transaction, if it has one: the first batch enrols it.
+
+        Raises KafkaError.
+        """
+        header, transactional_id = batch.header, pattern.request.transactional_id
+        if not header.is_transactional:
+            return True
+        if batch.partition.transactions.has_open(header.producer_id, header.producer_epoch):
+            return True
+        assert transactional_id is not None
+        return TransactionalProduce(self.services, transactional_id, pattern.version).enrol_alone(batch)
 
     def _ask(self, pattern: PlainProduce, correlation_id: int) -> _Allowed | None:
         """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""

@@ -52,6 +52,14 @@ class TransactionalProduce:
                 self._identity, frozenset(_unenrolled(batches).values()), transaction_version=self._protocol
             )
 
+    def enrol_alone(self, batch: Batch) -> bool:
+        """Have the partition of the only batch enrolled, which is appended next; False if that is refused, or waits.
+
+        Then it goes the general way, which tells why. Raises KafkaError as `check`.
+        """
+        self.check(batch)
+        return not self.waits([batch]) and not self.enrol_nowait([batch])
+
     def enrol_nowait(self, batches: Sequence[Batch]) -> Mapping[Batch, KafkaError]:
         """Have partitions enrolled whose batches are appended next. Returns which batches may not be, and why."""
         unenrolled = _unenrolled(batches)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio.testing
 
+from kafscale.api.produce import ProduceGroup, ShortWay
 from kafscale.config import Durability
 from kafscale.config.limits import Limits
 from kafscale.wire import error_codes as e
@@ -57,6 +58,47 @@ async def test_all_or_nothing_in_every_mode_and_protocol(autojump_clock, durabil
         assert await again.end(committed=True) == e.NONE
         assert (await committed_values(client, 1))[-1] == b"after"
         assert b"open" not in await committed_values(client, 0)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each Produce took the short way."""
+    found: list[bool] = []
+    take = ShortWay.take
+
+    def spy(self: ShortWay, frame: memoryview) -> ProduceGroup | None:
+        group = take(self, frame)
+        found.append(group is not None)
+        return group
+
+    monkeypatch.setattr(ShortWay, "take", spy)
+    return found
+
+
+@EVERY_MODE
+async def test_a_first_batch_enrols_its_partition_on_the_short_way_too(autojump_clock, durability, taken):
+    async with broker(durability) as (_, client):
+        producer = Producer(client)
+        await producer.init()
+        for number in range(3):
+            for value in (b"%d" % number, b"more"):
+                assert await producer.send(0, value) == e.NONE
+            assert await producer.end(committed=number != 1) == e.NONE
+        assert await committed_values(client, 0) == [b"0", b"more", b"2", b"more"]
+        if durability is not Durability.SEGMENT:  # there enrolment is waited for
+            assert taken == [False, True, True, True, True, True]
+
+
+async def test_who_may_not_enrol_on_the_short_way_is_told_why(autojump_clock, taken):
+    async with broker() as (_, client):
+        zombie = Producer(client)
+        await zombie.init()
+        await zombie.write(0, b"v")
+        assert await zombie.end(committed=True) == e.NONE
+        await Producer(client).init()
+        assert await zombie.send(0, b"late") == e.INVALID_PRODUCER_EPOCH
+        assert taken == [False, False]
+        assert await committed_values(client, 0) == [b"v"]
 
 
 @EVERY_MODE
