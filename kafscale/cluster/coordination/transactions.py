@@ -330,6 +330,9 @@ class Transactions:
             self._nursery.start_soon(self._sender.send, coordinator, sending)
 
     async def _wait_complete(self, coordinator: TransactionCoordinator, transactional_id: str) -> None:
+        held = coordinator.get(transactional_id)
+        if held is None or not held.transaction.state.is_prepared:  # as always where the journal is one log
+            return
         with trio.move_on_after(COMPLETION_SECONDS):
             while (held := coordinator.get(transactional_id)) is not None and held.transaction.state.is_prepared:
                 await self._sender.progress.wait()

@@ -97,9 +97,12 @@ class Transactions:
         over, TRANSACTION_COORDINATOR_FENCED for a coordinator that another one has followed.
         """
         current = self.open.get(marker.producer_id)
-        known = [each for each in (current, producer) if each is not None]
-        epoch = max((each.epoch for each in known), default=-1)
-        coordinator_epoch = max((each.coordinator_epoch for each in known), default=-1)
+        epoch = coordinator_epoch = -1
+        if current is not None:
+            epoch, coordinator_epoch = current.epoch, current.coordinator_epoch
+        if producer is not None:
+            epoch = max(epoch, producer.epoch)
+            coordinator_epoch = max(coordinator_epoch, producer.coordinator_epoch)
         if marker.producer_epoch < epoch:
             raise _older_epoch(marker.producer_id, epoch, marker.producer_epoch)
         if marker.coordinator_epoch < coordinator_epoch:
