@@ -5,12 +5,27 @@ The broker that leads the partition is the coordinator. Tools and other brokers 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
+REMEMBERED_COUNT: Final = 4096  # keys, as each request of a group or a transaction asks; 2 us for 8 characters
+REMEMBERED_MAX_LENGTH: Final = 256  # of a key: what clients send may be much longer, and takes memory
+
 
 def coordinator_partition(key: str, partition_count: int) -> int:
     """Return the partition of `__consumer_offsets` or `__transaction_state` that a group or transactional id is in."""
+    if len(key) > REMEMBERED_MAX_LENGTH:
+        return _partition_of(key, partition_count)
+    return _remembered(key, partition_count)
+
+
+def _partition_of(key: str, partition_count: int) -> int:
     number = java_hash(key)
     # Kafka's `Utils.abs`: the one number whose negation does not fit is taken for 0.
     return (0 if number == -(1 << 31) else abs(number)) % partition_count
+
+
+_remembered = lru_cache(REMEMBERED_COUNT)(_partition_of)
 
 
 def java_hash(text: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.cluster.partitioning import coordinator_partition, java_hash
+from kafscale.cluster.partitioning import REMEMBERED_MAX_LENGTH, _remembered, coordinator_partition, java_hash
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,10 @@ def test_a_partition_is_the_absolute_value_of_the_hash_and_that_of_the_smallest_
     assert java_hash("zombie") == -696_355_290
     assert coordinator_partition("zombie", 50) == 40
     assert coordinator_partition("polygenelubricants", 50) == 0
+
+
+def test_a_key_that_is_too_long_to_be_remembered_is_in_the_same_partition_each_time() -> None:
+    key = "ab" * REMEMBERED_MAX_LENGTH
+    known_count = _remembered.cache_info().currsize
+    assert coordinator_partition(key, 50) == coordinator_partition(key, 50) == abs(java_hash(key)) % 50
+    assert _remembered.cache_info().currsize == known_count

@@ -11,15 +11,11 @@ topic is made when it is first needed, and has as many partitions from then on; 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import attrs
 
 from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE, NOT_COORDINATOR
-
-_partition_of = lru_cache(maxsize=4096)(coordinator_partition)  # every request of a group asks for it
 
 
 @attrs.define(eq=False)
@@ -37,7 +33,7 @@ class LedPartitions:
 
     def partition_of(self, group_id: str) -> int:
         """Return the partition whose leader coordinates the group. The topic must be there."""
-        return _partition_of(group_id, self.partition_count)
+        return coordinator_partition(group_id, self.partition_count)
 
     def error_code(self, group_id: str) -> int:
         """Return why the group can't be asked for here now; NONE if it can, or if there are no groups yet."""
