@@ -12,8 +12,8 @@ from typing import Final
 import attrs
 
 from kafscale.errors import CorruptBatch
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, BatchHeader
-from kafscale.wire.batch_records import ProducerStamp, Record, build_batch, iterate_records
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, BatchHeader, set_crc
+from kafscale.wire.batch_records import Record, build_batch, iterate_records
 
 ABORT: Final = 0
 COMMIT: Final = 1
@@ -37,13 +37,28 @@ class EndMarker:
 
 def encode_marker(marker: EndMarker, timestamp_ms: int) -> bytearray:
     """The control batch, whose offset is still to be given."""
-    record = Record(
-        key=_key.pack(0, COMMIT if marker.is_commit else ABORT),
-        value=_value.pack(0, marker.coordinator_epoch),
-        timestamp_ms=timestamp_ms,
+    batch = bytearray(_COMMIT_BATCH if marker.is_commit else _ABORT_BATCH)
+    _varying.pack_into(
+        batch, _VARYING_AT, timestamp_ms, timestamp_ms, marker.producer_id, marker.producer_epoch, _NO_SEQUENCE
     )
-    producer = ProducerStamp(marker.producer_id, marker.producer_epoch, _NO_SEQUENCE)
-    return build_batch([record], attributes=TRANSACTIONAL | CONTROL, producer=producer)
+    _coordinator_epoch.pack_into(batch, len(batch) - _COORDINATOR_EPOCH_FROM_END, marker.coordinator_epoch)
+    with memoryview(batch) as view:
+        set_crc(view)
+    return batch
+
+
+def _pattern(kind: int) -> bytes:
+    record = Record(key=_key.pack(0, kind), value=_value.pack(0, 0))
+    return bytes(build_batch([record], attributes=TRANSACTIONAL | CONTROL))
+
+
+# Markers are alike but for few bytes: to build one from its record takes 7 us, to fill it in 1.5.
+_COMMIT_BATCH: Final = _pattern(COMMIT)
+_ABORT_BATCH: Final = _pattern(ABORT)
+_VARYING_AT: Final = 27
+_varying = struct.Struct(">qqqhi")  # base and max timestamp, producer id, epoch, sequence
+_coordinator_epoch = struct.Struct(">i")
+_COORDINATOR_EPOCH_FROM_END: Final = 5  # behind it is the number of headers, a varint
 
 
 def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:

@@ -62,13 +62,14 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def varint(value: int) -> bytes:
-    """Encode a zigzag varint of up to 64 bits."""
-    return uvarint((value << 1) ^ (value >> 63))
-
-
 UVARINT: Final = tuple(uvarint(value) for value in range(128))
 """Nearly every length is one of these."""
+
+
+def varint(value: int) -> bytes:
+    """Encode a zigzag varint of up to 64 bits."""
+    number = (value << 1) ^ (value >> 63)
+    return UVARINT[number] if number < 0x80 else uvarint(number)
 
 
 def skip_tags(buf: Buffer, pos: int, size: int) -> int:
