@@ -91,7 +91,7 @@ bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; need
 	$(BIN)/python -m bench.peers --docs --seconds 30 --warm-up 10 --rounds 3 $(BENCH_ARGS)
 
 bench-transactions: has-java $(VENV)/installed-dev ## Measure transactions beside Apache Kafka; takes 12 minutes, writes bench/results and docs/benchmarks
-	$(BIN)/python -m bench.transactions --docs --seconds 4 --warm-up 1.5 --rounds 3 $(BENCH_ARGS)
+	$(BIN)/python -m bench.transactions --docs --seconds 3 --warm-up 1 --rounds 3 $(BENCH_ARGS)
 
 bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)

@@ -68,22 +68,26 @@ class RunningBrokers:
 
 @attrs.define(eq=False, kw_only=True)
 class PeersRun:
-    """`startables`: brokers by name. `steal_max_percent`: None if nothing is measured again."""
+    """`startables`: brokers by name. `steal_max_percent`: None if nothing is measured again.
+
+    keeps_brokers: whether they run for all rounds, so that a JVM is warm after the first one, where rounds are short.
+    """
 
     options: RunOptions
     startables: Mapping[str, Startable]
     journal: Journal
     steal_max_percent: float | None = None
+    keeps_brokers: bool = False
     runner: Runner = attrs.field(factory=Runner)
     _began: float = attrs.field(factory=time.monotonic, init=False)
 
     def take(self, turns: Sequence[Turn]) -> None:
-        """All of them; brokers are started once a round."""
+        """All of them; brokers are started once a round, or once."""
         self.journal.begin_part(self.options)
         click.echo(f"{len(turns)} measurements, about {_minutes(estimated_seconds(turns, self.options))}", err=True)
         with ExitStack() as stack:
             stack.callback(self.runner.close)
-            for _, group in groupby(enumerate(turns), lambda numbered: numbered[1].round):
+            for _, group in groupby(enumerate(turns), lambda numbered: not self.keeps_brokers and numbered[1].round):
                 with RunningBrokers().stopped_in_the_end() as brokers:
                     for number, turn in group:
                         click.echo(f"{self._left(turns, number)} left: {_named(turn)}", err=True)

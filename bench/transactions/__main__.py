@@ -61,7 +61,7 @@ def main(
         own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
         brokers = [*own, kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
         startables = {each.name: each for each in [*brokers, *options.peers] if not names or each.name in names}
-        run = PeersRun(options=options, startables=startables, journal=journal)
+        run = PeersRun(options=options, startables=startables, journal=journal, keeps_brokers=True)
         run.take(missing(turns_of(chosen(all_loads(), wanted), list(startables), options.rounds), journal.done))
     results = journal.findings.results
     show(results, "transactions: medians of the rounds")

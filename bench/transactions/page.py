@@ -17,9 +17,9 @@ PLOT_NAME = "transactions.svg"
 
 _HEAD = """# Transactions beside Apache Kafka
 
-One run on one machine. In each round the brokers take turns under each load, with an empty topic. `make
-bench-transactions` runs them and writes this page from `bench/results/transactions.json`. Figures are the medians of
-the rounds.
+One run on one machine. In each round the brokers, which run for all rounds, take turns under each load, with an empty
+topic. `make bench-transactions` runs them and writes this page from `bench/results/transactions.json`. Figures are the
+medians of the rounds.
 
 - **Brokers.** `kafscale` with its defaults: what it acknowledges is synced, and its bucket is a directory on the same
   disk. `kafka-durable` has `log.flush.interval.messages=1`, so it syncs each batch, those of `__transaction_state` too;

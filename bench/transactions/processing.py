@@ -14,6 +14,7 @@ from contextlib import closing
 from time import perf_counter, process_time
 
 import attrs
+import trio
 
 from bench.figures import Figures
 from bench.frames import (
@@ -27,6 +28,7 @@ from bench.points import TOPIC, Point
 from bench.transactions.frames import PRODUCE_VERSION, ProduceTemplate, Producing, end_txn_frame, end_txn_reply
 from bench.transactions.identities import identities
 from bench.transactions.producer import BACK_OFF_SECONDS
+from kafscale.client.client import connect
 from kafscale.client.isolation import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
@@ -70,11 +72,12 @@ class ProcessingLoad:
 def run_processing(load: ProcessingLoad) -> Figures:
     """A request is a transaction, from its fetch to its end. Raises RuntimeError if the broker refuses."""
     (producing,) = identities(load.address, [TRANSACTIONAL_ID])
+    trio.run(_find_group, load.address)
     address = load.address.host, load.address.port
     with closing(socket.create_connection(address, timeout=WITHIN_SECONDS)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         processor = _Processor(connection, producing)
-        processor.transact(load.end_offset)  # the group's partition is found, and made if there is none
+        processor.transact(load.end_offset)  # the group's coordinator has loaded its partition by then
         latencies = array("d")
         processor.concurrent_count, processor.written_bytes = 0, 0
         began, cpu_began = perf_counter(), process_time()
@@ -90,6 +93,12 @@ def run_processing(load: ProcessingLoad) -> Figures:
         client_cpu_seconds=process_time() - cpu_began,
     )
     return attrs.evolve(figures, concurrent_count=processor.concurrent_count)
+
+
+async def _find_group(address: Address) -> None:
+    """Have Kafka make `__consumer_offsets`, which it does when it is first asked for a coordinator."""
+    async with connect(address, CLIENT_ID) as client:
+        await client.coordinator(GROUP)
 
 
 @attrs.define(eq=False)

@@ -150,8 +150,8 @@ class InlineRunner(Runner):
         return run(load)
 
 
-def run_of(brokers, journal):
-    return PeersRun(options=OPTIONS, startables=brokers, journal=journal, runner=InlineRunner())
+def run_of(brokers, journal, **settings):
+    return PeersRun(options=OPTIONS, startables=brokers, journal=journal, runner=InlineRunner(), **settings)
 
 
 def quick(name, **further):
@@ -186,6 +186,15 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
     assert Journal.read(path).findings.failures == []
     assert len(Journal.read(path).done) == 6
     assert "left: round 1, b, y" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("keeps_brokers", "starts"), [(False, 2), (True, 1)])
+def test_brokers_may_be_kept_for_all_rounds(tmp_path, keeps_brokers, starts):
+    broker = FakeBroker("x")
+    run = run_of({"x": broker}, Journal.begin(tmp_path / "peers.json"), keeps_brokers=keeps_brokers)
+    run.take(turns_of([quick("a")], ["x"], 2))
+    assert (broker.starts, broker.stops) == (starts, starts)
+    assert len(run.journal.done) == 2
 
 
 @pytest.mark.parametrize(

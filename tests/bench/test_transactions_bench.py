@@ -16,6 +16,7 @@ from bench.transactions.frames import END_TXN_VERSION, PRODUCE_VERSION, ProduceT
 from bench.transactions.librdkafka import LibrdkafkaLoad, run_librdkafka
 from bench.transactions.loads import CROWD, LATENCY, all_loads, commits_name, producing_name
 from bench.transactions.page import FILE_NAME, write_page
+from bench.transactions.processing import ProcessingLoad, run_processing
 from bench.transactions.producer import Producer, plain_frame
 from bench.transactions.producer_load import TransactionsLoad, run_transactions
 from bench.transactions.targets import TARGETS
@@ -65,6 +66,9 @@ def test_the_loads_commit_what_they_send():
         stored = broker.records(TOPIC, isolation_level="read_committed")
         assert len(stored) == 20 + 2 * 5 + 4 + written.requests
         assert sum(each.partition == 2 for each in stored) >= 5  # the plain ones
+        processed = run_processing(ProcessingLoad(address=address, end_offset=4, seconds=0.1))
+        assert processed.requests > 0
+        assert processed.concurrent_count == 0
 
 
 # ---- one producer ---------------------------------------------------------------------------------------------------
