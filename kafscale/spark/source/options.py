@@ -187,6 +187,20 @@ OPTIONS: Sequence[Option] = (
     Option(name="kafka.bootstrap.servers", used_in="write", doc="The broker to produce through; required for writing."),
     Option(name="topic", used_in="write", doc="The topic that rows go to; goes before the column `topic`."),
     Option(
+        name="transactional",
+        used_in="write",
+        default="false",
+        doc="`true`: all rows of a micro-batch, or of one `df.write`, are written exactly once, in transactions. [What "
+        "that takes](../how-to/spark.md#exactly-once).",
+    ),
+    Option(
+        name="transactionalId",
+        used_in="write",
+        default="kafscale-spark-QUERY",
+        doc="With `transactional`: what fences others that write the same. A stream has its own, by the id in its "
+        "checkpoint; a write that is no stream must be given one, which a repeated write has again.",
+    ),
+    Option(
         name="kafka.*",
         used_in="write",
         doc="Settings of the producer, by librdkafka's names. For reading, accepted and ignored with one warning.",

@@ -115,16 +115,28 @@ class KafScaleDataSource(DataSource):
         return StreamReader(options=options, limits=limits, columns=columns, decoding=self._decoding_of(columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a batch query. Raises ConfigError."""
+        """Return the writer of a batch query. Raises ConfigError; of transactions KafkaError and BrokerUnavailable."""
         from kafscale.spark.source.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
 
-        return TopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+        options = WriteOptions.of(self.given, schema, overwrite=overwrite)
+        if not self.given.flag("transactional", False):
+            return TopicWriter(options=options)
+        from kafscale.spark.source.transactional_writer import TransactionalWriter, TransactionOptions
+
+        writer = TransactionalWriter(options=options, transactions=TransactionOptions.of_batch(self.given, options))
+        writer.finish_former()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query. Raises ConfigError."""
         from kafscale.spark.source.writer import StreamTopicWriter, WriteOptions
 
-        return StreamTopicWriter(options=WriteOptions.of(self.given, schema, overwrite=overwrite))
+        options = WriteOptions.of(self.given, schema, overwrite=overwrite)
+        if not self.given.flag("transactional", False):
+            return StreamTopicWriter(options=options)
+        from kafscale.spark.source.transactional_writer import TransactionalStreamWriter, TransactionOptions
+
+        return TransactionalStreamWriter(options=options, transactions=TransactionOptions.of(self.given, options))
 
     def _read_options(self) -> ReadOptions:
         options = ReadOptions.of(self.given)

@@ -7,35 +7,27 @@
     partition int; without it the key decides, as for Java's producers
 
 A task ends when all of its records were acknowledged, and fails with the first that was not. It is at least once: a
-task that Spark repeats writes again. Other columns are ignored. This module imports pyspark, and confluent-kafka.
+task that Spark repeats writes again; `transactional_writer` has the way that is not. Other columns are ignored. This
+module imports pyspark, and confluent-kafka.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
 import attrs
 import pyarrow as pa
-from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kafscale.errors import ConfigError, KafkaError
+from kafscale.errors import ConfigError
+from kafscale.spark.source.deliveries import COLUMNS, Deliveries, rows_of
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
 PREFIX = "kafka."
-ANY_PARTITION = -1
-POLL_SECONDS = 1.0  # while the queue is full
-COLUMNS: Mapping[str, Sequence[str]] = {
-    "key": ("string", "binary"),
-    "value": ("string", "binary"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "topic": ("string",),
-    "partition": ("int",),
-}
 _DEFAULTS = {"partitioner": "murmur2_random"}  # Java's, by librdkafka's name
 _IDEMPOTENCE = "enable.idempotence"
 # What an idempotent producer can't do without, by the names of its settings, of which the second are librdkafka's own.
@@ -44,7 +36,11 @@ _RETRIES = ("retries", "message.send.max.retries")
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _IN_FLIGHT_MAX = 5
 _OF_READING = ("kafka.isolation.level",)
-_REFUSED = ("kafka.key.serializer", "kafka.value.serializer")
+_REFUSED = {
+    "kafka.key.serializer": "cast the column to string or binary instead",
+    "kafka.value.serializer": "cast the column to string or binary instead",
+    "kafka.transactional.id": "set transactional to true, and transactionalId",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -61,9 +57,9 @@ class WriteOptions:
             raise ConfigError('a topic can\'t be overwritten: use mode("append")')
         if not given.text("kafka.bootstrap.servers"):
             raise ConfigError("the option kafka.bootstrap.servers is required for writing: HOST:PORT of a broker")
-        for name in _REFUSED:
+        for name, instead in _REFUSED.items():
             if given.text(name) is not None:
-                raise ConfigError(f"the option {name} is not supported: cast the column to string or binary instead")
+                raise ConfigError(f"the option {name} is not supported: {instead}")
         topic = given.text("topic")
         _check_columns(schema, needs_topic=topic is None)
         chosen = {
@@ -74,10 +70,10 @@ class WriteOptions:
         defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
         return cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
 
-    def open(self) -> Producer:
-        """Raises ConfigError."""
+    def open(self, further: Mapping[str, str] = MappingProxyType({})) -> Producer:
+        """Open a producer, with settings beside those of the user. Raises ConfigError."""
         try:
-            return Producer(dict(self.producer))
+            return Producer({**self.producer, **further})
         except KafkaException as exc:
             raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
 
@@ -116,9 +112,9 @@ class _TopicWriting:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
-        deliveries = _Deliveries(producer=self.options.open())
+        deliveries = Deliveries(producer=self.options.open())
         for rows in iterator:
-            for row in _rows(rows, self.options.topic):
+            for row in rows_of(rows, self.options.topic):
                 deliveries.send(row)
         deliveries.finish()
         return WriterCommitMessage()
@@ -130,53 +126,3 @@ class TopicWriter(_TopicWriting, DataSourceArrowWriter):
 
 class StreamTopicWriter(_TopicWriting, DataSourceStreamArrowWriter):
     """The writer of a streaming query."""
-
-
-@attrs.define(kw_only=True, eq=False)
-class _Deliveries:
-    """Records on their way, and the first that was not delivered."""
-
-    producer: Producer
-    failure: ClientError | None = None
-
-    def send(self, row: Mapping[str, Any]) -> None:
-        """Raises KafkaError if one before it failed."""
-        while True:
-            self._raise_failure()
-            try:
-                self.producer.produce(**row, on_delivery=self._delivered)
-            except BufferError:
-                self.producer.poll(POLL_SECONDS)
-            except KafkaException as exc:
-                self.failure = exc.args[0]
-            else:
-                self.producer.poll(0)
-                return
-
-    def finish(self) -> None:
-        """Wait for all; librdkafka gives each up after `message.timeout.ms`. Raises KafkaError."""
-        self.producer.flush()
-        self._raise_failure()
-
-    def _delivered(self, error: ClientError | None, message: Message) -> None:
-        self.failure = self.failure or error
-
-    def _raise_failure(self) -> None:
-        if self.failure is not None:
-            raise KafkaError(self.failure.code(), f"a record was not delivered: {self.failure.str()}")
-
-
-def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in the form that `produce` takes. Raises ConfigError for a row without topic."""
-    empty = [None] * batch.num_rows
-    columns = {name: batch[name].to_pylist() if name in batch.schema.names else empty for name in COLUMNS}
-    for key, value, headers, row_topic, partition in zip(*(columns[name] for name in COLUMNS), strict=True):
-        if topic is None and row_topic is None:
-            raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
-        yield {
-            "topic": topic or row_topic,
-            "key": key,
-            "value": value,
-            "partition": ANY_PARTITION if partition is None else partition,
-            "headers": [(each["key"], each["value"]) for each in headers or ()],
-        }

@@ -1,0 +1,102 @@
+"""One attempt of a task: its rows go into a transaction that is left open for the driver to end.
+
+Nothing here imports pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import attrs
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+
+from kafscale.config import Address
+from kafscale.errors import KafkaError
+from kafscale.spark.source.deliveries import Deliveries
+from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.transactions.decision import Prepared, Span
+from kafscale.spark.transactions.logs import PartitionLog
+
+INIT_TIMEOUT_SECONDS = 120.0
+ABORT_TIMEOUT_SECONDS = 10.0  # the driver aborts it, too
+
+
+@attrs.frozen(kw_only=True)
+class TaskTransaction:
+    """The transaction of one attempt. `open_producer` opens a producer with its transactional id."""
+
+    transactional_id: str
+    bootstrap: Sequence[Address]
+    open_producer: Callable[[], Producer]
+
+    def prepare(self, rows: Iterable[Mapping[str, Any]]) -> Prepared | None:
+        """Write rows, and return what is open then; None, and no transaction, if there are none.
+
+        Raises ConfigError, KafkaError, BrokerUnavailable; the transaction is aborted then.
+        """
+        deliveries: TracedDeliveries | None = None
+        try:
+            for row in rows:
+                if deliveries is None:
+                    deliveries = self._begin()
+                deliveries.send(row)
+            if deliveries is None:
+                return None
+            deliveries.finish()
+            return self._prepared(deliveries.spans)
+        except BaseException:
+            if deliveries is not None:
+                with suppress(KafkaException):
+                    deliveries.producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+            raise
+
+    def _begin(self) -> TracedDeliveries:
+        producer = self.open_producer()
+        try:
+            producer.init_transactions(INIT_TIMEOUT_SECONDS)
+            producer.begin_transaction()
+        except KafkaException as exc:
+            error = exc.args[0]
+            raise KafkaError(error.code(), f"transactional id '{self.transactional_id}': {error.str()}") from exc
+        return TracedDeliveries(producer=producer)
+
+    def _prepared(self, spans: tuple[Span, ...]) -> Prepared:
+        """Look up the producer's id and epoch in a batch of its own: the coordinator may tell of a later producer's."""
+        with closing(Cluster(bootstrap=self.bootstrap)) as cluster:
+            log = PartitionLog(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
+            header = log.batch_at(spans[0].first).header
+        return Prepared(
+            transactional_id=self.transactional_id,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            spans=spans,
+        )
+
+
+@attrs.define(kw_only=True, eq=False)
+class TracedDeliveries(Deliveries):
+    """Deliveries, and where they are."""
+
+    _spans: dict[tuple[str, int], list[int]] = attrs.field(factory=dict, init=False)  # first, last, count
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """In order of topic and partition."""
+        return tuple(
+            Span(topic=topic, partition=partition, first=first, last=last, count=count)
+            for (topic, partition), (first, last, count) in sorted(self._spans.items())
+        )
+
+    def delivered(self, error: ClientError | None, message: Message) -> None:
+        """librdkafka has done with a record."""
+        Deliveries.delivered(self, error, message)
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is not None or topic is None or partition is None or offset is None:
+            return
+        span = self._spans.setdefault((topic, partition), [offset, offset, 0])
+        span[0] = min(span[0], offset)
+        span[1] = max(span[1], offset)
+        span[2] += 1

@@ -1,0 +1,194 @@
+"""`transactional=true`: the rows of a micro-batch, or of one `df.write`, are in their topics once and as a whole.
+
+A task writes in a transaction of its own, leaves it open, and tells the driver which one it is; the driver decides and
+commits (`kafscale.spark.transactions`). This module imports pyspark, and confluent-kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain
+from uuid import uuid4
+
+import attrs
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from kafscale.config import Address
+from kafscale.errors import ConfigError
+from kafscale.spark.source.deliveries import rows_of
+from kafscale.spark.source.options import Given
+from kafscale.spark.source.task_transaction import TaskTransaction
+from kafscale.spark.source.writer import WriteOptions
+from kafscale.spark.transactions.cluster import Cluster, parse_bootstrap
+from kafscale.spark.transactions.commit import Committer, task_id
+from kafscale.spark.transactions.decision import Prepared
+from kafscale.spark.workers.calls import ease_next_call
+
+# Kafka's brokers allow no longer one by default (transaction.max.timeout.ms); librdkafka's default is a minute, which
+# the first task of a batch would have to wait for the last one.
+TIMEOUT_MS_DEFAULT = 15 * 60_000
+_TIMEOUT = "transaction.timeout.ms"
+_ID_MAX_LENGTH = 200
+# Set by Spark for the tasks of a streaming query.
+_QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
+
+
+@attrs.frozen(kw_only=True)
+class TransactionOptions:
+    """What tasks and driver need beside what they need to produce."""
+
+    bootstrap: Sequence[Address]
+    timeout_ms: int
+    transactional_id: str | None
+
+    @classmethod
+    def of(cls, given: Given, options: WriteOptions) -> TransactionOptions:
+        """Raises ConfigError."""
+        producer = options.producer
+        if producer["enable.idempotence"].strip().lower() != "true":
+            raise ConfigError(
+                "transactional=true needs an idempotent producer: leave out kafka.enable.idempotence, kafka.acks, "
+                "kafka.retries and kafka.max.in.flight.requests.per.connection"
+            )
+        protocol = producer.get("security.protocol", "plaintext").strip()
+        if protocol.lower() != "plaintext":
+            raise ConfigError(f"transactional=true takes kafka.security.protocol plaintext alone, not '{protocol}'")
+        timeout = producer.get(_TIMEOUT, str(TIMEOUT_MS_DEFAULT)).strip()
+        if not timeout.isdecimal() or int(timeout) == 0:
+            raise ConfigError(f"kafka.{_TIMEOUT} is a positive number, not '{timeout}'")
+        transactional_id = given.text("transactionalId")
+        if transactional_id is not None and not 0 < len(transactional_id.strip()) <= _ID_MAX_LENGTH:
+            raise ConfigError(f"transactionalId has 1 to {_ID_MAX_LENGTH} characters, not {len(transactional_id)}")
+        return cls(
+            bootstrap=parse_bootstrap(producer.get("bootstrap.servers", "")),
+            timeout_ms=int(timeout),
+            transactional_id=None if transactional_id is None else transactional_id.strip(),
+        )
+
+    def settings(self, of_task: str) -> Mapping[str, str]:
+        """The producer's, of one task."""
+        return {"transactional.id": of_task, _TIMEOUT: str(self.timeout_ms)}
+
+    @classmethod
+    def of_batch(cls, given: Given, options: WriteOptions) -> TransactionOptions:
+        """Raises ConfigError."""
+        found = cls.of(given, options)
+        if found.transactional_id is None:
+            raise ConfigError(
+                "transactional=true of a write that is no stream needs the option transactionalId: a name that no "
+                "other job has, by which the next write finishes what a driver left that died while it committed"
+            )
+        return found
+
+
+@attrs.define(slots=False)
+class TaskWritten(WriterCommitMessage):
+    """What a task tells the driver. `prepared` is None if it had no rows."""
+
+    transactional_id: str
+    run: str
+    prepared: Prepared | None
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class _TransactionalWriting:
+    """Has what the writers of batches and of streams have in common."""
+
+    options: WriteOptions
+    transactions: TransactionOptions
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of a task in a transaction that is left open. Raises ConfigError, KafkaError."""
+        ease_next_call()
+        context = TaskContext.get()
+        assert context is not None
+        transactional_id, run = self._query(context)
+        of_task = task_id(transactional_id, partition=context.partitionId(), attempt=context.attemptNumber())
+        task = TaskTransaction(
+            transactional_id=of_task,
+            bootstrap=self.transactions.bootstrap,
+            open_producer=partial(self.options.open, self.transactions.settings(of_task)),
+        )
+        rows = chain.from_iterable(rows_of(each, self.options.topic) for each in iterator)
+        return TaskWritten(transactional_id, run, task.prepare(rows))
+
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        """Return the transactional id that the driver decides by, and what runs."""
+        raise NotImplementedError
+
+    def cluster(self) -> Cluster:
+        """The brokers, to be closed."""
+        return Cluster(bootstrap=self.transactions.bootstrap)
+
+    def committer(self, cluster: Cluster, transactional_id: str) -> Committer:
+        """The one that decides."""
+        return Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.transactions.timeout_ms)
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWriter):
+    """The writer of a streaming query."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Write a batch that all tasks have prepared, if it was not before. Raises KafkaError, BrokerUnavailable."""
+        if written := _written(messages):
+            with closing(self.cluster()) as cluster:
+                committer = self.committer(cluster, written[0].transactional_id)
+                committer.commit(_prepared_of(written), run=written[0].run, batch=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Give up a batch that was not decided. Raises KafkaError, BrokerUnavailable."""
+        if written := _written(messages):
+            with closing(self.cluster()) as cluster:
+                committer = self.committer(cluster, written[0].transactional_id)
+                committer.abort(_prepared_of(written), run=written[0].run, batch=batchId)
+
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
+        if not query_id or not run_id:
+            raise ConfigError("transactional=true: Spark does not tell this task of which streaming query it is")
+        return self.transactions.transactional_id or f"kafscale-spark-{query_id}", run_id
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
+    """The writer of a batch query."""
+
+    run: str = attrs.field(factory=lambda: uuid4().hex)
+
+    def finish_former(self) -> None:
+        """Finish what a write before has decided whose driver died. Raises KafkaError, BrokerUnavailable."""
+        with closing(self.cluster()) as cluster:
+            self.committer(cluster, self._transactional_id).finish_former(run=self.run)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write what all tasks have prepared. Raises KafkaError, BrokerUnavailable."""
+        with closing(self.cluster()) as cluster:
+            committer = self.committer(cluster, self._transactional_id)
+            committer.commit(_prepared_of(_written(messages)), run=self.run, batch=None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up what was not decided. Raises KafkaError, BrokerUnavailable."""
+        with closing(self.cluster()) as cluster:
+            committer = self.committer(cluster, self._transactional_id)
+            committer.abort(_prepared_of(_written(messages)), run=self.run, batch=None)
+
+    @property
+    def _transactional_id(self) -> str:
+        assert self.transactions.transactional_id is not None
+        return self.transactions.transactional_id
+
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        return self._transactional_id, self.run
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> Sequence[TaskWritten]:
+    return [each for each in messages if isinstance(each, TaskWritten)]
+
+
+def _prepared_of(written: Sequence[TaskWritten]) -> Sequence[Prepared]:
+    return [each.prepared for each in written if each.prepared is not None]

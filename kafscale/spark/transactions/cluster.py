@@ -1,0 +1,161 @@
+"""The brokers of a cluster: who leads a partition, who coordinates an id; asked again while they move or restart."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.spark.transactions.connection import BrokerConnection
+from kafscale.wire import error_codes
+from kafscale.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+TRANSACTION: Final = 1  # of FindCoordinator's keys
+REQUEST_TIMEOUT_SECONDS: Final = 30.0  # Kafka: request.timeout.ms
+RETRY_SECONDS: Final = 120.0  # Kafka: delivery.timeout.ms; a broker restarts within it
+PAUSE_SECONDS: Final = 0.1  # Kafka: retry.backoff.ms
+BROKERS_DEFAULT_PORT: Final = 9092
+CREATE_TIMEOUT_MS: Final = 30_000
+_PORT = re.compile(r":[0-9]+$")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def parse_bootstrap(text: str) -> Sequence[Address]:
+    """Parse `HOST:PORT,…`, as librdkafka reads `bootstrap.servers`. Raises ConfigError."""
+    addresses = []
+    for each in filter(None, (part.strip().rpartition("://")[2] for part in text.split(","))):
+        try:
+            addresses.append(Address.parse(each if _PORT.search(each) else f"{each}:{BROKERS_DEFAULT_PORT}"))
+        except ValueError as exc:
+            raise ConfigError(f"kafka.bootstrap.servers: {exc}") from exc
+    if not addresses:
+        raise ConfigError("kafka.bootstrap.servers names no broker: give HOST:PORT")
+    return addresses
+
+
+@attrs.define(eq=False, kw_only=True)
+class Cluster:
+    """Holds one connection to each broker that it has asked. To be closed."""
+
+    bootstrap: Sequence[Address]
+    retry_seconds: float = RETRY_SECONDS
+    _connections: dict[Address, BrokerConnection] = attrs.field(factory=dict, init=False)
+    _coordinators: dict[str, Address] = attrs.field(factory=dict, init=False)
+    _leaders: dict[tuple[str, int], Address] = attrs.field(factory=dict, init=False)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Try until it is done, or fails for another reason than that brokers move or restart.
+
+        Raises what the last attempt has raised: BrokerUnavailable, KafkaError.
+        """
+        deadline = time.monotonic() + self.retry_seconds
+        while True:
+            try:
+                return attempt()
+            except (BrokerUnavailable, KafkaError) as exc:
+                if isinstance(exc, KafkaError) and exc.code not in error_codes.RETRIABLE:
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+            self._coordinators.clear()
+            self._leaders.clear()
+            time.sleep(PAUSE_SECONDS)
+
+    def ask(self, address: Address, request: object, response_class: type[R]) -> R:
+        """Ask one broker, once. Raises BrokerUnavailable, ProtocolError."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = BrokerConnection.open(address, REQUEST_TIMEOUT_SECONDS)
+        try:
+            return connection.ask(request, response_class)
+        except BaseException:
+            connection.close()
+            self._connections.pop(address, None)
+            raise
+
+    def ask_any(self, request: object, response_class: type[R]) -> R:
+        """Ask the first bootstrap broker that answers. Raises BrokerUnavailable, ProtocolError."""
+        for address in self.bootstrap[:-1]:
+            try:
+                return self.ask(address, request, response_class)
+            except BrokerUnavailable:
+                continue
+        return self.ask(self.bootstrap[-1], request, response_class)
+
+    def coordinator(self, transactional_id: str) -> Address:
+        """Who coordinates an id. Raises BrokerUnavailable, KafkaError."""
+        if transactional_id not in self._coordinators:
+            request = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=[transactional_id])
+            (found,) = self.ask_any(request, FindCoordinatorResponse).coordinators
+            check(found.error_code, f"the coordinator of '{transactional_id}'", found.error_message)
+            self._coordinators[transactional_id] = Address(found.host, found.port)
+        return self._coordinators[transactional_id]
+
+    def leader(self, topic: str, partition: int) -> Address:
+        """Who leads a partition. Raises BrokerUnavailable, KafkaError."""
+        if (topic, partition) not in self._leaders:
+            self.partitions(topic)
+        try:
+            return self._leaders[topic, partition]
+        except KeyError:
+            code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            raise KafkaError(code, f"there is no partition {partition} of topic '{topic}'") from None
+
+    def partitions(self, topic: str) -> int:
+        """How many a topic has. Raises BrokerUnavailable, KafkaError."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        response = self.ask_any(request, MetadataResponse)
+        nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}
+        (found,) = response.topics
+        check(found.error_code, f"topic '{topic}'")
+        for each in found.partitions:
+            if each.leader_id not in nodes:
+                raise KafkaError(error_codes.LEADER_NOT_AVAILABLE, f"'{topic}' {each.partition_index} has no leader")
+            self._leaders[topic, each.partition_index] = nodes[each.leader_id]
+        return len(found.partitions)
+
+    def brokers(self) -> Iterator[Address]:
+        """All of them. Raises BrokerUnavailable."""
+        response = self.ask_any(MetadataRequest(topics=[]), MetadataResponse)
+        return (Address(each.host, each.port) for each in response.brokers)
+
+    def create_compacted(self, topic: str, partition_count: int) -> None:
+        """Create a topic that keeps the last record of each key, unless there is one.
+
+        Raises BrokerUnavailable, KafkaError.
+        """
+        wanted = CreatableTopic(
+            name=topic,
+            num_partitions=partition_count,
+            replication_factor=-1,
+            configs=[CreatableTopicConfig(name="cleanup.policy", value="compact")],
+        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=CREATE_TIMEOUT_MS)
+        (created,) = self.ask_any(request, CreateTopicsResponse).topics
+        if created.error_code != error_codes.TOPIC_ALREADY_EXISTS:
+            check(created.error_code, f"creating topic '{topic}'", created.error_message)
+
+
+def check(code: int, about: str, message: str | None = None) -> None:
+    """Raise KafkaError unless the code is 0."""
+    if code != error_codes.NONE:
+        text = f"{about}: {error_codes.name(code)}"
+        raise KafkaError(code, f"{text} ({message})" if message else text)

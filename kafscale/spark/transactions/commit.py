@@ -1,0 +1,229 @@
+"""The protocol of a driver: decide once which transactions a batch is, then commit them, whatever happens meanwhile.
+
+1. Take the lead: initialise the query's transactional id, which fences every other driver of the query and completes
+   what it had decided, or aborts what it had not.
+2. Read the last decision. A later batch, or a run that came after this one, mean that this driver was superseded.
+   A decision of this batch is the one that counts, whoever made it: what tasks have prepared since is aborted.
+3. Otherwise see that all transactions of the tasks are open still, and decide: write them down in a transaction of the
+   lead. The broker commits it only if no other driver has taken the lead since, so there is one decision of a batch.
+4. Commit the tasks' transactions, by their ids and epochs. One that the broker, or a task of another driver, has
+   aborted since the decision is copied from the log instead, in the transaction that writes down that the batch is
+   whole.
+5. Abort what else is open of the query: of tasks that were killed, or ran twice.
+
+Each step may be repeated, by this driver or the next one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from kafscale.errors import KafkaError
+from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.spark.transactions.decision import Decision, Prepared, Span
+from kafscale.spark.transactions.journal import Journal
+from kafscale.spark.transactions.lead import Lead, end, initialise
+from kafscale.spark.transactions.logs import PartitionLog
+from kafscale.wire import error_codes
+from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+ONGOING: Final = "Ongoing"
+_ENDED_OTHERWISE = frozenset(
+    {
+        error_codes.PRODUCER_FENCED,
+        error_codes.INVALID_PRODUCER_EPOCH,
+        error_codes.INVALID_PRODUCER_ID_MAPPING,
+        error_codes.INVALID_TXN_STATE,
+        error_codes.TRANSACTIONAL_ID_NOT_FOUND,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class Committer:
+    """Commits and aborts the batches of one query, or of writes under one id; one call at a time."""
+
+    cluster: Cluster
+    transactional_id: str
+    timeout_ms: int
+
+    def commit(self, prepared: Sequence[Prepared], *, run: str, batch: int | None) -> None:
+        """Write a batch that all tasks have prepared, unless it was written before. `batch` is None outside of streams.
+
+        Raises BrokerUnavailable, KafkaError: nothing of it is visible, or what was decided is left to be finished.
+        """
+        lead, journal, found = self._take_lead()
+        number = batch if batch is not None else 0 if found is None else found.batch + 1
+        _check_not_superseded(found, run, number)
+        if prepared and (found is None or found.batch < number):
+            found = self._decide(lead, journal, found, Decision(batch=number, run=run, unfinished=tuple(prepared)))
+        if found is not None:
+            self._finish(lead, journal, found, run)
+        self._abort_others(keep=())
+
+    def finish_former(self, *, run: str) -> None:
+        """Finish what a driver has decided that died before it was done. Raises BrokerUnavailable, KafkaError."""
+        lead, journal, found = self._take_lead()
+        if found is not None and found.unfinished:
+            self._finish(lead, journal, found, run)
+
+    def abort(self, prepared: Sequence[Prepared], *, run: str, batch: int | None) -> None:
+        """Give up a batch, unless it is decided: then it is left for the next run to finish.
+
+        Raises BrokerUnavailable, KafkaError.
+        """
+        _, _, found = self._take_lead()
+        decided = () if found is None else found.unfinished
+        for each in prepared:
+            if each not in decided:
+                self._end(each, committed=False)
+        if found is None or found.run == run or batch is None:
+            self._abort_others(keep={each.transactional_id for each in decided})
+
+    def _take_lead(self) -> tuple[Lead, Journal, Decision | None]:
+        journal = Journal.open(self.cluster, self.transactional_id)
+        lead = Lead.take(self.cluster, self.transactional_id, self.timeout_ms)
+        return lead, journal, journal.last()
+
+    def _decide(self, lead: Lead, journal: Journal, found: Decision | None, wanted: Decision) -> Decision:
+        self._check_open(wanted.unfinished)
+        decision = attrs.evolve(wanted, former=() if found is None else found.followed_by(wanted.run))
+        journal.write(lead, decision, _now_ms())
+        lead.commit()
+        return decision
+
+    def _check_open(self, prepared: Iterable[Prepared]) -> None:
+        """Raises KafkaError for the first that was aborted since its task has prepared it."""
+        for each in prepared:
+            request = DescribeTransactionsRequest(transactional_ids=[each.transactional_id])
+
+            def ask(each: Prepared = each, request: DescribeTransactionsRequest = request) -> tuple[str, int, int]:
+                coordinator = self.cluster.coordinator(each.transactional_id)
+                (state,) = self.cluster.ask(coordinator, request, DescribeTransactionsResponse).transaction_states
+                check(state.error_code, f"transactional id '{each.transactional_id}'")
+                return state.transaction_state, state.producer_id, state.producer_epoch
+
+            if self.cluster.patiently(ask) != (ONGOING, each.producer_id, each.producer_epoch):
+                code = error_codes.INVALID_TXN_STATE
+                raise KafkaError(
+                    code,
+                    f"the transaction '{each.transactional_id}' of a task was aborted before the batch was whole: by "
+                    f"another query of the same transactionalId, or since it was open for longer than "
+                    f"{self.timeout_ms} ms. If the latter, raise kafka.transaction.timeout.ms, or make batches smaller",
+                )
+
+    def _finish(self, lead: Lead, journal: Journal, found: Decision, run: str) -> None:
+        """Commit what is decided, and write down that it is whole."""
+        if not found.unfinished:
+            return
+        aborted = [each for each in found.unfinished if not self._is_committed(each)]
+        for each in aborted:
+            for span in each.spans:
+                self._copy(lead, each, span)
+        whole = Decision(batch=found.batch, run=run, former=found.followed_by(run))
+        journal.write(lead, whole, _now_ms())
+        lead.commit()
+
+    def _is_committed(self, prepared: Prepared) -> bool:
+        """Commit a task's transaction, and tell whether it is committed, now or before.
+
+        Where its id was used again since, or is forgotten, the markers in its partitions tell.
+        """
+        if self._end(prepared, committed=True):
+            return True
+        return any(self._is_visible(prepared.producer_id, span) for span in prepared.spans)
+
+    def _end(self, prepared: Prepared, *, committed: bool) -> bool:
+        """End a task's transaction as is wanted; false if it is not there to be ended so."""
+        producer = (prepared.producer_id, prepared.producer_epoch)
+        try:
+            end(self.cluster, prepared.transactional_id, producer, committed=committed)
+        except KafkaError as exc:
+            if exc.code not in _ENDED_OTHERWISE:
+                raise
+            return False
+        return True
+
+    def _is_visible(self, producer_id: int, span: Span) -> bool:
+        """Whether the transaction was committed in one partition; false where all of it was deleted."""
+        log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
+
+        def ask() -> bool:
+            outcome = log.outcome_of(producer_id, span.first)
+            if outcome is None and log.start() <= span.last:
+                code = error_codes.CONCURRENT_TRANSACTIONS
+                raise KafkaError(code, f"no marker yet behind offset {span.last} of '{span.topic}' {span.partition}")
+            return bool(outcome)
+
+        return self.cluster.patiently(ask)
+
+    def _copy(self, lead: Lead, prepared: Prepared, span: Span) -> None:
+        """Write the records of an aborted transaction again. Those that were deleted since would be gone anyway.
+
+        Raises BrokerUnavailable, KafkaError: compaction has taken some, which is done to aborted ones.
+        """
+        log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
+        count = 0
+        for batch in log.batches(span.first, span.last + 1):
+            header = batch.header
+            of_task = header.producer_id == prepared.producer_id and header.producer_epoch == prepared.producer_epoch
+            if of_task and not header.is_control:
+                lead.copy(span.topic, span.partition, batch)
+                count += header.record_count
+        if count != span.count and log.start() <= span.first:
+            code = error_codes.UNKNOWN_SERVER_ERROR
+            raise KafkaError(
+                code,
+                f"'{span.topic}' {span.partition} has {count} of {span.count} records between offsets {span.first} and "
+                f"{span.last} that were decided to be written, but whose transaction was aborted meanwhile, and that "
+                "compaction has removed since: they are lost",
+            )
+
+    def _abort_others(self, keep: Iterable[str]) -> None:
+        """Abort all that is open of the query's tasks, but for some. They can write nothing more then."""
+        pattern, kept = task_id_pattern(self.transactional_id), set(keep)
+        for broker in self.cluster.patiently(lambda: list(self.cluster.brokers())):
+            request = ListTransactionsRequest(state_filters=[ONGOING])
+
+            def ask(broker=broker, request=request) -> ListTransactionsResponse:  # type: ignore[no-untyped-def]
+                response: ListTransactionsResponse = self.cluster.ask(broker, request, ListTransactionsResponse)
+                check(response.error_code, f"transactions of {broker}")
+                return response
+
+            for each in self.cluster.patiently(ask).transaction_states:
+                if pattern.fullmatch(each.transactional_id) and each.transactional_id not in kept:
+                    initialise(self.cluster, each.transactional_id, self.timeout_ms)
+
+
+def task_id(transactional_id: str, *, partition: int, attempt: int) -> str:
+    """The id of one attempt of a task. Others of it have others, as the one that is done first is to be left alone.
+
+    The same ones serve each batch, so that a broker has few to know, and a run aborts what those before have left.
+    """
+    return f"{transactional_id}.task-{partition}-{attempt}"
+
+
+def task_id_pattern(transactional_id: str) -> re.Pattern[str]:
+    """What all of them match."""
+    return re.compile(rf"{re.escape(transactional_id)}\.task-\d+-\d+")
+
+
+def _check_not_superseded(found: Decision | None, run: str, batch: int) -> None:
+    if found is not None and (found.batch > batch or run in found.former):
+        code = error_codes.PRODUCER_FENCED
+        raise KafkaError(
+            code,
+            f"batch {batch} is not written: batch {found.batch} was decided already, by run {found.run}. Another query "
+            "writes from the same checkpoint or with the same transactionalId, or the checkpoint is an earlier one "
+            "than was used before: to write again from there, give another transactionalId",
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,106 @@
+"""One blocking connection to a broker, for the few requests that a transaction takes beside its records.
+
+Versions are fixed, each one that Kafka 3.0 to 4.x and KafScale have: with EndTxn before version 5 and Produce before 12
+a transaction is of the first version of the protocol, as is that of librdkafka's producer, whose transactions are ended
+here on its behalf. Newer versions of EndTxn would raise the epoch, and repeated ones would be answered otherwise.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.errors import BrokerUnavailable
+from kafscale.wire import codec
+from kafscale.wire.frames import RequestHeader, parse_response_header, request_frame
+from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from kafscale.wire.messages.create_topics import CreateTopicsRequest
+from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest
+from kafscale.wire.messages.end_txn import EndTxnRequest
+from kafscale.wire.messages.fetch import FetchRequest
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+from kafscale.wire.messages.list_offsets import ListOffsetsRequest
+from kafscale.wire.messages.list_transactions import ListTransactionsRequest
+from kafscale.wire.messages.metadata import MetadataRequest
+from kafscale.wire.messages.produce import ProduceRequest
+
+VERSIONS: Final[dict[type, int]] = {
+    ProduceRequest: 9,
+    FetchRequest: 12,  # the last one with names of topics
+    ListOffsetsRequest: 6,
+    MetadataRequest: 9,
+    FindCoordinatorRequest: 4,
+    CreateTopicsRequest: 5,
+    InitProducerIdRequest: 4,
+    AddPartitionsToTxnRequest: 3,
+    EndTxnRequest: 3,
+    DescribeTransactionsRequest: 0,
+    ListTransactionsRequest: 0,
+}
+CLIENT_ID: Final = "kafscale-spark"
+RESPONSE_MAX_BYTES: Final = 256 << 20
+
+R = TypeVar("R")
+
+
+@attrs.define(eq=False, kw_only=True)
+class BrokerConnection:
+    """Asks one thing at a time. Made by `open`; after an exception it is of no more use."""
+
+    address: Address
+    _socket: socket.socket
+    _correlation_id: int = attrs.field(default=0, init=False)
+
+    @classmethod
+    def open(cls, address: Address, timeout_seconds: float) -> BrokerConnection:
+        """Connect; each request may take as long. Raises BrokerUnavailable."""
+        try:
+            connected = socket.create_connection((address.host, address.port), timeout_seconds)
+        except OSError as exc:
+            raise BrokerUnavailable(f"can't connect to {address}: {exc}") from exc
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(address=address, socket=connected)
+
+    def ask(self, request: object, response_class: type[R]) -> R:
+        """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
+        request_class = type(request)
+        version = VERSIONS[request_class]
+        flexible = codec.is_flexible(request_class, version)
+        self._correlation_id += 1
+        api_key: int = request_class.API_KEY  # type: ignore[attr-defined]
+        header = RequestHeader(api_key, version, self._correlation_id, CLIENT_ID)
+        try:
+            self._socket.sendall(
+                b"".join(request_frame(header, codec.encode(request, version), flexible_header=flexible))
+            )
+            frame = self._receive(self._length())
+        except OSError as exc:
+            raise BrokerUnavailable(f"the broker at {self.address} gave no answer: {exc}") from exc
+        correlation_id, position = parse_response_header(frame, flexible_header=flexible)
+        if correlation_id != self._correlation_id:
+            raise BrokerUnavailable(f"the broker at {self.address} answered another request")
+        return codec.decode(response_class, version, frame[position:])
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.close()
+
+    def _length(self) -> int:
+        length = int.from_bytes(self._receive(4), "big", signed=True)
+        if not 4 <= length <= RESPONSE_MAX_BYTES:
+            raise BrokerUnavailable(f"the broker at {self.address} announced an answer of {length} bytes")
+        return length
+
+    def _receive(self, count: int) -> memoryview:
+        received = bytearray()
+        while len(received) < count:
+            data = self._socket.recv(min(count - len(received), 1 << 20))
+            if not data:
+                raise BrokerUnavailable(f"the broker at {self.address} closed the connection")
+            received += data
+        return memoryview(received)

@@ -1,0 +1,151 @@
+"""The producer by which a driver decides: one id for each query, so that its newest driver fences all others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.spark.transactions.logs import StoredBatch
+from kafscale.wire import error_codes
+from kafscale.wire.batch_header import (
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAX_SEQUENCE,
+    TRANSACTIONAL,
+    encode_batch,
+)
+from kafscale.wire.batch_records import ProducerStamp, Record, build_batch
+from kafscale.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+ALL: Final = -1
+PRODUCE_TIMEOUT_MS: Final = 30_000
+_WRITTEN = frozenset({error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER})
+
+
+def initialise(cluster: Cluster, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
+    """Fence whoever had the id, end what it had open, and return the producer's id and epoch.
+
+    Raises BrokerUnavailable, KafkaError.
+    """
+
+    def ask() -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        response = cluster.ask(cluster.coordinator(transactional_id), request, InitProducerIdResponse)
+        check(response.error_code, f"transactional id '{transactional_id}'")
+        return response.producer_id, response.producer_epoch
+
+    return cluster.patiently(ask)
+
+
+def end(cluster: Cluster, transactional_id: str, producer: tuple[int, int], *, committed: bool) -> None:
+    """End a transaction, or find that it was ended so already.
+
+    Raises BrokerUnavailable, KafkaError: of an id or epoch that is fenced, or a transaction that ended otherwise.
+    """
+
+    def ask() -> None:
+        request = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=committed,
+        )
+        response = cluster.ask(cluster.coordinator(transactional_id), request, EndTxnResponse)
+        check(response.error_code, f"transactional id '{transactional_id}'")
+
+    cluster.patiently(ask)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Lead:
+    """A producer that writes a few batches in a transaction. Made by `take`."""
+
+    cluster: Cluster
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    _sequences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
+    _enrolled: set[tuple[str, int]] = attrs.field(factory=set, init=False)
+
+    @classmethod
+    def take(cls, cluster: Cluster, transactional_id: str, timeout_ms: int) -> Lead:
+        """Fence the one before. Raises BrokerUnavailable, KafkaError."""
+        producer_id, epoch = initialise(cluster, transactional_id, timeout_ms)
+        return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch)
+
+    def write(self, topic: str, partition: int, record: Record, codec: int) -> None:
+        """Add a record to the transaction. Raises BrokerUnavailable, KafkaError: it is fenced, for one."""
+        stamp = ProducerStamp(self.producer_id, self.producer_epoch, self._sequence(topic, partition, 1))
+        self._produce(topic, partition, build_batch([record], codec=codec, attributes=TRANSACTIONAL, producer=stamp))
+
+    def copy(self, topic: str, partition: int, batch: StoredBatch) -> None:
+        """Add the records of a stored batch to the transaction. Raises BrokerUnavailable, KafkaError."""
+        header = attrs.evolve(
+            batch.header,
+            base_offset=0,
+            leader_epoch=-1,
+            attributes=batch.header.attributes & ~(LOG_APPEND_TIME | DELETE_HORIZON),
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self._sequence(topic, partition, batch.header.last_offset_delta + 1),
+        )
+        self._produce(topic, partition, encode_batch(header, bytes(batch.data[HEADER_BYTES:])))
+
+    def commit(self) -> None:
+        """All that was written since the last commit is. Raises BrokerUnavailable, KafkaError."""
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        """Nothing of it is. Raises BrokerUnavailable, KafkaError."""
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        if self._enrolled:
+            end(self.cluster, self.transactional_id, (self.producer_id, self.producer_epoch), committed=committed)
+            self._enrolled.clear()
+
+    def _sequence(self, topic: str, partition: int, count: int) -> int:
+        sequence = self._sequences.get((topic, partition), 0)
+        self._sequences[topic, partition] = (sequence + count) & MAX_SEQUENCE
+        return sequence
+
+    def _produce(self, topic: str, partition: int, batch: bytearray) -> None:
+        if (topic, partition) not in self._enrolled:
+            self.cluster.patiently(lambda: self._enrol(topic, partition))
+            self._enrolled.add((topic, partition))
+        self.cluster.patiently(lambda: self._send(self.cluster.leader(topic, partition), topic, partition, batch))
+
+    def _enrol(self, topic: str, partition: int) -> None:
+        request = AddPartitionsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            topics=[AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
+        )
+        coordinator = self.cluster.coordinator(self.transactional_id)
+        response = self.cluster.ask(coordinator, request, AddPartitionsToTxnResponse)
+        for each in response.results_by_topic[0].results_by_partition:
+            check(each.partition_error_code, f"transactional id '{self.transactional_id}' in '{topic}' {partition}")
+
+    def _send(self, leader: Address, topic: str, partition: int, batch: bytearray) -> None:
+        data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=ALL,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )
+        answer = self.cluster.ask(leader, request, ProduceResponse).responses[0].partition_responses[0]
+        if answer.error_code not in _WRITTEN:
+            check(answer.error_code, f"writing to '{topic}' {partition}", answer.error_message)

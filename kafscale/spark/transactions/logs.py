@@ -1,0 +1,143 @@
+"""Batches of a partition as they are stored, of whatever transaction, and what a transaction has come to.
+
+Coordinators forget: an id that was initialised again no more says how its last transaction ended. The partitions do
+not, as the first marker of a producer behind a batch of its is the end of the transaction that the batch is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from kafscale.errors import CorruptBatch, KafkaError
+from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.wire import error_codes
+from kafscale.wire.batch_header import HEADER_BYTES, LENGTH_END, BatchHeader, parse_header
+from kafscale.wire.control_records import parse_marker
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+FETCH_BYTES: Final = 8 << 20
+ONE_BATCH_BYTES: Final = 1  # a broker gives the first batch whatever its size
+FETCH_WAIT_MS: Final = 500
+
+
+@attrs.frozen(eq=False)
+class StoredBatch:
+    """One batch, as it is stored."""
+
+    header: BatchHeader
+    data: memoryview
+
+    @property
+    def outcome(self) -> bool | None:
+        """Whether it is the marker of a commit, or of an abort; None if it is neither. Raises CorruptBatch."""
+        if not self.header.is_control:
+            return None
+        marker = parse_marker(self.data, self.header)
+        return None if marker is None else marker.is_commit
+
+
+@attrs.frozen(kw_only=True)
+class PartitionLog:
+    """One partition, read without regard to transactions."""
+
+    cluster: Cluster
+    topic: str
+    partition: int
+
+    def end(self) -> int:
+        """The high watermark. Raises BrokerUnavailable, KafkaError."""
+        return self._offset(LATEST)
+
+    def start(self) -> int:
+        """The first offset that has not been deleted. Raises BrokerUnavailable, KafkaError."""
+        return self._offset(EARLIEST)
+
+    def batches(self, first: int, end: int) -> Iterator[StoredBatch]:
+        """Iterate over the batches that have offsets from `first` on and below `end`, which the log has reached.
+
+        What was deleted is left out. Raises BrokerUnavailable, KafkaError.
+        """
+        position = first
+        while position < end:
+            answer = self.cluster.patiently(lambda at=position: self._fetch(at, FETCH_BYTES))  # type: ignore[misc]
+            if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                position = self._after_deletion(position)
+                continue
+            batch = None
+            for batch in _whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # one buffer
+                if batch.header.base_offset >= end:
+                    return
+                yield batch
+                position = batch.header.next_offset
+            if batch is None and position >= answer.high_watermark:
+                return  # nothing is left there: compaction has taken what was
+
+    def batch_at(self, offset: int) -> StoredBatch:
+        """The batch that has this offset. Raises BrokerUnavailable, KafkaError."""
+        answer = self.cluster.patiently(lambda: self._fetch(offset, ONE_BATCH_BYTES))
+        check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
+        return next(_whole_batches(memoryview(answer.records or b"")))  # type: ignore[arg-type] # one buffer
+
+    def outcome_of(self, producer_id: int, first: int) -> bool | None:
+        """Whether the transaction that the producer's record at this offset is of was committed; None while it is open.
+
+        Raises BrokerUnavailable, KafkaError.
+        """
+        for batch in self.batches(first, self.end()):
+            if batch.header.producer_id == producer_id and (outcome := batch.outcome) is not None:
+                return outcome
+        return None
+
+    def _after_deletion(self, position: int) -> int:
+        start = self.start()
+        if start <= position:
+            raise KafkaError(
+                error_codes.OFFSET_OUT_OF_RANGE, f"'{self.topic}' {self.partition} does not have offset {position}"
+            )
+        return start
+
+    def _fetch(self, offset: int, max_bytes: int) -> PartitionData:
+        wanted = FetchPartition(partition=self.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        topics = [FetchTopic(topic=self.topic, partitions=[wanted])]
+        request = FetchRequest(max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=max_bytes, topics=topics)
+        leader = self.cluster.leader(self.topic, self.partition)
+        response = self.cluster.ask(leader, request, FetchResponse)
+        check(response.error_code, f"topic '{self.topic}'")
+        answer = response.responses[0].partitions[0]
+        if answer.error_code != error_codes.OFFSET_OUT_OF_RANGE:
+            check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
+        return answer
+
+    def _offset(self, which: int) -> int:
+        def ask() -> int:
+            partitions = [ListOffsetsPartition(partition_index=self.partition, timestamp=which)]
+            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)])
+            response = self.cluster.ask(self.cluster.leader(self.topic, self.partition), request, ListOffsetsResponse)
+            answer = response.topics[0].partitions[0]
+            check(answer.error_code, f"'{self.topic}' {self.partition}")
+            return answer.offset
+
+        return self.cluster.patiently(ask)
+
+
+def _whole_batches(records: memoryview) -> Iterator[StoredBatch]:
+    """Iterate over fetched batches, but leave out one that is cut off, as brokers may send."""
+    while len(records) >= HEADER_BYTES:
+        end = LENGTH_END + int.from_bytes(records[8:12], "big", signed=True)
+        if end < HEADER_BYTES:
+            raise CorruptBatch(f"a fetched batch has a length of {end} bytes")
+        if end > len(records):
+            return
+        yield StoredBatch(parse_header(records), records[:end])
+        records = records[end:]
