@@ -2,6 +2,7 @@
 
 import pytest
 
+from kafscale.errors import ConfigError
 from kafscale.spark.source.options import Given
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
@@ -30,3 +31,37 @@ def test_acks_of_1_were_refused_in_writing(settings, is_idempotent):
     options = WriteOptions.of(given, StructType([StructField("value", StringType())]), overwrite=False)
     assert options.producer["enable.idempotence"] == is_idempotent
     options.open()  # which librdkafka refuses if settings contradict each other
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"transactional": "yes"}, "transactional is true or false, not 'yes'"),
+        ({"kafka.acks": "1"}, "needs an idempotent producer"),
+        ({"kafka.enable.idempotence": "false"}, "needs an idempotent producer"),
+        ({"kafka.transactional.id": "mine"}, r"kafka\.transactional\.id is not supported: set transactional"),
+        ({"kafka.security.protocol": "sasl_ssl"}, "plaintext alone, not 'sasl_ssl'"),
+        ({"kafka.transaction.timeout.ms": "soon"}, "is a positive number, not 'soon'"),
+        ({"kafka.bootstrap.servers": "host:port:1"}, r"kafka\.bootstrap\.servers"),
+        ({"transactionalId": " "}, "transactionalId has 1 to 200 characters"),
+        ({"transactional": "false", "transactionalId": "mine"}, "transactionalId belongs to transactional=true"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["writer", "streamWriter"])
+def test_transactions_that_can_not_be(kind, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        write_with(kind, settings)
+
+
+def test_a_write_that_is_no_stream_needs_an_id():
+    with pytest.raises(ConfigError, match="needs the option transactionalId"):
+        write_with("writer", {})
+
+
+def write_with(kind, settings):
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from kafscale.spark.source.source import KafScaleDataSource
+
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "transactional": "true", **settings}
+    return getattr(KafScaleDataSource(given), kind)(StructType([StructField("value", StringType())]), False)

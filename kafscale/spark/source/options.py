@@ -502,3 +502,11 @@ def reads_committed_only(given: Given) -> bool:
     if len(set(levels.values())) > 1:
         raise ConfigError("isolationLevel and kafka.isolation.level say different things: give one of them")
     return "read_uncommitted" not in levels.values()
+
+
+def is_transactional(given: Given) -> bool:
+    """Whether rows are written in transactions. Raises ConfigError."""
+    transactional = given.flag("transactional", False)
+    if not transactional and given.text("transactionalId") is not None:
+        raise ConfigError("transactionalId belongs to transactional=true: set that, or leave it out")
+    return transactional

@@ -39,7 +39,14 @@ from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.bucket.subscription import Subscription
 from kafscale.spark.source.bounds import Bounds
-from kafscale.spark.source.options import FORMAT, BatchOptions, Given, ReadOptions, StreamOptions
+from kafscale.spark.source.options import (
+    FORMAT,
+    BatchOptions,
+    Given,
+    ReadOptions,
+    StreamOptions,
+    is_transactional,
+)
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.spark.source.uses import Uses
@@ -119,7 +126,7 @@ class KafScaleDataSource(DataSource):
         from kafscale.spark.source.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
 
         options = WriteOptions.of(self.given, schema, overwrite=overwrite)
-        if not self.given.flag("transactional", False):
+        if not is_transactional(self.given):
             return TopicWriter(options=options)
         from kafscale.spark.source.transactional_writer import TransactionalWriter, TransactionOptions
 
@@ -132,7 +139,7 @@ class KafScaleDataSource(DataSource):
         from kafscale.spark.source.writer import StreamTopicWriter, WriteOptions
 
         options = WriteOptions.of(self.given, schema, overwrite=overwrite)
-        if not self.given.flag("transactional", False):
+        if not is_transactional(self.given):
             return StreamTopicWriter(options=options)
         from kafscale.spark.source.transactional_writer import TransactionalStreamWriter, TransactionOptions
 

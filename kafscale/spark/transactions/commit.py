@@ -61,16 +61,17 @@ class Committer:
         lead, journal, found = self._take_lead()
         number = batch if batch is not None else 0 if found is None else found.batch + 1
         _check_not_superseded(found, run, number)
+        if found is not None:  # of this batch, or of another write that is no stream
+            found = self._finish(lead, journal, found, run)
         if prepared and (found is None or found.batch < number):
-            found = self._decide(lead, journal, found, Decision(batch=number, run=run, unfinished=tuple(prepared)))
-        if found is not None:
-            self._finish(lead, journal, found, run)
+            decided = self._decide(lead, journal, found, Decision(batch=number, run=run, unfinished=tuple(prepared)))
+            self._finish(lead, journal, decided, run)
         self._abort_others(keep=())
 
     def finish_former(self, *, run: str) -> None:
         """Finish what a driver has decided that died before it was done. Raises BrokerUnavailable, KafkaError."""
         lead, journal, found = self._take_lead()
-        if found is not None and found.unfinished:
+        if found is not None:
             self._finish(lead, journal, found, run)
 
     def abort(self, prepared: Sequence[Prepared], *, run: str, batch: int | None) -> None:
@@ -118,10 +119,10 @@ class Committer:
                     f"{self.timeout_ms} ms. If the latter, raise kafka.transaction.timeout.ms, or make batches smaller",
                 )
 
-    def _finish(self, lead: Lead, journal: Journal, found: Decision, run: str) -> None:
+    def _finish(self, lead: Lead, journal: Journal, found: Decision, run: str) -> Decision:
         """Commit what is decided, and write down that it is whole."""
         if not found.unfinished:
-            return
+            return found
         aborted = [each for each in found.unfinished if not self._is_committed(each)]
         for each in aborted:
             for span in each.spans:
@@ -129,6 +130,7 @@ class Committer:
         whole = Decision(batch=found.batch, run=run, former=found.followed_by(run))
         journal.write(lead, whole, _now_ms())
         lead.commit()
+        return whole
 
     def _is_committed(self, prepared: Prepared) -> bool:
         """Commit a task's transaction, and tell whether it is committed, now or before.

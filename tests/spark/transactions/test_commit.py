@@ -1,8 +1,10 @@
-"""The protocol of driver and tasks, with drivers that die at each of their requests, and tasks as Spark runs them."""
+"""The protocol of driver and tasks, with drivers that die at each of their requests, and tasks as Spark runs them.
+
+None of it needs Spark. What takes longer has the markers of the long suites.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -29,6 +31,7 @@ TASKS = 2
 ROWS = 4  # of each task
 TIMEOUT_MS = 60_000
 POLL_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 120.0  # other tests keep the machine busy
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -137,7 +140,12 @@ class Query:
         return [value.decode() for _, _, value, _ in self.messages(isolation_level)]
 
     def messages(self, isolation_level: str = "read_committed") -> list[tuple[int, bytes, bytes, list]]:
-        settings = {"group.id": "none", "isolation.level": isolation_level, "enable.partition.eof": True, "fetch.wait.max.ms": 5}
+        settings = {
+            "group.id": "none",
+            "isolation.level": isolation_level,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 5,
+        }
         consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, **settings})
         consumer.assign([TopicPartition(self.topic, partition, 0) for partition in range(PARTITIONS)])
         found, at_end = [], set()
@@ -242,26 +250,36 @@ def each_batch_is_whole(values: list[str], batches: int) -> bool:
     return sorted(by_batch) == list(range(batches))
 
 
+@attrs.define(eq=False, kw_only=True)
+class RestartingCluster(Cluster):
+    """Its broker is killed before one of the requests, and started again."""
+
+    broker: BrokerProcess
+    number: int
+    count: int = attrs.field(default=0, init=False)
+
+    def ask(self, address, request, response_class):
+        self.count += 1
+        if self.count == self.number:
+            self.broker.kill()
+            self.broker.start(START_TIMEOUT_SECONDS)
+        return super().ask(address, request, response_class)
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize("number", range(1, 22, 2))
-def test_a_broker_that_is_killed_during_a_commit(number):
+def test_a_broker_that_is_killed_before_any_request_of_a_commit():
     with broker_process() as broker:
         query = query_of(broker, "killed")
-        prepared = query.prepare("a")
-        with closing(query.cluster()) as cluster:
-            asked, cluster_ask = itertools.count(1), cluster.ask
-
-            def ask(*arguments):
-                if next(asked) == number:
-                    broker.kill()
-                    broker.start(60.0)
-                return cluster_ask(*arguments)
-
-            cluster.ask = ask  # type: ignore[method-assign]
-            query.committer(cluster).commit(prepared, run="a", batch=0)
-        assert sorted(query.read()) == values_of("a")
+        requests = query.commit(query.prepare("a"), "a")
+        for number in range(1, requests + 1):
+            prepared = query.prepare("a", number)
+            with closing(RestartingCluster(bootstrap=[broker.kafka], broker=broker, number=number)) as cluster:
+                query.committer(cluster).commit(prepared, run="a", batch=number)
+                assert cluster.count >= number
+        assert each_batch_is_whole(query.read(), requests + 1)
 
 
+@pytest.mark.spark
 def test_what_is_copied_of_an_aborted_transaction_is_what_was_in_it(query):
     prepared = query.prepare("a")
     query.die(prepared, "a", death=DECIDES)
@@ -275,6 +293,7 @@ def test_what_is_copied_of_an_aborted_transaction_is_what_was_in_it(query):
     )
 
 
+@pytest.mark.spark
 def test_records_that_compaction_has_taken_fail_the_query_loudly(query):
     prepared = query.prepare("a")
     spans = [attrs.evolve(each, count=each.count + 1) for each in prepared[0].spans]
@@ -286,6 +305,7 @@ def test_records_that_compaction_has_taken_fail_the_query_loudly(query):
     assert not [value for value in query.read() if value.endswith("b")]
 
 
+@pytest.mark.spark
 def test_records_that_were_deleted_since_are_not_missed(query):
     prepared = query.prepare("a")
     query.die(prepared, "a", death=DECIDES)
@@ -299,6 +319,7 @@ def test_records_that_were_deleted_since_are_not_missed(query):
     assert query.last().unfinished == ()
 
 
+@pytest.mark.spark
 def test_a_transaction_that_was_open_for_too_long_fails_the_batch_before_it_is_decided(broker):
     query = query_of(broker, "impatient", timeout_ms=1000)
     prepared = query.prepare("a")
@@ -313,6 +334,7 @@ def test_a_transaction_that_was_open_for_too_long_fails_the_batch_before_it_is_d
     assert query.read() == []
 
 
+@pytest.mark.spark
 def test_what_tasks_left_open_that_were_killed_or_ran_twice_is_aborted(query):
     query.prepare("killed", tasks=3, attempt=1)
     other = Query(broker=query.broker, name=f"{query.name}.task-0")  # of another query, whose id begins likewise
@@ -322,6 +344,7 @@ def test_what_tasks_left_open_that_were_killed_or_ran_twice_is_aborted(query):
     assert sorted(query.read()) == sorted([*values_of("a"), *values_of("other", tasks=1)])
 
 
+@pytest.mark.spark
 def test_a_batch_that_is_aborted_is_never_seen(query):
     prepared = query.prepare("a")
     query.prepare("killed", tasks=3, attempt=1)
@@ -332,6 +355,7 @@ def test_a_batch_that_is_aborted_is_never_seen(query):
         query.commit(prepared, "a")
 
 
+@pytest.mark.spark
 def test_a_decided_batch_is_not_aborted(query):
     prepared = query.prepare("a")
     query.die(prepared, "a", death=DECIDES)
@@ -340,6 +364,7 @@ def test_a_decided_batch_is_not_aborted(query):
     assert sorted(query.read()) == values_of("a")
 
 
+@pytest.mark.spark
 def test_a_zombie_decides_nothing(query):
     """Another query of the same checkpoint was quicker with each of the batches."""
     query.commit(query.prepare("a", 0), "a", 0)
@@ -353,6 +378,7 @@ def test_a_zombie_decides_nothing(query):
     assert sorted(query.read()) == sorted(values_of("a") + values_of("b", 1) + values_of("b", 2))
 
 
+@pytest.mark.spark
 def test_a_zombie_that_had_read_that_nothing_was_decided_is_fenced(query):
     prepared = query.prepare("a")
     with closing(query.cluster()) as cluster:
@@ -366,6 +392,7 @@ def test_a_zombie_that_had_read_that_nothing_was_decided_is_fenced(query):
     assert sorted(query.read()) == values_of("b")
 
 
+@pytest.mark.spark
 def test_an_earlier_batch_than_the_last_one_is_an_error(query):
     query.commit(query.prepare("a", 5), "a", 5)
     with pytest.raises(KafkaError, match="batch 4 is not written: batch 5 was decided already"):
@@ -373,11 +400,21 @@ def test_an_earlier_batch_than_the_last_one_is_an_error(query):
     assert sorted(query.read()) == values_of("a", 5)
 
 
+@pytest.mark.spark
 def test_an_empty_batch_writes_nothing_down(query):
     query.commit([], "a", 0)
     assert query.last() is None
 
 
+@pytest.mark.spark
+def test_a_write_finishes_another_one_that_was_decided_meanwhile(query):
+    prepared = query.prepare("b", attempt=1)
+    query.die(query.prepare("a"), "a", None, death=ENDS_FIRST)
+    query.commit(prepared, "b", None)
+    assert sorted(query.read()) == sorted(values_of("a") + values_of("b"))
+
+
+@pytest.mark.spark
 def test_writes_that_are_no_stream_are_numbered_and_the_next_one_finishes_the_last(query):
     query.die(query.prepare("a"), "a", None, death=ENDS_FIRST)
     with closing(query.cluster()) as cluster:
