@@ -12,6 +12,6 @@ A task writes its rows in a transaction of its own and leaves it open. When all 
 which transactions are the batch: that is the decision, made once for each batch, in a transaction of the query's own
 id, which fences whoever else would decide. Then it commits the tasks' transactions. A run that comes after finds the
 decision and finishes it: what was aborted meanwhile, since it was open too long or its id was used again, is copied
-from the log, where its records still are. `docs/decisions/0030-spark-transactions.md` says what happens at each failure.
-Nothing here imports pyspark.
+from the log, where its records still are. What happens at each failure is in
+`docs/decisions/0030-spark-transactions.md`. Nothing here imports pyspark.
 """

@@ -5,6 +5,7 @@ None of it needs Spark. What takes longer has the markers of the long suites.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -24,6 +25,7 @@ from kafscale.spark.transactions.lead import initialise
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
 from kafscale.wire.messages.end_txn import EndTxnRequest
+from kafscale.wire.messages.produce import ProduceRequest
 from tests.devtools.process import BrokerProcess, broker_process
 
 PARTITIONS = 2
@@ -281,16 +283,47 @@ def test_a_broker_that_is_killed_before_any_request_of_a_commit():
 
 @pytest.mark.spark
 def test_what_is_copied_of_an_aborted_transaction_is_what_was_in_it(query):
+    """And not what others have written in between."""
+    write_beside(query)
     prepared = query.prepare("a")
+    write_beside(query)
+    spans = [[attrs.evolve(span, first=0, last=span.last + 1) for span in each.spans] for each in prepared]
+    prepared = [attrs.evolve(each, spans=tuple(wide)) for each, wide in zip(prepared, spans, strict=True)]
     query.die(prepared, "a", death=DECIDES)
     query.end_by_timeout(prepared)
     query.commit(query.prepare("b", attempt=1), "b")
-    copied = query.messages()
+    copied = [each for each in query.messages() if each[1] is not None]
     assert sorted(copied) == sorted(
         (row["partition"], row["key"].encode(), row["value"].encode(), [("run", b"a")])
         for task in range(TASKS)
         for row in query.rows("a", 0, task)
     )
+
+
+def write_beside(query: Query) -> None:
+    producer = Producer({"bootstrap.servers": query.broker.bootstrap})
+    for partition in range(PARTITIONS):
+        producer.produce(query.topic, b"beside", partition=partition)
+    assert producer.flush(POLL_SECONDS) == 0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("after", [False, True])
+def test_runs_that_die_while_they_copy_write_nothing_twice(query, after):
+    prepared = query.prepare("a")
+    query.die(prepared, "a", death=DECIDES)
+    query.end_by_timeout(prepared)
+    deaths = 0
+    for number in itertools.count(1):
+        prepared = query.prepare("b", attempt=number % 2)
+        try:
+            query.commit(prepared, "b", death=Death(kind=ProduceRequest, number=number, after=after))
+        except Killed:
+            deaths += 1
+        else:
+            break
+    assert deaths > TASKS
+    assert sorted(query.read()) == values_of("a")
 
 
 @pytest.mark.spark
