@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from kafscale.errors import ConfigError, KafkaError
 
 ANY_PARTITION = -1
+NO_HEADERS: Sequence[Any] = ()
 POLL_SECONDS = 1.0  # while the queue is full
 COLUMNS: Mapping[str, Sequence[str]] = {
     "key": ("string", "binary"),
@@ -23,6 +24,11 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 
 
+# For a writer that is told of failures alone: to tell Python of each record that was delivered takes more time than all
+# the rest. `delivered` is called all the same for those that were not.
+FAILURES_ALONE: Mapping[str, Any] = {"delivery.report.only.error": True}
+
+
 @attrs.define(kw_only=True, eq=False)
 class Deliveries:
     """Records on their way, and the first that was not delivered."""
@@ -30,19 +36,23 @@ class Deliveries:
     producer: Producer
     failure: ClientError | None = None
 
-    def send(self, row: Mapping[str, Any]) -> None:
-        """Raises KafkaError if one before it failed."""
-        while True:
-            self._raise_failure()
+    def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """Hand rows to the producer, in their order, to this topic or to that of each row.
+
+        Raises ConfigError for a row without a topic, KafkaError if a record was not delivered, of these or before.
+        """
+        produce, delivered = self.producer.produce, self.delivered
+        for key, value, headers, row_topic, partition in zip(*_columns(rows), strict=True):
+            if (chosen := topic or row_topic) is None:
+                raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
+            at = ANY_PARTITION if partition is None else partition
+            named = [(each["key"], each["value"]) for each in headers or NO_HEADERS]
             try:
-                self.producer.produce(**row, on_delivery=self.delivered)
-            except BufferError:
-                self.producer.poll(POLL_SECONDS)
-            except KafkaException as exc:
-                self.failure = exc.args[0]
-            else:
-                self.producer.poll(0)
-                return
+                produce(chosen, value, key, at, on_delivery=delivered, headers=named)
+            except (BufferError, KafkaException) as exc:
+                self._produce_later(exc, (chosen, value, key, at), named)
+        self.producer.poll(0)
+        self._raise_failure()
 
     def finish(self) -> None:
         """Wait for all; librdkafka gives each up after `message.timeout.ms`. Raises KafkaError."""
@@ -53,22 +63,26 @@ class Deliveries:
         """librdkafka has done with a record."""
         self.failure = self.failure or error
 
+    def _produce_later(self, refusal: Exception, record: Sequence[Any], headers: Sequence[Any]) -> None:
+        """Try a record again for as long as the producer's queue is full. Raises KafkaError."""
+        while isinstance(refusal, BufferError):
+            self.producer.poll(POLL_SECONDS)
+            self._raise_failure()
+            try:
+                self.producer.produce(*record, on_delivery=self.delivered, headers=headers)
+            except (BufferError, KafkaException) as exc:
+                refusal = exc
+            else:
+                return
+        self.failure = self.failure or refusal.args[0]
+        self._raise_failure()
+
     def _raise_failure(self) -> None:
         if self.failure is not None:
             raise KafkaError(self.failure.code(), f"a record was not delivered: {self.failure.str()}")
 
 
-def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in the form that `produce` takes. Raises ConfigError for a row without topic."""
-    empty = [None] * batch.num_rows
-    columns = {name: batch[name].to_pylist() if name in batch.schema.names else empty for name in COLUMNS}
-    for key, value, headers, row_topic, partition in zip(*(columns[name] for name in COLUMNS), strict=True):
-        if topic is None and row_topic is None:
-            raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
-        yield {
-            "topic": topic or row_topic,
-            "key": key,
-            "value": value,
-            "partition": ANY_PARTITION if partition is None else partition,
-            "headers": [(each["key"], each["value"]) for each in headers or ()],
-        }
+def _columns(rows: pa.RecordBatch) -> Iterator[Sequence[Any]]:
+    """The columns of a sink, in the order of `COLUMNS`; what a frame does not have is null."""
+    for name in COLUMNS:
+        yield rows[name].to_pylist() if name in rows.schema.names else [None] * rows.num_rows

@@ -5,11 +5,11 @@ Nothing here imports pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Any
 
 import attrs
+import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
 
@@ -32,17 +32,19 @@ class TaskTransaction:
     bootstrap: Sequence[Address]
     open_producer: Callable[[], Producer]
 
-    def prepare(self, rows: Iterable[Mapping[str, Any]]) -> Prepared | None:
-        """Write rows, and return what is open then; None, and no transaction, if there are none.
+    def prepare(self, batches: Iterable[pa.RecordBatch], topic: str | None) -> Prepared | None:
+        """Write rows to this topic, or to that of each row, and return what is open then.
+
+        None, and no transaction, if there are no rows.
 
         Raises ConfigError, KafkaError, BrokerUnavailable; the transaction is aborted then.
         """
         deliveries: TracedDeliveries | None = None
         try:
-            for row in rows:
-                if deliveries is None:
-                    deliveries = self._begin()
-                deliveries.send(row)
+            for rows in batches:
+                if rows.num_rows:
+                    deliveries = deliveries or self._begin()
+                    deliveries.send(rows, topic)
             if deliveries is None:
                 return None
             deliveries.finish()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain
 from uuid import uuid4
 
 import attrs
@@ -19,7 +18,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from kafscale.config import Address
 from kafscale.errors import ConfigError
-from kafscale.spark.source.deliveries import rows_of
 from kafscale.spark.source.options import Given
 from kafscale.spark.source.task_transaction import TaskTransaction
 from kafscale.spark.source.writer import WriteOptions
@@ -113,8 +111,7 @@ class _TransactionalWriting:
             bootstrap=self.transactions.bootstrap,
             open_producer=partial(self.options.open, self.transactions.settings(of_task)),
         )
-        rows = chain.from_iterable(rows_of(each, self.options.topic) for each in iterator)
-        return TaskWritten(transactional_id, run, task.prepare(rows))
+        return TaskWritten(transactional_id, run, task.prepare(iterator, self.options.topic))
 
     def _query(self, context: TaskContext) -> tuple[str, str]:
         """Return the transactional id that the driver decides by, and what runs."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
-from kafscale.spark.source.deliveries import COLUMNS, Deliveries, rows_of
+from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
@@ -70,7 +71,7 @@ class WriteOptions:
         defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
         return cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
 
-    def open(self, further: Mapping[str, str] = MappingProxyType({})) -> Producer:
+    def open(self, further: Mapping[str, Any] = MappingProxyType({})) -> Producer:
         """Open a producer, with settings beside those of the user. Raises ConfigError."""
         try:
             return Producer({**self.producer, **further})
@@ -112,10 +113,9 @@ class _TopicWriting:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
-        deliveries = Deliveries(producer=self.options.open())
+        deliveries = Deliveries(producer=self.options.open(FAILURES_ALONE))
         for rows in iterator:
-            for row in rows_of(rows, self.options.topic):
-                deliveries.send(row)
+            deliveries.send(rows, self.options.topic)
         deliveries.finish()
         return WriterCommitMessage()
 

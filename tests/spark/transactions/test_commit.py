@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import attrs
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
@@ -33,6 +34,16 @@ TASKS = 2
 ROWS = 4  # of each task
 TIMEOUT_MS = 60_000
 POLL_SECONDS = 30.0
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ROWS_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("partition", pa.int32()),
+        ("headers", pa.list_(HEADER)),
+    ]
+)
 START_TIMEOUT_SECONDS = 120.0  # other tests keep the machine busy
 
 pytestmark = pytest.mark.timeout(300)
@@ -103,7 +114,8 @@ class Query:
         transaction = TaskTransaction(
             transactional_id=of_task, bootstrap=[self.broker.kafka], open_producer=lambda: Producer(settings)
         )
-        prepared = transaction.prepare(self.rows(run, batch, task))
+        rows = list(self.rows(run, batch, task))
+        prepared = transaction.prepare([rows_of([]), rows_of(rows[:1]), rows_of(rows[1:])], None)
         assert prepared is not None
         return prepared
 
@@ -114,7 +126,7 @@ class Query:
                 "value": f"{batch} {task} {row} {run}",
                 "key": f"{row}",
                 "partition": row % PARTITIONS,
-                "headers": [("run", run.encode())],
+                "headers": [{"key": "run", "value": run.encode()}],
             }
 
     def commit(self, prepared: list[Prepared], run: str, batch: int | None = 0, death: Death = ALIVE) -> int:
@@ -182,6 +194,10 @@ def query_of(broker: BrokerProcess, name: str, **settings: int) -> Query:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
     return Query(broker=broker, name=name, **settings)
+
+
+def rows_of(rows: list[dict[str, object]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, ROWS_SCHEMA)
 
 
 def values_of(run: str, batch: int = 0, tasks: int = TASKS) -> list[str]:
