@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -50,7 +51,7 @@ class Deliveries:
             try:
                 produce(chosen, value, key, at, on_delivery=delivered, headers=named)
             except (BufferError, KafkaException) as exc:
-                self._produce_later(exc, (chosen, value, key, at), named)
+                self._produce_later(exc, partial(produce, chosen, value, key, at, on_delivery=delivered, headers=named))
         self.producer.poll(0)
         self._raise_failure()
 
@@ -63,13 +64,13 @@ class Deliveries:
         """librdkafka has done with a record."""
         self.failure = self.failure or error
 
-    def _produce_later(self, refusal: Exception, record: Sequence[Any], headers: Sequence[Any]) -> None:
+    def _produce_later(self, refusal: Exception, produce: Callable[[], None]) -> None:
         """Try a record again for as long as the producer's queue is full. Raises KafkaError."""
         while isinstance(refusal, BufferError):
             self.producer.poll(POLL_SECONDS)
             self._raise_failure()
             try:
-                self.producer.produce(*record, on_delivery=self.delivered, headers=headers)
+                produce()
             except (BufferError, KafkaException) as exc:
                 refusal = exc
             else:

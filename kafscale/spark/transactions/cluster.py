@@ -101,7 +101,7 @@ class Cluster:
         return self.ask(self.bootstrap[-1], request, response_class)
 
     def coordinator(self, transactional_id: str) -> Address:
-        """Who coordinates an id. Raises BrokerUnavailable, KafkaError."""
+        """Return who coordinates an id. Raises BrokerUnavailable, KafkaError."""
         if transactional_id not in self._coordinators:
             request = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=[transactional_id])
             (found,) = self.ask_any(request, FindCoordinatorResponse).coordinators
@@ -110,7 +110,7 @@ class Cluster:
         return self._coordinators[transactional_id]
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Who leads a partition. Raises BrokerUnavailable, KafkaError."""
+        """Return who leads a partition. Raises BrokerUnavailable, KafkaError."""
         if (topic, partition) not in self._leaders:
             self.partitions(topic)
         try:
@@ -120,7 +120,7 @@ class Cluster:
             raise KafkaError(code, f"there is no partition {partition} of topic '{topic}'") from None
 
     def partitions(self, topic: str) -> int:
-        """How many a topic has. Raises BrokerUnavailable, KafkaError."""
+        """Return how many partitions a topic has. Raises BrokerUnavailable, KafkaError."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         response = self.ask_any(request, MetadataResponse)
         nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}

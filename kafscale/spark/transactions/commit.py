@@ -153,7 +153,7 @@ class Committer:
         return True
 
     def _is_visible(self, producer_id: int, span: Span) -> bool:
-        """Whether the transaction was committed in one partition; false where all of it was deleted."""
+        """Tell whether the transaction was committed in one partition; false where all of it was deleted."""
         log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
 
         def ask() -> bool:
@@ -212,7 +212,7 @@ def task_id(transactional_id: str, *, partition: int, attempt: int) -> str:
 
 
 def task_id_pattern(transactional_id: str) -> re.Pattern[str]:
-    """What all of them match."""
+    """Return what all of them match."""
     return re.compile(rf"{re.escape(transactional_id)}\.task-\d+-\d+")
 
 

@@ -103,11 +103,11 @@ class Lead:
         self._produce(topic, partition, encode_batch(header, bytes(batch.data[HEADER_BYTES:])))
 
     def commit(self) -> None:
-        """All that was written since the last commit is. Raises BrokerUnavailable, KafkaError."""
+        """Commit what was written since the last commit. Raises BrokerUnavailable, KafkaError."""
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Nothing of it is. Raises BrokerUnavailable, KafkaError."""
+        """Take back what was written since the last commit. Raises BrokerUnavailable, KafkaError."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:

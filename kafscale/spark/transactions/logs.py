@@ -40,7 +40,7 @@ class StoredBatch:
 
     @property
     def outcome(self) -> bool | None:
-        """Whether it is the marker of a commit, or of an abort; None if it is neither. Raises CorruptBatch."""
+        """Tell whether it is the marker of a commit, or of an abort; None if it is neither. Raises CorruptBatch."""
         if not self.header.is_control:
             return None
         marker = parse_marker(self.data, self.header)
@@ -90,7 +90,7 @@ class PartitionLog:
         return next(_whole_batches(memoryview(answer.records or b"")))  # type: ignore[arg-type] # one buffer
 
     def outcome_of(self, producer_id: int, first: int) -> bool | None:
-        """Whether the transaction that the producer's record at this offset is of was committed; None while it is open.
+        """Tell whether the transaction of the producer's record at this offset was committed; None while it is open.
 
         Raises BrokerUnavailable, KafkaError.
         """
