@@ -505,7 +505,7 @@ def reads_committed_only(given: Given) -> bool:
 
 
 def is_transactional(given: Given) -> bool:
-    """Whether rows are written in transactions. Raises ConfigError."""
+    """Tell whether rows are written in transactions. Raises ConfigError."""
     transactional = given.flag("transactional", False)
     if not transactional and given.text("transactionalId") is not None:
         raise ConfigError("transactionalId belongs to transactional=true: set that, or leave it out")

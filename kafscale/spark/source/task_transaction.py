@@ -86,7 +86,7 @@ class TracedDeliveries(Deliveries):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """In order of topic and partition."""
+        """Return where records are, in order of topic and partition."""
         return tuple(
             Span(topic=topic, partition=partition, first=first, last=last, count=count)
             for (topic, partition), (first, last, count) in sorted(self._spans.items())
