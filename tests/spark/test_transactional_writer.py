@@ -116,6 +116,29 @@ def finish(broker: BrokerProcess, directory: Path, **settings: str) -> None:
     raise AssertionError("no run of the query has ended well")
 
 
+def test_a_batch_that_spark_repeats_is_written_once(spark, broker, tmp_path):
+    """As after a driver that died when a batch was written, and Spark's checkpoint did not say so yet."""
+    create(broker, "repeated")
+    (tmp_path / "lines").mkdir()
+    for number in range(2):
+        (tmp_path / "lines" / f"{number}.txt").write_text("".join(f"{number} {line}\n" for line in range(50)))
+
+    def run() -> None:
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(tmp_path / "lines"))
+        sink = lines.repartition(2).writeStream.format("kafscale").trigger(availableNow=True)
+        options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "repeated", "transactional": "true"}
+        assert sink.options(**options, checkpointLocation=str(tmp_path / "checkpoint")).start().awaitTermination(300)
+
+    run()
+    expected = sorted(f"{number} {line}".encode() for number in range(2) for line in range(50))
+    assert sorted(value for _, _, value in read(broker, "repeated")) == expected
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    run()
+    assert sorted(value for _, _, value in read(broker, "repeated")) == expected
+    assert len(read(broker, "repeated", "read_uncommitted")) == 150
+
+
 def test_a_stream_is_copied_once_while_drivers_are_killed_at_random(tmp_path):
     rng = random.Random(11)
     with broker_process(*BUSY) as broker:
