@@ -219,15 +219,12 @@ def test_a_frame_is_written_as_a_whole_or_not_at_all(spark, broker):
 
 
 def test_a_batch_that_takes_longer_than_its_transactions_may_is_not_written(spark, broker):
+    from pyspark.sql.functions import udf
+
     create(broker, "slow")
-    frame = spark.range(2).repartition(2).selectExpr("CAST(id AS STRING) AS value")
-
-    def slowly(rows):
-        for each in rows:
-            yield each
-            time.sleep(5)
-
-    slow = frame.repartition(1).mapInArrow(slowly, "value STRING").union(frame.repartition(1))
+    frame = spark.range(2).repartition(1).selectExpr("CAST(id AS STRING) AS value")
+    slowly = udf(lambda value: time.sleep(5) or value)
+    slow = frame.union(frame.select(slowly("value").alias("value")))  # a task each
     with pytest.raises(Exception, match=r"raise kafka\.transaction\.timeout\.ms"):
         write(slow, broker, "slow", transactionalId="slow", **{"kafka.transaction.timeout.ms": "1000"})
     assert read(broker, "slow") == []
