@@ -30,7 +30,7 @@ import attrs
 import kafscale
 from kafscale.config import Address
 
-START_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 120.0  # it takes two where nothing else runs
 STOP_TIMEOUT_SECONDS = 20.0  # above the broker's own --shutdown-timeout
 EXIT_AFTER_EOF_SECONDS = 0.5  # its stdout is closed a moment before it has ended
 SHOWN_LOG_BYTES = 4000

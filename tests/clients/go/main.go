@@ -38,6 +38,7 @@ func main() {
 	group := flag.String("group", "", "consumer group")
 	id := flag.String("transactional-id", "", "transactional id of this member")
 	most := flag.Int("records", 1000, "most records of a transaction")
+	every := flag.Int("abort-every", 0, "abort each transaction of this number, to copy its records again; 0 for none")
 	flag.Parse()
 
 	session, err := kgo.NewGroupTransactSession(
@@ -69,8 +70,9 @@ func main() {
 		}
 		cancel()
 	}()
-	for ctx.Err() == nil {
-		if err := transact(ctx, session, *most); err != nil {
+	for number := 1; ctx.Err() == nil; number++ {
+		willing := *every == 0 || number%*every != 0
+		if err := transact(ctx, session, *most, willing); err != nil {
 			say(event{Name: "failed", Error: err.Error()})
 			os.Exit(1)
 		}
@@ -79,8 +81,8 @@ func main() {
 	say(event{Name: "closed"})
 }
 
-// transact copies what one poll gives, in a transaction, and says how it ended.
-func transact(ctx context.Context, session *kgo.GroupTransactSession, most int) error {
+// transact copies what one poll gives, in a transaction that commits if it is willing and can, and says how it ended.
+func transact(ctx context.Context, session *kgo.GroupTransactSession, most int, willing bool) error {
 	fetches := session.PollRecords(ctx, most)
 	if ctx.Err() != nil {
 		return nil
@@ -101,7 +103,7 @@ func transact(ctx context.Context, session *kgo.GroupTransactSession, most int) 
 		session.Produce(ctx, &copied, promise.Promise())
 	})
 	failed := promise.Err()
-	committed, err := session.End(context.Background(), failed == nil)
+	committed, err := session.End(context.Background(), kgo.TransactionEndTry(willing && failed == nil))
 	switch {
 	case err != nil:
 		return err
