@@ -39,6 +39,12 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from kafscale.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from tests.devtools.memory_broker import memory_parts
 from tests.devtools.transactional_producer import NEW, OLD, TOPIC, Producer, broker, committed_values
 
@@ -260,6 +266,25 @@ async def test_a_topic_that_is_deleted_takes_what_is_pending_along(autojump_cloc
         assert await producer.end(committed=True) == e.NONE
         assert await fetch(client, stable=False) == {}
         assert not running.broker.services.groups.is_unstable(GROUP, TopicPartition(TOPIC, 0))
+
+
+@EVERY_MODE
+async def test_an_administrator_ends_what_hangs_in_the_offsets_of_groups(autojump_clock, durability):
+    async with broker(durability, offsets_topic_partitions_count=1) as (_, client):
+        producer = await started(client)
+        await producer.commit_offsets(GROUP, {0: 1})
+        assert await fetch(client) == {0: UNSTABLE}
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            transaction_result=False,
+            coordinator_epoch=0,
+            topics=[WritableTxnMarkerTopic(name="__consumer_offsets", partition_indexes=[0])],
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+        (answer,) = (await call(client, request, WriteTxnMarkersResponse, 1)).markers
+        assert answer.topics[0].partitions[0].error_code == e.NONE
+        assert await fetch(client) == {}
 
 
 async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autojump_clock):

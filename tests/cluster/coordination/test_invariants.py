@@ -100,6 +100,15 @@ async def produce_and_end(transactions: Transactions, log: MemoryLog, who: Ident
     await end(transactions, who)
 
 
+async def produce_and_end_beside_others(transactions: Transactions, log: MemoryLog, who: Identity) -> None:
+    """What others have written becomes durable while the markers are not."""
+    await produce(transactions, log, who)
+    for partition in data_partitions(log):
+        log.append_nowait(partition, b"of somebody else")
+    await trio.sleep(0.1)
+    await end(transactions, who)
+
+
 @EVERY_MODE
 async def test_where_data_is_durable_its_enrolment_is(autojump_clock, durability):
     have_data = set()
@@ -133,7 +142,7 @@ async def test_a_decision_is_durable_before_its_markers(autojump_clock, durabili
 @EVERY_MODE
 async def test_the_last_stable_offset_never_goes_back(autojump_clock, durability):
     for moment in range(MOMENTS_COUNT):
-        left = await crash(durability, moment + 6, produce_and_end)
+        left = await crash(durability, moment + 6, produce_and_end_beside_others)
         async with memory_log(left.store, left.disk, **left.settings) as log:
             reopened = [each.last_stable_offset for each in data_partitions(log)]
             assert all(now >= before for now, before in zip(reopened, left.shown, strict=True))
