@@ -42,9 +42,11 @@ from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
-from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
-from kafscale.cluster.groups.moving import move_groups
+from kafscale.cluster.coordination.group_topics import follow_topics
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
+from kafscale.cluster.groups.coordinating.moving import move_groups
+from kafscale.cluster.groups.hosted.settings import consumer_group_settings
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore, Transaction
@@ -211,6 +213,7 @@ class Broker:
             InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
             GroupSettings.of(settings),
             draining=draining,
+            consumer_settings=consumer_group_settings(settings),
             has_topic=lambda name: topics.get(name) is not None,
         )
         group_keeper = GroupKeeper(groups, partial(_offsets_partition_count, topics))
@@ -254,6 +257,7 @@ class Broker:
         """Topics, what the bucket holds, and what only the write-ahead log holds."""
         services = self.services
         await services.topics.load()
+        follow_topics(services.groups.topics, services.topics)
         await services.client_quotas.load()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))

@@ -43,10 +43,6 @@ NOT_SERVED: Sequence[NotServed] = (
         "A broker that ends leaves no registration behind: the next one takes its place by a claim in the bucket.",
     ),
     NotServed(
-        {68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe"},
-        "Groups have the classic protocol, in which clients assign the partitions, and not that of KIP-848.",
-    ),
-    NotServed(
         {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},
         "Nobody takes clients' metrics here (KIP-714). Kafka serves these only where a plugin takes them.",
     ),

@@ -30,6 +30,8 @@ from kafscale.api.configs import (
     list_config_resources,
 )
 from kafscale.api.groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     heartbeat,
@@ -114,6 +116,8 @@ MODULES: Sequence[ModuleType] = (
     describe_producers,
     describe_transactions,
     list_transactions,
+    consumer_group_heartbeat,
+    consumer_group_describe,
     list_config_resources,
     describe_topic_partitions,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,13 +15,13 @@ from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.groups import TopicPartition
-    from kafscale.wire.messages.describe_groups import DescribedGroupMember
+    from kafscale.client.groups import GroupMember, TopicPartition
 
 
 @attrs.frozen(kw_only=True)
 class GroupRow:
     group: str
+    type: str
     state: str
     protocol: str
 
@@ -90,10 +90,15 @@ def list_command(bootstrap: Address, as_json: bool) -> None:
     """List all consumer groups."""
 
     async def use(client: Client) -> None:
-        from kafscale.client.groups import list_groups
+        from kafscale.client.groups import CLASSIC, list_groups
 
         rows = [
-            GroupRow(group=each.group_id, state=each.group_state, protocol=each.protocol_type)
+            GroupRow(
+                group=each.group_id,
+                type=each.group_type or CLASSIC,  # a broker that does not tell has only these
+                state=each.group_state,
+                protocol=each.protocol_type,
+            )
             for each in await list_groups(client)
         ]
         show(GroupRow, rows, as_json=as_json)
@@ -109,25 +114,24 @@ def describe_command(group: str, bootstrap: Address, as_json: bool) -> None:
     """Show the members of GROUP, its committed offsets, and how far they are behind."""
 
     async def use(client: Client) -> None:
-        from kafscale.client.groups import assigned_partitions, describe_group
+        from kafscale.client.groups import describe_group
 
         described = await describe_group(client, group)
-        owners = assigned_partitions(described.members)
-        offsets = await _offset_rows(client, group, described.members)
+        offsets = await _offset_rows(client, group, described.owners)
         members = [
             MemberRow(
                 member=each.member_id,
                 client=each.client_id,
                 host=each.client_host,
-                partitions=sum(owner is each for owner in owners.values()),
+                partitions=len(each.partitions),
             )
             for each in described.members
         ]
         if as_json:
             found = {"members": [*map(attrs.asdict, members)], "offsets": [*map(attrs.asdict, offsets)]}
-            show_json({"group": group, "state": described.group_state, **found})
+            show_json({"group": group, "type": described.type, "state": described.state, **found})
             return
-        say(f"group {group} is {described.group_state}; members: {len(members)}")
+        say(f"group {group} ({described.type}) is {described.state}; members: {len(members)}")
         for row_class, rows in ((MemberRow, members), (OffsetRow, offsets)):
             if rows:
                 click.echo()
@@ -200,11 +204,10 @@ def reset_command(
     run_with_client(bootstrap, use)
 
 
-async def _offset_rows(client: Client, group: str, members: list[DescribedGroupMember]) -> list[OffsetRow]:
-    from kafscale.client.groups import assigned_partitions, committed_offsets
+async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]) -> list[OffsetRow]:
+    from kafscale.client.groups import committed_offsets
 
     committed = await committed_offsets(client, group)
-    owners = assigned_partitions(members)
     partitions = sorted({*committed, *owners})
     ends = await _ends(client, partitions)
     rows = []

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
 from kafscale.client.client import Client
 from kafscale.client.failures import check
-from kafscale.errors import DecodeError
+from kafscale.errors import DecodeError, KafkaError
 from kafscale.wire import codec, error_codes
+from kafscale.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kafscale.wire.messages.consumer_group_describe import Member as ConsumerMember
 from kafscale.wire.messages.consumer_protocol import ConsumerProtocolAssignment
 from kafscale.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kafscale.wire.messages.describe_groups import (
-    DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -28,6 +32,7 @@ from kafscale.wire.messages.offset_commit import (
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 DEAD = "Dead"  # what Kafka calls a group that it does not know
+CLASSIC, CONSUMER = "classic", "consumer"  # the types of groups
 
 
 @attrs.frozen(order=True)
@@ -36,6 +41,30 @@ class TopicPartition:
 
     topic: str
     partition: int
+
+
+@attrs.frozen
+class GroupMember:
+    """One member. One that does not speak the consumer protocol is shown without partitions."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@attrs.frozen(kw_only=True)
+class GroupDescription:
+    """A group; the type is that of its protocol."""
+
+    state: str
+    type: str
+    members: tuple[GroupMember, ...]
+
+    @property
+    def owners(self) -> dict[TopicPartition, GroupMember]:
+        """Return which member has which partition."""
+        return {partition: member for member in self.members for partition in member.partitions}
 
 
 async def list_groups(client: Client) -> list[ListedGroup]:
@@ -49,15 +78,47 @@ async def list_groups(client: Client) -> list[ListedGroup]:
     return sorted(groups, key=lambda group: group.group_id)
 
 
-async def describe_group(client: Client, group: str) -> DescribedGroup:
-    """State and members. Raises KafkaError (GROUP_ID_NOT_FOUND too), BrokerUnavailable."""
+async def describe_group(client: Client, group: str) -> GroupDescription:
+    """State and members, of either protocol. Raises KafkaError (GROUP_ID_NOT_FOUND too), BrokerUnavailable."""
     connection = await client.coordinator(group)
+    try:
+        answer = await connection.request(
+            ConsumerGroupDescribeRequest(group_ids=[group]), ConsumerGroupDescribeResponse
+        )
+    except KafkaError as exc:
+        if exc.code != error_codes.UNSUPPORTED_VERSION:  # of a broker that does not know such groups
+            raise
+    else:
+        (found,) = answer.groups
+        if found.error_code != error_codes.GROUP_ID_NOT_FOUND:
+            check(found.error_code, f"group '{group}'")
+            members = tuple(map(_consumer_member, found.members))
+            return GroupDescription(state=found.group_state, type=CONSUMER, members=members)
     response = await connection.request(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse)
     described = response.groups[0]
     check(described.error_code, f"group '{group}'")
     if described.group_state == DEAD:
         check(error_codes.GROUP_ID_NOT_FOUND, f"group '{group}'")
-    return described
+    members = tuple(map(_classic_member, described.members))
+    return GroupDescription(state=described.group_state, type=CLASSIC, members=members)
+
+
+def _consumer_member(member: ConsumerMember) -> GroupMember:
+    partitions = tuple(
+        TopicPartition(topic.topic_name, partition)
+        for topic in member.assignment.topic_partitions
+        for partition in topic.partitions
+    )
+    return GroupMember(member.member_id, member.client_id, member.client_host, partitions)
+
+
+def _classic_member(member: DescribedGroupMember) -> GroupMember:
+    partitions = tuple(
+        TopicPartition(topic.topic, partition)
+        for topic in _assignment(member.member_assignment).assigned_partitions
+        for partition in topic.partitions
+    )
+    return GroupMember(member.member_id, member.client_id, member.client_host, partitions)
 
 
 async def committed_offsets(client: Client, group: str) -> dict[TopicPartition, int]:
@@ -102,16 +163,6 @@ async def delete_group(client: Client, group: str) -> None:
     response = await connection.request(DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse)
     for result in response.results:
         check(result.error_code, f"group '{group}'")
-
-
-def assigned_partitions(members: Iterable[DescribedGroupMember]) -> dict[TopicPartition, DescribedGroupMember]:
-    """Return which member has which partition. Members that do not speak the consumer protocol are left out."""
-    owners = {}
-    for member in members:
-        for topic in _assignment(member.member_assignment).assigned_partitions:
-            for partition in topic.partitions:
-                owners[TopicPartition(topic.topic, partition)] = member
-    return owners
 
 
 def _assignment(data: bytes) -> ConsumerProtocolAssignment:

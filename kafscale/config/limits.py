@@ -125,6 +125,12 @@ class Limits:
         why="Kafka: group.max.size, no limit.",
         least=1,
     )
+    group_consumer_max_size_count: int = option(
+        10_000,
+        "Members of one of Kafka 4's consumer groups; past it joining is refused with GROUP_MAX_SIZE_REACHED.",
+        why="Kafka: group.consumer.max.size, no limit.",
+        least=1,
+    )
     group_state_bytes: Size = option(
         256 * MIB,
         "Memory for the state of all consumer groups: members, assignments and committed offsets; past it joining and "

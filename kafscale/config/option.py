@@ -24,6 +24,8 @@ from kafscale.config.units import format_duration, format_size, parse_duration, 
 from kafscale.config.values import (
     Address,
     Durability,
+    GroupAssignor,
+    GroupMigrationPolicy,
     Listener,
     LogFormat,
     LogLevel,
@@ -241,7 +243,10 @@ def _make_converter() -> cattrs.Converter:
         else:
             made.register_structure_hook_func(partial(eq, of_type), structure)
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
-    for enum_type in (Durability, ReplicationFactorPolicy, LogLevel, LogFormat):
+    for enum_type in (
+        *(Durability, GroupAssignor, GroupMigrationPolicy),
+        *(ReplicationFactorPolicy, LogLevel, LogFormat),
+    ):
         made.register_structure_hook(enum_type, _word)
         made.register_unstructure_hook(enum_type, str)
     made.register_structure_hook_func(_is_tuple, _repeated)

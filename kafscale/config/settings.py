@@ -21,6 +21,8 @@ from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
     Durability,
+    GroupAssignor,
+    GroupMigrationPolicy,
     Listener,
     LogFormat,
     LogLevel,
@@ -348,6 +350,65 @@ class Settings:
         least=1,
         most=_MAX_TIMEOUT_MS,
     )
+    group_consumer_session_timeout_ms: Milliseconds = option(
+        45_000,
+        "Session timeout of members of Kafka 4's consumer groups, which the broker sets.",
+        why="Kafka: group.consumer.session.timeout.ms, 45 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_min_session_timeout_ms: Milliseconds = option(
+        45_000,
+        "Shortest session timeout that may be set for Kafka 4's consumer groups.",
+        why="Kafka: group.consumer.min.session.timeout.ms, 45 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_max_session_timeout_ms: Milliseconds = option(
+        60_000,
+        "Longest session timeout that may be set for Kafka 4's consumer groups.",
+        why="Kafka: group.consumer.max.session.timeout.ms, 60 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_heartbeat_interval_ms: Milliseconds = option(
+        5_000,
+        "How often members of Kafka 4's consumer groups are to send heartbeats, by which they learn of a rebalance.",
+        why="Kafka: group.consumer.heartbeat.interval.ms, 5 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_min_heartbeat_interval_ms: Milliseconds = option(
+        5_000,
+        "Shortest heartbeat interval that may be set for Kafka 4's consumer groups.",
+        why="Kafka: group.consumer.min.heartbeat.interval.ms, 5 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_max_heartbeat_interval_ms: Milliseconds = option(
+        15_000,
+        "Longest heartbeat interval that may be set for Kafka 4's consumer groups.",
+        why="Kafka: group.consumer.max.heartbeat.interval.ms, 15 s.",
+        least=1,
+        most=_MAX_TIMEOUT_MS,
+    )
+    group_consumer_assignors: tuple[GroupAssignor, ...] = option(
+        (GroupAssignor.UNIFORM, GroupAssignor.RANGE),
+        "Assignors that members of Kafka 4's consumer groups may ask for; repeatable. The first is the default.",
+        why="Kafka: group.consumer.assignors, the same.",
+    )
+    group_consumer_migration_policy: GroupMigrationPolicy = option(
+        GroupMigrationPolicy.BIDIRECTIONAL,
+        "Whether groups with members may change from the classic protocol to Kafka 4's (upgrade) and back (downgrade).",
+        why="Kafka: group.consumer.migration.policy, bidirectional.",
+    )
+    group_consumer_regex_refresh_interval_ms: Milliseconds = option(
+        600_000,
+        "How old what regular expressions of Kafka 4's consumer groups have found may be, if no topic is created.",
+        why="Kafka: group.consumer.regex.refresh.interval.ms, 10 minutes.",
+        least=10_000,
+        most=_MAX_TIMEOUT_MS,
+    )
     offsets_retention_ms: Milliseconds = option(
         604_800_000,
         "Committed offsets of a group without members are forgotten after this long.",
@@ -378,6 +439,7 @@ class Settings:
                 f"--group-min-session-timeout: '{self.text('group_min_session_timeout_ms')}' is too much; allowed: "
                 f"at most --group-max-session-timeout, which is {self.text('group_max_session_timeout_ms')}"
             )
+        _check_consumer_groups(self)
         if self.limits.max_message_bytes > min(self.chunk_pool_bytes, self.limits.max_frame_bytes):
             raise ConfigError(
                 f"--max-message-bytes: '{self.text('max_message_bytes')}' is too much; allowed: at most "
@@ -404,6 +466,25 @@ def options() -> tuple[Option, ...]:
 @cache
 def _bounded_options() -> tuple[Option, ...]:
     return tuple(each for each in options() if each.is_bounded)
+
+
+def _check_consumer_groups(settings: Settings) -> None:
+    """Raise ConfigError if what Kafka 4's consumer groups get by default is not what they may have."""
+    for kind in ("session_timeout", "heartbeat_interval"):
+        name = kind.replace("_", "-")
+        wanted, least, most = (f"group_consumer_{each}{kind}_ms" for each in ("", "min_", "max_"))
+        if not getattr(settings, least) <= getattr(settings, wanted) <= getattr(settings, most):
+            raise ConfigError(
+                f"--group-consumer-{name}: '{settings.text(wanted)}' is out of range; allowed: "
+                f"from --group-consumer-min-{name}, which is {settings.text(least)}, "
+                f"to --group-consumer-max-{name}, which is {settings.text(most)}"
+            )
+    if settings.group_consumer_heartbeat_interval_ms >= settings.group_consumer_session_timeout_ms:
+        raise ConfigError(
+            f"--group-consumer-heartbeat-interval: '{settings.text('group_consumer_heartbeat_interval_ms')}' is too "
+            "much; allowed: less than --group-consumer-session-timeout, which is "
+            f"{settings.text('group_consumer_session_timeout_ms')}"
+        )
 
 
 def _check_listeners(settings: Settings) -> None:

@@ -42,6 +42,22 @@ class ReplicationFactorPolicy(enum.StrEnum):
     REFUSE = "refuse"
 
 
+class GroupAssignor(enum.StrEnum):
+    """How partitions are shared out in groups whose assignments the broker makes."""
+
+    UNIFORM = "uniform"
+    RANGE = "range"
+
+
+class GroupMigrationPolicy(enum.StrEnum):
+    """The ways in which a group that has members may change its protocol."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+
 class LogLevel(enum.StrEnum):
     """Level of the broker's own log, as in the standard library's logging."""
 

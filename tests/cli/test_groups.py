@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kafscale.wire import codec
+from kafscale.wire.messages import consumer_group_describe
 from kafscale.wire.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from kafscale.wire.messages.describe_groups import DescribedGroupMember
 
@@ -63,7 +64,25 @@ async def test_describe_shows_members_lag_and_who_has_what(with_records: Any) ->
     assert (first["committed"], first["end"], first["lag"], first["client"]) == (4, 10, 6, "client-a")
     assert (second["partition"], second["lag"], second["member"]) == (1, 0, None)
     text = await with_records("groups", "describe", "g")
-    assert text.startswith("group g is Stable; members: 2\n")
+    assert text.startswith("group g (classic) is Stable; members: 2\n")
+
+
+async def test_a_group_of_kafka_4_is_described_by_its_own_call(with_records: Any) -> None:
+    has = consumer_group_describe.TopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0])
+    with_records.cluster.consumer_members["g"] = [
+        consumer_group_describe.Member(
+            member_id="a",
+            member_epoch=1,
+            client_id="client-a",
+            client_host="/h",
+            assignment=consumer_group_describe.Assignment(topic_partitions=[has]),
+        )
+    ]
+    described = await with_records.json("groups", "describe", "g")
+    assert (described["type"], described["state"]) == ("consumer", "Reconciling")
+    assert [(each["member"], each["partitions"]) for each in described["members"]] == [("a", 1)]
+    assert [(each["partition"], each["client"]) for each in described["offsets"]] == [(0, "client-a")]
+    assert (await with_records("groups", "describe", "g")).startswith("group g (consumer) is Reconciling; members: 1")
 
 
 async def test_a_member_that_speaks_another_protocol_is_shown_without_partitions(kafscale: Any) -> None:
@@ -81,7 +100,9 @@ async def test_offsets_of_a_deleted_topic_are_shown_without_end(with_records: An
 
 async def test_groups_are_listed_and_deleted(with_records: Any) -> None:
     await reset(with_records, "--topic", "t", "--to-latest")
-    assert await with_records.json("groups", "list") == [{"group": "g", "state": "Empty", "protocol": "consumer"}]
+    assert await with_records.json("groups", "list") == [
+        {"group": "g", "type": "classic", "state": "Empty", "protocol": "consumer"}
+    ]
     await with_records("groups", "delete", "g")
     assert await with_records.json("groups", "list") == []
     assert "group 'g': GROUP_ID_NOT_FOUND" in await with_records("groups", "delete", "g", code=1)

@@ -10,7 +10,7 @@ import attrs
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.group import Group, GroupContext
 from kafscale.cluster.groups.group_log import Then
-from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
+from kafscale.cluster.groups.logged.log_records import GroupChange, group_record, read_record
 from kafscale.cluster.groups.records import GroupRecord
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.concurrency.oneshot import OneShot

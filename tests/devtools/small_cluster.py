@@ -15,6 +15,7 @@ import attrs
 from kafscale.config import Address
 from kafscale.wire import error_codes
 from kafscale.wire.messages import (
+    consumer_group_describe,
     create_partitions,
     create_topics,
     delete_groups,
@@ -81,6 +82,7 @@ class SmallCluster:
     topics: dict[str, SmallTopic] = attrs.field(factory=dict)
     offsets: dict[str, dict[tuple[str, int], int]] = attrs.field(factory=dict)
     members: dict[str, list[describe_groups.DescribedGroupMember]] = attrs.field(factory=dict)
+    consumer_members: dict[str, list[consumer_group_describe.Member]] = attrs.field(factory=dict)
     broker: ScriptedBroker = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -97,6 +99,7 @@ class SmallCluster:
             find_coordinator.FindCoordinatorRequest: self._find_coordinator,
             list_groups.ListGroupsRequest: self._list_groups,
             describe_groups.DescribeGroupsRequest: self._describe_groups,
+            consumer_group_describe.ConsumerGroupDescribeRequest: self._describe_consumer_groups,
             delete_groups.DeleteGroupsRequest: self._delete_groups,
             offset_commit.OffsetCommitRequest: self._commit,
             offset_fetch.OffsetFetchRequest: self._fetch_offsets,
@@ -268,6 +271,19 @@ class SmallCluster:
             for name in request.groups
         ]
         return describe_groups.DescribeGroupsResponse(groups=groups)
+
+    def _describe_consumer_groups(
+        self, request: consumer_group_describe.ConsumerGroupDescribeRequest
+    ) -> consumer_group_describe.ConsumerGroupDescribeResponse:
+        groups = [
+            consumer_group_describe.DescribedGroup(
+                group_id=name, group_state="Reconciling", members=self.consumer_members[name]
+            )
+            if name in self.consumer_members
+            else consumer_group_describe.DescribedGroup(group_id=name, error_code=error_codes.GROUP_ID_NOT_FOUND)
+            for name in request.group_ids
+        ]
+        return consumer_group_describe.ConsumerGroupDescribeResponse(groups=groups)
 
     def _delete_groups(self, request: delete_groups.DeleteGroupsRequest) -> delete_groups.DeleteGroupsResponse:
         results = []

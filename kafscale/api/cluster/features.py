@@ -5,7 +5,7 @@ a feature that is not there; as in Kafka, it is not told.
 
     metadata.version                    that of Kafka 4.1, whose calls are answered; nothing here is in its formats
     transaction.version                 2, each transaction has an epoch of its own (KIP-890)
-    group.version                       0, consumer groups' rebalances are the clients' affair (KIP-848)
+    group.version                       1, consumer groups whose assignments the broker makes (KIP-848)
     kraft.version                       0, there is no quorum with voters that could be added (KIP-853)
     eligible.leader.replicas.version    0, whoever leads has all records from the bucket (KIP-966)
     share.version, streams.version      0, there are no such groups (KIP-932, KIP-1071)
@@ -22,7 +22,7 @@ from kafscale.wire.messages.api_versions import FinalizedFeatureKey, SupportedFe
 LEVELS: Final[Mapping[str, int]] = {
     "metadata.version": 27,  # 4.1-IV1
     "transaction.version": EPOCH_BUMP_VERSION,
-    "group.version": 0,
+    "group.version": 1,
     "kraft.version": 0,
     "eligible.leader.replicas.version": 0,
     "share.version": 0,

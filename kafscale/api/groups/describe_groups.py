@@ -6,8 +6,8 @@ v4  group.instance.id
 v5  flexible
 v6  GROUP_ID_NOT_FOUND (KIP-1043)
 
-A group that does not exist is "Dead", and until version 5 that is no error. Protocol and metadata are shown of a
-stable group only.
+A group that does not exist, or is of KIP-848's protocol, is "Dead", and until version 5 that is no error. Protocol and
+metadata are shown of a stable group only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _describe(services: Services, operations: int, missing_is_error: bool, group
     if group is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if missing_is_error:
-            dead.error_code, dead.error_message = GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+            reason = "is not a classic group" if services.groups.exists(group_id) else "not found"
+            dead.error_code, dead.error_message = GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}."
         else:
             dead.authorized_operations = operations
         return dead

@@ -3,7 +3,7 @@
 v1  throttle time
 v3  flexible
 v4  states, and to ask for some only (KIP-518)
-v5  types, likewise (KIP-848): every group here is "classic"
+v5  types, likewise: "classic", and "consumer" for KIP-848's protocol
 
 States and types are compared without regard to case.
 """
@@ -13,33 +13,36 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import is_coordinated_here
 from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.group import Group
+from kafscale.cluster.groups.hosted.group import HostedGroup
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped
 
-CLASSIC = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 async def handle(services: Services, _call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     states = {state.strip().lower() for state in request.states_filter}
     types = {group_type.strip().lower() for group_type in request.types_filter}
-    if types and CLASSIC not in types:
-        return ListGroupsResponse()
+    classic = list(services.groups.groups()) if not types or CLASSIC in types else []
+    consumer = list(services.groups.consumer_groups()) if not types or CONSUMER in types else []
+    candidates: list[Group | HostedGroup] = [*classic, *consumer]
     groups = [
         group
-        async for group in in_turns(list(services.groups.groups()))
+        async for group in in_turns(candidates)
         if (not states or group.state.value.lower() in states) and is_coordinated_here(services, group.group_id)
     ]
     return ListGroupsResponse(groups=mapped(_listed, groups))
 
 
-def _listed(group: Group) -> ListedGroup:
+def _listed(group: Group | HostedGroup) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
-        protocol_type=group.protocol_type or "",
+        protocol_type=CONSUMER_PROTOCOL_TYPE if isinstance(group, HostedGroup) else group.protocol_type or "",
         group_state=group.state.value,
-        group_type=CLASSIC,
+        group_type=CONSUMER if isinstance(group, HostedGroup) else CLASSIC,
     )
 
 

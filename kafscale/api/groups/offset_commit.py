@@ -5,7 +5,8 @@ v3  throttle time
 v6  leader epochs (KIP-320)
 v7  static members (KIP-345)
 v8  flexible
-v9  either protocol of groups (KIP-848); GROUP_ID_NOT_FOUND for a member of a group that does not exist
+v9  either protocol of groups (KIP-848); GROUP_ID_NOT_FOUND for a member of a group that does not exist; a member of
+    KIP-848's protocol says its epoch, or gets STALE_MEMBER_EPOCH, and UNSUPPORTED_VERSION before this version
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 Generation -1 and an empty member id is a consumer that is in no group (or an administrator): it may commit while the
@@ -24,7 +25,6 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity
-from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import (
@@ -77,9 +77,12 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
         error_code = coordinator_error(services, request.group_id) or GROUP_ID_NOT_FOUND
     elif offsets:
         check = partial(check_again, services, request.group_id, topic_ids, by_id)
-        refused |= await services.groups.commit_in_pieces(request.group_id, _identity(request), offsets, check)
+        refused |= await services.groups.commit_in_pieces(
+            request.group_id, _identity(request), offsets, check, version=call.version
+        )
     elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
-        error_code = await services.groups.commit(request.group_id, _identity(request), {}).wait()
+        committing = services.groups.commit(request.group_id, _identity(request), {}, version=call.version)
+        error_code = await committing.wait()
 
     def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
         at = TopicPartition(topic, partition.partition_index)
@@ -101,9 +104,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
 
 def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
     """Tell whether a member commits for a group that does not exist. Who is no member makes the group by it."""
-    group = services.groups.group(request.group_id)
-    is_there = group is not None and group.state is not GroupState.DEAD
-    return request.generation_id_or_member_epoch >= 0 and not is_there
+    return request.generation_id_or_member_epoch >= 0 and not services.groups.exists(request.group_id)
 
 
 def check_partition(

@@ -11,7 +11,6 @@ from functools import partial
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
@@ -29,8 +28,7 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
     if (error_code := coordinator_error(services, request.group_id)) != NONE:
         return OffsetDeleteResponse(error_code=error_code)
     error_code = services.groups.check_offset_deletion(request.group_id)
-    group = services.groups.group(request.group_id)
-    if error_code != NONE or group is None:
+    if error_code != NONE:
         return OffsetDeleteResponse(error_code=error_code)
     turns = Turns()
     outcome: dict[TopicPartition, int] = {}
@@ -38,7 +36,7 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
-            outcome[at] = _check(services, group, at)
+            outcome[at] = _check(services, request.group_id, at)
     doomed = [at for at, code in outcome.items() if code == NONE]
     error_code = await services.groups.delete_offsets(request.group_id, doomed).wait()
     if error_code != NONE:
@@ -56,11 +54,11 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
     )
 
 
-def _check(services: Services, group: Group, at: TopicPartition) -> int:
+def _check(services: Services, group_id: str, at: TopicPartition) -> int:
     topic = services.topics.get(at.topic)
     if topic is None or not 0 <= at.partition < topic.partition_count:
         return UNKNOWN_TOPIC_OR_PARTITION
-    return GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(at.topic) else NONE
+    return GROUP_SUBSCRIBED_TO_TOPIC if services.groups.is_subscribed_to(group_id, at.topic) else NONE
 
 
 API = Api(47, "OffsetDelete", 0, 0, OffsetDeleteRequest, OffsetDeleteResponse, handle)

@@ -6,7 +6,8 @@ v5  leader epochs (KIP-320)
 v6  flexible
 v7  `require_stable`: UNSTABLE_OFFSET_COMMIT where a transaction that is not ended has committed an offset (KIP-447)
 v8  several groups at once (KIP-709)
-v9  the member that asks, which is not checked for a classic group, as in Kafka (KIP-848)
+v9  the member that asks, which is checked in a group of KIP-848's protocol only, as in Kafka: UNKNOWN_MEMBER_ID, and
+    STALE_MEMBER_EPOCH where it is behind
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 A partition, or a group, that nothing was ever committed for has offset -1 and no error.
@@ -23,6 +24,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.events import NO_GENERATION
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import distinct, distinct_partitions
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
@@ -47,7 +49,14 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
         return _of_one_group(services, call, asked)
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
-    each_asked = [await _asked(services, request, each.group_id, each.topics, by_id=by_id) for each in groups]
+    each_asked = [
+        attrs.evolve(
+            await _asked(services, request, group.group_id, group.topics, by_id=by_id),
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+        )
+        for group in groups
+    ]
     return OffsetFetchResponse(groups=mapped(partial(_group, services), each_asked))
 
 
@@ -65,12 +74,14 @@ class _Topic:
 
 @attrs.frozen
 class _Asked:
-    """What is asked for of one group: partitions of topics, or all that it has; each once."""
+    """What is asked for of one group: partitions of topics, or all that it has; each once. And by which member."""
 
     group_id: str
     topics: Mapping[_Topic, Collection[int]] | None
     by_id: bool
     stable_only: bool
+    member_id: str | None = None
+    member_epoch: int = NO_GENERATION
 
 
 async def _asked(
@@ -109,7 +120,10 @@ def _failed(name: str, partitions: Collection[int], error_code: int) -> OffsetFe
 
 
 def _group(services: Services, asked: _Asked) -> OffsetFetchResponseGroup:
-    if (error_code := coordinator_error(services, asked.group_id)) != NONE:
+    error_code = coordinator_error(services, asked.group_id)
+    if error_code == NONE:
+        error_code = services.groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+    if error_code != NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error_code)
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_fetch(services, asked))
 

@@ -14,7 +14,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
-from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Node
 from kafscale.cluster.producer_ids import ProducerIds

@@ -255,7 +255,7 @@ class PendingProduce:
                     refuse(response, refusal)
 
     async def _confirm_refusals(self) -> None:
-        """What is fatal to a producer may be so only here, where another broker has taken over."""
+        """Look whether another broker has taken over, for which what is fatal to a producer may be no error."""
         try:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:

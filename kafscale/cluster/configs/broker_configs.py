@@ -35,6 +35,7 @@ class _BrokerConfig:
 
 
 _INT, _LONG, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.STRING, ConfigType.BOOLEAN
+_LIST = ConfigType.LIST
 _NO_LIMIT = str(2**31 - 1)
 
 
@@ -64,6 +65,76 @@ _TABLE = (
     ),
     _BrokerConfig("delete.topic.enable", _BOOLEAN, "true", lambda s: True, "Whether topics can be deleted."),
     _BrokerConfig("fetch.max.bytes", _INT, "57671680", lambda s: s.limits.fetch_max_bytes, "Most of one fetch."),
+    _BrokerConfig(
+        "group.consumer.assignors",
+        _LIST,
+        "uniform,range",
+        lambda s: ",".join(s.group_consumer_assignors),
+        "Assignors of consumer groups of Kafka 4's protocol; the first is the default.",
+    ),
+    _BrokerConfig(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        "5000",
+        lambda s: s.group_consumer_heartbeat_interval_ms,
+        "How often members of such groups send heartbeats.",
+    ),
+    _BrokerConfig(
+        "group.consumer.max.heartbeat.interval.ms",
+        _INT,
+        "15000",
+        lambda s: s.group_consumer_max_heartbeat_interval_ms,
+        "Longest heartbeat interval of such a group.",
+    ),
+    _BrokerConfig(
+        "group.consumer.max.session.timeout.ms",
+        _INT,
+        "60000",
+        lambda s: s.group_consumer_max_session_timeout_ms,
+        "Longest session timeout of such a group.",
+    ),
+    _BrokerConfig(
+        "group.consumer.max.size",
+        _INT,
+        _NO_LIMIT,
+        lambda s: s.limits.group_consumer_max_size_count,
+        "Members of one such group.",
+    ),
+    _BrokerConfig(
+        "group.consumer.migration.policy",
+        _STRING,
+        "bidirectional",
+        lambda s: s.group_consumer_migration_policy,
+        "Whether groups with members may change their protocol.",
+    ),
+    _BrokerConfig(
+        "group.consumer.min.heartbeat.interval.ms",
+        _INT,
+        "5000",
+        lambda s: s.group_consumer_min_heartbeat_interval_ms,
+        "Shortest heartbeat interval of such a group.",
+    ),
+    _BrokerConfig(
+        "group.consumer.min.session.timeout.ms",
+        _INT,
+        "45000",
+        lambda s: s.group_consumer_min_session_timeout_ms,
+        "Shortest session timeout of such a group.",
+    ),
+    _BrokerConfig(
+        "group.consumer.regex.refresh.interval.ms",
+        _INT,
+        "600000",
+        lambda s: s.group_consumer_regex_refresh_interval_ms,
+        "How often topics are looked for by regular expressions.",
+    ),
+    _BrokerConfig(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        "45000",
+        lambda s: s.group_consumer_session_timeout_ms,
+        "Session timeout of members of such groups.",
+    ),
     _BrokerConfig(
         "group.initial.rebalance.delay.ms",
         _INT,

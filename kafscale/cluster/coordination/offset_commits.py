@@ -15,9 +15,9 @@ import trio
 
 from kafscale.cluster.coordination.state_records import now_ms
 from kafscale.cluster.coordination.transactions import Transactions
-from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import Identity as Member
-from kafscale.cluster.groups.log_records import offset_record
+from kafscale.cluster.groups.logged.log_records import offset_record
 from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.cluster.groups.records import TopicPartition as CommittedAt
 from kafscale.cluster.internal import Appended, InternalLog, RecordsEntry

@@ -174,7 +174,7 @@ class Transactions:
             return outcome.reply
 
     async def _confirm_refusal(self) -> None:
-        """What is fatal to a producer may be so only here, where another broker has taken over.
+        """Look whether another broker has taken over, for which what is fatal to a producer may be no error.
 
         Raises KafkaError NOT_COORDINATOR.
         """

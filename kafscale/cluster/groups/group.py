@@ -108,6 +108,11 @@ class Group:
         """The topics that the members of a consumer group consume; None where that is not known."""
         return self.generation.subscribed_topics
 
+    @property
+    def assigned_bytes(self) -> int:
+        """Return what its members' assignments take."""
+        return sum(len(member.assignment) for member in self.members)
+
     # -- Joining -----------------------------------------------------------------------------------------------------
 
     def join(self, join: Join) -> OneShot[JoinResult]:
@@ -246,6 +251,11 @@ class Group:
         self._restart_session(member)
 
     # -- Rebalancing -------------------------------------------------------------------------------------------------
+
+    def rebalance(self, reason: str) -> None:
+        """Have every member of a stable group join again."""
+        assert self.state is GroupState.STABLE
+        self._rebalance(reason)
 
     def _rebalance_or_complete_join(self, reason: str) -> None:
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -505,9 +515,12 @@ class Group:
             self.members.answer_join(member, JoinResult(error_code=error_code, member_id=member.member_id))
             self.members.answer_sync(member, SyncResult(error_code=error_code))
 
-    def resign(self) -> None:
-        """Another broker coordinates the group: send whoever waits there, and forget the members without a word."""
-        self._answer_all(error_codes.NOT_COORDINATOR)
+    def resign(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
+        """Another broker coordinates the group, or it is of the other protocol: forget the members without a word.
+
+        Whoever waits is sent there by the error code.
+        """
+        self._answer_all(error_code)
         self._join_time.end()
         self._context.timers.cancel(self._sync_timer)
         for member in list(self.members):

@@ -61,3 +61,13 @@ class TopicPartition:
 
     topic: str
     partition: int
+
+
+@attrs.frozen
+class CommittedOffset:
+    """A committed offset among those of all groups."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int

@@ -5,6 +5,7 @@ Sizes are estimates: the bytes that clients have sent, and for each thing what i
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 
@@ -14,6 +15,9 @@ from kafscale.cluster.groups.events import GroupProtocol, Join
 from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.metrics import Metrics
 
+logger = logging.getLogger(__name__)
+
+TELL_FULL_EVERY_SECONDS = 60.0
 GROUP_BYTES = 2048  # beside its id, members and offsets
 MEMBER_BYTES = 1024
 PENDING_MEMBER_BYTES = 512
@@ -27,6 +31,7 @@ class GroupStateBytes:
 
     max_bytes: float = math.inf
     used_bytes: int = attrs.field(default=0, init=False)
+    _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def register(self, metrics: Metrics) -> None:
         """Show what is used to whoever scrapes."""
@@ -36,6 +41,19 @@ class GroupStateBytes:
     def has_room(self, more_bytes: int) -> bool:
         """Tell whether the state may grow by so much. It may always shrink."""
         return more_bytes <= 0 or self.used_bytes + more_bytes <= self.max_bytes
+
+    def has_room_or_say_so(self, more_bytes: int, *, now_seconds: float) -> bool:
+        """Tell whether the state may grow by so much; if not, the log says so, once a minute."""
+        if self.has_room(more_bytes):
+            return True
+        if now_seconds - self._told_full_at >= TELL_FULL_EVERY_SECONDS:
+            self._told_full_at = now_seconds
+            logger.warning(
+                "the state of consumer groups takes %d bytes, and --group-state-bytes allows %d: "
+                "new members and offsets are refused until others have expired or been deleted",
+                *(self.used_bytes, self.max_bytes),
+            )
+        return False
 
     def change(self, by_bytes: int) -> None:
         """The state has grown, or shrunk."""

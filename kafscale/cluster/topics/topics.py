@@ -182,6 +182,7 @@ class TopicRegistry:
     _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _pace: CreationPace = attrs.field(init=False)
+    revision: int = attrs.field(default=0, init=False)  # of the metadata, whose change was applied last, or is
 
     def __attrs_post_init__(self) -> None:
         self._pace = CreationPace(self.policy.created_in_passing_per_minute)
@@ -215,6 +216,7 @@ class TopicRegistry:
         self._listeners.append(listener)
 
     def _apply(self, change: Change) -> None:
+        self.revision = change.revision
         for event in self._state.apply(change):
             for listener in self._listeners:
                 listener.tell(event)

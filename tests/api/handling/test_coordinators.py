@@ -23,8 +23,8 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups import coordinator
-from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating import coordinator
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import NO_GENERATION, Identity
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings

@@ -12,7 +12,7 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.cluster.coordination import offset_commits
-from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.logged.loading import GroupsLoading
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.internal import load
 from kafscale.config import Durability

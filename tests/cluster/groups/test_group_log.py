@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.groups.group_log import BATCH_RECORDS_COUNT, BATCH_TARGET_BYTES, LATE_RETRY_SECONDS, GroupLog
-from kafscale.cluster.groups.log_records import offset_record
+from kafscale.cluster.groups.logged.log_records import offset_record
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round

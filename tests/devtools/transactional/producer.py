@@ -293,7 +293,10 @@ class TransactionalProducer:
 
     def _acknowledged(self, attempt: Attempt, where: str, values: Sequence[str], base_offset: int) -> None:
         for index, value in enumerate(values):
-            self.seen.history.acknowledged(where, value, base_offset + index)
+            if (
+                not self.has_lost
+            ):  # else the epoch may be one that was given before, and the batch be taken for that one's
+                self.seen.history.acknowledged(where, value, base_offset + index)
             attempt.sends[value] = attrs.evolve(attempt.sends[value], offset=base_offset + index)
 
     async def _intrude(self, calls: Calls, identity: Identity) -> None:

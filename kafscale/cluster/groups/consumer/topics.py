@@ -39,8 +39,11 @@ class Topics:
     _hashes: dict[str, bytes] = attrs.field(factory=dict, init=False)  # of topics that some group asked for
 
     def change(self, *, version: int, put: Iterable[TopicMetadata] = (), removed: Iterable[str] = ()) -> None:
-        """Take over changes that the metadata has at this revision; a topic of the same name is replaced."""
-        assert version > self.version
+        """Take over changes that the metadata has at this revision; a topic of the same name is replaced.
+
+        Those of one revision may come one by one, but no group may look at the topics in between.
+        """
+        assert version >= self.version
         self.version = version
         for name in removed:
             self._remove(name)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.cluster.groups.events import GroupProtocol
-from kafscale.cluster.groups.log_records import (
+from kafscale.cluster.groups.logged.log_records import (
     GroupChange,
     OffsetChange,
     OtherKey,
@@ -19,7 +19,6 @@ from kafscale.cluster.groups.log_records import (
 from kafscale.cluster.groups.records import GroupRecord, MemberRecord, OffsetAndMetadata, TopicPartition
 from kafscale.errors import DecodeError
 from kafscale.wire.internal_topics import encode_key, encode_value
-from kafscale.wire.internal_topics.consumer_groups import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
 from kafscale.wire.internal_topics.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from kafscale.wire.internal_topics.offsets import OffsetCommitKey, OffsetCommitValue
 from kafscale.wire.records import Record
@@ -171,9 +170,6 @@ def test_every_version_of_an_offset_that_kafka_ever_wrote_is_read(version: int) 
 
 
 def test_records_of_other_kinds_are_told_apart() -> None:
-    consumer_key = ConsumerGroupMetadataKey(group_id="g")
-    record = Record(encode_key(consumer_key), encode_value(ConsumerGroupMetadataValue(epoch=1)))
-    assert read_record(record) == OtherKey(consumer_key)
     assert read_record(Record(bytes.fromhex("00630001"), b"")) == OtherKey(None)
 
 

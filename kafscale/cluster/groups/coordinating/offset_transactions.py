@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 
 from kafscale.cluster.groups.group_log import Appended, GroupLog
-from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.logged.loading import GroupsLoading, LoadedGroup
 from kafscale.cluster.groups.offsets import GroupOffsets, OffsetsTransaction
 from kafscale.cluster.groups.records import LoggedOffset, OffsetAndMetadata, TopicPartition
 

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import trio
 
-from kafscale.cluster.groups.former_metadata import MOVED_KEY, PREFIX, FormerGroup, read_groups
-from kafscale.cluster.groups.loading import GroupsLoading
-from kafscale.cluster.groups.log_records import group_record, offset_record
+from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX, FormerGroup, read_groups
+from kafscale.cluster.groups.logged.loading import GroupsLoading
+from kafscale.cluster.groups.logged.log_records import group_record, offset_record
 from kafscale.cluster.internal import InternalBatch
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import encode

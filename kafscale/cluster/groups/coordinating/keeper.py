@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
+from kafscale.cluster.groups.logged.loading import GroupsLoading
 from kafscale.cluster.internal import Appended, InternalBatch, InternalLog, RecordsEntry, load
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.logged.loading import GroupsLoading
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE, NOT_COORDINATOR
 

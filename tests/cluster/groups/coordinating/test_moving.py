@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX, read_groups
+from kafscale.cluster.groups.coordinating.moving import PIECE_COUNT, move_groups
 from kafscale.cluster.groups.events import GroupProtocol
-from kafscale.cluster.groups.former_metadata import MOVED_KEY, PREFIX, read_groups
 from kafscale.cluster.groups.group import GroupState
-from kafscale.cluster.groups.log_records import group_record, offset_record
-from kafscale.cluster.groups.moving import PIECE_COUNT, move_groups
+from kafscale.cluster.groups.logged.log_records import group_record, offset_record
 from kafscale.cluster.groups.records import GroupRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.internal import InternalBatch

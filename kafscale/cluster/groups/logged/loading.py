@@ -15,7 +15,14 @@ from collections.abc import Mapping
 
 import attrs
 
-from kafscale.cluster.groups.log_records import GroupChange, OffsetChange, OtherKey, read_record
+from kafscale.cluster.groups.consumer.records import CoordinatorKey, CoordinatorRecord
+from kafscale.cluster.groups.logged.log_records import (
+    ConsumerGroupChange,
+    GroupChange,
+    OffsetChange,
+    OtherKey,
+    read_record,
+)
 from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, TopicPartition
 from kafscale.cluster.internal import InternalBatch
 from kafscale.errors import DamagedObject, DecodeError
@@ -25,14 +32,19 @@ from kafscale.wire.records import BatchHeader, Record
 
 @attrs.define(eq=False)
 class LoadedGroup:
-    """A group as the records have it: `record` is None for one that only ever committed offsets."""
+    """A group as the records have it.
+
+    `record` is that of a classic group; those of a consumer group are by their keys, in the order of the log. A group
+    that only ever committed offsets has neither.
+    """
 
     record: GroupRecord | None = None
+    consumer: dict[CoordinatorKey, CoordinatorRecord] = attrs.field(factory=dict)
     offsets: dict[TopicPartition, LoggedOffset] = attrs.field(factory=dict)
 
     @property
     def is_gone(self) -> bool:
-        return self.record is None and not self.offsets
+        return self.record is None and not self.consumer and not self.offsets
 
 
 @attrs.frozen
@@ -85,6 +97,8 @@ class GroupsLoading:
                 self.skipped["unknown" if change.key is None else type(change.key).__name__] += 1
             case GroupChange():
                 self._take_group(change)
+            case ConsumerGroupChange():
+                self._take_consumer_group(change.group_id, change.record)
             case OffsetChange():
                 self._take_offset(change, record.offset, header)
 
@@ -105,6 +119,17 @@ class GroupsLoading:
             group = self._groups[change.group_id] = LoadedGroup()
         group.record = change.record
         self._forget_if_gone(change.group_id, group)
+
+    def _take_consumer_group(self, group_id: str, record: CoordinatorRecord) -> None:
+        group = self._groups.get(group_id)
+        if group is None:
+            if record.value is None:
+                return
+            group = self._groups[group_id] = LoadedGroup()
+        group.consumer.pop(record.key, None)
+        if record.value is not None:
+            group.consumer[record.key] = record
+        self._forget_if_gone(group_id, group)
 
     def _put_offset(self, place: _Place, logged: LoggedOffset) -> None:
         group = self._groups.get(place.group_id)

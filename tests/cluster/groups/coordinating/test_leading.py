@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, Sync
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings

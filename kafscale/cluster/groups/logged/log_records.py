@@ -3,6 +3,7 @@
     offset of a group in a partition    value version 4; 1 where the client chose when it expires, as Kafka does: that
                                         version has no leader epoch and no topic id
     classic group                       value version 3
+    consumer group                      several kinds of records, in `log_forms`
 
 A record without a value takes back what it is about. Of what a member says about itself a record has only what belongs
 to the protocol that the group runs; a member that comes back says the rest again when it joins.
@@ -14,7 +15,9 @@ from typing import TypeAlias
 
 import attrs
 
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.events import GroupProtocol
+from kafscale.cluster.groups.logged.log_forms import is_consumer_group_key, read_log_record
 from kafscale.cluster.groups.records import GroupRecord, MemberRecord, OffsetAndMetadata, TopicPartition
 from kafscale.errors import DecodeError
 from kafscale.wire.internal_topics import CONSUMER_OFFSETS, decode_key, decode_value, encode_key, encode_value
@@ -44,13 +47,21 @@ class GroupChange:
 
 
 @attrs.frozen
+class ConsumerGroupChange:
+    """A consumer group has changed."""
+
+    group_id: str
+    record: CoordinatorRecord
+
+
+@attrs.frozen
 class OtherKey:
     """A record of another kind; `key` is None for one that Kafka 4.1 does not know, or only for share groups."""
 
     key: object | None
 
 
-Change: TypeAlias = OffsetChange | GroupChange | OtherKey
+Change: TypeAlias = OffsetChange | GroupChange | ConsumerGroupChange | OtherKey
 
 
 def offset_record(
@@ -115,6 +126,8 @@ def read_record(record: Record) -> Change:
             return OffsetChange(key.group, at, None if record.value is None else _read_offset(record.value))
         case GroupMetadataKey():
             return GroupChange(key.group, None if record.value is None else _read_group(record.value))
+        case _ if is_consumer_group_key(key):
+            return ConsumerGroupChange(key.group_id, read_log_record(key, record.value))
         case _:
             return OtherKey(key)
 

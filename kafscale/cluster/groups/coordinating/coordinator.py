@@ -1,9 +1,12 @@
-"""The group coordinator: every consumer group of this broker, their committed offsets, and their time.
+"""The group coordinator: every group of this broker, of either protocol, their committed offsets, and their time.
 
 A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
 the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
 its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention, and
 those that write what is submitted (`group_log`).
+
+A group is a classic one (`group`), or one of Kafka 4's protocol (`hosted`), and may change from one to the other while
+it has members; either is under its id, with the same offsets.
 
 A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
 that partition: `begin_loading`, `take_over` and `resign` say which ones are led here. The state in memory runs ahead of
@@ -13,7 +16,6 @@ what is durable, and nobody but the coordinator changes it.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,15 +24,25 @@ from itertools import chain
 import attrs
 import trio
 
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
+from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
+from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
+from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
+from kafscale.cluster.groups.coordinating.offset_transactions import OffsetTransactions
 from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.group import Group, GroupContext, GroupState
+from kafscale.cluster.groups.group import Group, GroupContext
 from kafscale.cluster.groups.group_log import GroupLog, OffsetsLog, Then
-from kafscale.cluster.groups.led_partitions import LedPartitions
-from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
-from kafscale.cluster.groups.log_records import group_record, offset_record
-from kafscale.cluster.groups.offset_transactions import OffsetTransactions
+from kafscale.cluster.groups.hosted.entry import GroupEntry
+from kafscale.cluster.groups.hosted.group import HostContext, HostedGroup
+from kafscale.cluster.groups.hosted.searching import Step, TopicSearch, step_in_thread
+from kafscale.cluster.groups.hosted.switching import begin_classic, end_downgrade, first_heartbeat
+from kafscale.cluster.groups.logged.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.logged.log_records import group_record, offset_record
 from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
-from kafscale.cluster.groups.records import NO_TOPIC_ID, GroupRecord, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.records import NO_TOPIC_ID, CommittedOffset, GroupRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import (
     ASSIGNMENT_MAX_BYTES,
     GROUP_ID_MAX_COUNT,
@@ -42,29 +54,13 @@ from kafscale.cluster.groups.state_bytes import GROUP_BYTES, GroupStateBytes, jo
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.wire import error_codes
+from kafscale.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-TELL_FULL_EVERY_SECONDS = 60.0
 COMMIT_PIECE_COUNT = 1000  # offsets of one transaction: 2 ms of the event loop
 LEAVE_PIECE_COUNT = 1000  # members that leave at once
 SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
-
-
-@attrs.frozen
-class CommittedOffset:
-    """One line of what `committed_offsets` gives."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-
-
-@attrs.define(eq=False, kw_only=True)
-class _Entry:
-    group: Group
-    offsets: GroupOffsets
 
 
 def _any_topic(name: str) -> bool:
@@ -88,14 +84,18 @@ class GroupCoordinator:
     _draining: trio.Event = attrs.field(kw_only=True)
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
+    _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
+    _search_step: Step = attrs.field(default=step_in_thread, kw_only=True)
     led: LedPartitions = attrs.field(factory=LedPartitions, init=False)
     state_bytes: GroupStateBytes = attrs.field(init=False)
-    _entries: dict[str, _Entry] = attrs.field(factory=dict, init=False)
+    _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
+    topics: Topics = attrs.field(factory=Topics, init=False)  # whoever follows the metadata changes them
     _context: GroupContext = attrs.field(init=False)
+    _host: HostContext = attrs.field(init=False)
+    _search: TopicSearch = attrs.field(init=False)
     _log: GroupLog = attrs.field(init=False)
     transactions: OffsetTransactions = attrs.field(init=False)
-    _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._log = GroupLog(self._offsets_log)
@@ -109,6 +109,17 @@ class GroupCoordinator:
             submit=self._submit_group,
             wall_clock_ms=self._wall_clock_ms,
             state_bytes=self.state_bytes,
+        )
+        self._search = TopicSearch(self.topics, self._search_step)
+        self._host = HostContext(
+            consumer=ConsumerGroupContext(
+                settings=self._consumer_settings, topics=self.topics, state_bytes=self.state_bytes
+            ),
+            timers=self._timers,
+            wall_clock_ms=self._wall_clock_ms,
+            submit=self._submit_hosted,
+            search=self._search.ask,
+            downgrade=self._downgrade,
         )
 
     # -- Which partitions are led here -------------------------------------------------------------------------------
@@ -139,10 +150,12 @@ class GroupCoordinator:
         entry = self._entry(group_id)
         for at, logged in loaded.offsets.items():
             entry.offsets.put(at, logged.offset)
-        if loaded.record is not None:
-            entry.group.restore(loaded.record)
+        if loaded.consumer:
+            entry.group = HostedGroup.restored(group_id, loaded.consumer.values(), self._host)
+        elif loaded.record is not None and entry.classic is not None:
+            entry.classic.restore(loaded.record)
 
-    def _forget_deleted_topics(self, group_id: str, entry: _Entry) -> None:
+    def _forget_deleted_topics(self, group_id: str, entry: GroupEntry) -> None:
         """A topic may have been deleted while nobody could forget its offsets."""
         for topic in entry.offsets.topics():
             if not self._has_topic(topic):
@@ -155,7 +168,7 @@ class GroupCoordinator:
         doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
         for group_id in doomed:
             entry = self._entries.pop(group_id)
-            entry.group.resign()
+            entry.retire()
             entry.offsets.disown()
             self.state_bytes.change(-GROUP_BYTES - len(group_id))
 
@@ -164,24 +177,28 @@ class GroupCoordinator:
         # Essential: or no member could come, and read, for want of room.
         self._log.submit(self.led.partition_of(group_id), [written], then, essential=True)
 
+    def _submit_hosted(self, group_id: str, records: Sequence[Record], then: Then, *, late: Callable[[], None]) -> None:
+        self._log.submit(self.led.partition_of(group_id), records, then, late=late, essential=True)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep time, until cancelled.
 
         The sessions of members that were restored begin now, however long the rest of the start took.
         """
-        for entry in self._entries.values():
-            entry.group.restart_sessions()
+        for classic in self.groups():
+            classic.restart_sessions()
         async with trio.open_nursery() as nursery:
             await nursery.start(self._log.run)
             nursery.start_soon(self._sweep)
+            nursery.start_soon(self._search.run)
             keeping_time = trio.CancelScope()
             nursery.start_soon(self._keep_time, keeping_time)
             task_status.started()
             await self._draining.wait()
             # The members' time stands still, so that they are all there after a restart.
             keeping_time.cancel()
-            for entry in self._entries.values():
-                entry.group.drain()
+            for classic in self.groups():
+                classic.drain()
 
     async def _keep_time(self, scope: trio.CancelScope) -> None:
         with scope:
@@ -191,9 +208,50 @@ class GroupCoordinator:
 
     def join(self, group_id: str, join: Join) -> OneShot[JoinResult]:
         error_code = self._refuse_join(group_id, join)
-        if error_code == error_codes.NONE:
-            return self._entry(group_id).group.join(join)
-        return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
+        if error_code != error_codes.NONE:
+            return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
+        entry = self._entry(group_id)
+        if isinstance(entry.group, Group):
+            return entry.group.join(join)
+        return begin_classic(entry, self._context).join(join) if entry.is_empty else entry.group.join(join)
+
+    def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> OneShot[HeartbeatReply]:
+        """Handle a ConsumerGroupHeartbeat; the answer, once what it rests on is durable.
+
+        One with epoch 0 makes a group, also of a classic one: at once of one that is empty, by migration of others.
+        """
+        if (refusal := self._refuse_heartbeat(group_id, request)) is not None:
+            return OneShot(refusal)
+        entry = self._entries.get(group_id)
+        if entry is not None and entry.hosted is not None:
+            return entry.hosted.consumer_heartbeat(request)
+        former = None if entry is None else entry.classic
+        begun, reply = first_heartbeat(group_id, former, request, self._host)
+        if begun is not None:
+            self._entry(group_id).group = begun
+        return reply
+
+    def _refuse_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatReply | None:
+        entry = self._entries.get(group_id)
+        if self._draining.is_set() or not self.led.has_topic or (entry is not None and entry.is_dead):
+            return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        is_consumer = entry is not None and entry.hosted is not None
+        if not is_consumer and request.member_epoch != JOIN_EPOCH:
+            message = f"Group {group_id} is not a consumer group." if entry else f"Consumer group {group_id} not found."
+            return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND, error_message=message)
+        if entry is not None:
+            return None
+        if len(group_id) > GROUP_ID_MAX_COUNT:
+            return HeartbeatReply(error_code=error_codes.INVALID_GROUP_ID, error_message="The group id is too long.")
+        if self._is_full:
+            message = f"There are {len(self._entries)} groups already, as many as are allowed."
+            return HeartbeatReply(error_code=error_codes.POLICY_VIOLATION, error_message=message)
+        if not self._has_room(GROUP_BYTES + len(group_id)):
+            return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        return None
+
+    def _downgrade(self, former: HostedGroup, downgrade: Downgrade) -> None:
+        end_downgrade(self._entries[former.group_id], downgrade, self._context)
 
     def _refuse_join(self, group_id: str, join: Join) -> int:
         if self._draining.is_set() or not self.led.has_topic:
@@ -207,40 +265,25 @@ class GroupCoordinator:
             return error_codes.INVALID_REQUEST
         if not self._has_room(self._more_bytes(group_id, join)):
             return error_codes.COORDINATOR_NOT_AVAILABLE
-        if group_id not in self._entries:
-            if join.member_id:
-                return error_codes.UNKNOWN_MEMBER_ID
-            if self._is_full:
-                return error_codes.POLICY_VIOLATION
-        return error_codes.NONE
+        entry = self._entries.get(group_id)
+        if entry is not None and entry.hosted is not None and entry.is_dead:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if join.member_id and (entry is None or (entry.hosted is not None and entry.is_empty)):
+            return error_codes.UNKNOWN_MEMBER_ID
+        return error_codes.POLICY_VIOLATION if entry is None and self._is_full else error_codes.NONE
 
     def _more_bytes(self, group_id: str, join: Join) -> int:
-        """Return by how many bytes a join would make the state grow."""
         entry = self._entries.get(group_id)
-        if entry is None:
-            return GROUP_BYTES + len(group_id) + join_bytes(join)
-        member = entry.group.members.get(join.member_id)
-        return join_bytes(join) - (0 if member is None else member.counted_bytes - len(member.assignment))
+        return GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.more_bytes(join)
 
     def _has_room(self, more_bytes: int) -> bool:
-        """Tell whether the state of groups may grow by so much; if not, the log says so, once a minute."""
-        if self.state_bytes.has_room(more_bytes):
-            return True
-        now = trio.current_time()
-        if now - self._told_full_at >= TELL_FULL_EVERY_SECONDS:
-            self._told_full_at = now
-            logger.warning(
-                "the state of consumer groups takes %d bytes, and --group-state-bytes allows %d: "
-                "new members and offsets are refused until others have expired or been deleted",
-                *(self.state_bytes.used_bytes, self.state_bytes.max_bytes),
-            )
-        return False
+        return self.state_bytes.has_room_or_say_so(more_bytes, now_seconds=trio.current_time())
 
     def abandon_join(self, group_id: str, reply: OneShot[JoinResult]) -> None:
         """Whoever waited for the answer to a join has gone."""
         entry = self._entries.get(group_id)
-        if entry is not None and not self._draining.is_set():
-            entry.group.abandon_join(reply)
+        if entry is not None and entry.classic is not None and not self._draining.is_set():
+            entry.classic.abandon_join(reply)
 
     def sync(self, group_id: str, sync: Sync) -> OneShot[SyncResult]:
         error_code = error_codes.NONE
@@ -253,7 +296,9 @@ class GroupCoordinator:
             error_code = error_codes.UNKNOWN_MEMBER_ID
         elif sum(map(len, sync.assignments.values())) > ASSIGNMENT_MAX_BYTES:
             error_code = error_codes.INVALID_REQUEST
-        elif not self._has_room(sum(map(len, sync.assignments.values())) - _assigned_bytes(entry.group)):
+        elif isinstance(entry.group, HostedGroup):
+            return entry.group.sync(sync)
+        elif not self._has_room(sum(map(len, sync.assignments.values())) - entry.group.assigned_bytes):
             error_code = error_codes.COORDINATOR_NOT_AVAILABLE
         else:
             return entry.group.sync(sync)
@@ -264,10 +309,13 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         if entry is None:
             return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
+        if isinstance(entry.group, HostedGroup):
+            identity = Identity(member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id)
+            return entry.group.heartbeat(identity)
         return entry.group.heartbeat(member_id, group_instance_id, generation_id)
 
     async def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
-        """An error code for each, once it is durable that a group has become empty."""
+        """An error code for each, once it is durable that a group has become empty, or a consumer group smaller."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -282,17 +330,22 @@ class GroupCoordinator:
     # -- Committed offsets -------------------------------------------------------------------------------------------
 
     def commit(
-        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group_id: str,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
-        """Commit offsets, all or none; the error code, once they are durable.
+        """Commit offsets, all or none; the error code, once they are durable. `version` is that of OffsetCommit.
 
         A group that does not exist is made for one who is no member of anything (generation -1).
         """
-        if (error_code := self._refuse_commit(group_id, identity, offsets)) != error_codes.NONE:
+        if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
             return OneShot(error_code)
         entry = self._entry(group_id)
-        if entry.group.state is not GroupState.EMPTY:
-            entry.group.touch(identity.member_id)
+        if entry.classic is not None and not entry.is_empty:
+            entry.classic.touch(identity.member_id)
         reply: OneShot[int] = OneShot()
         change = entry.offsets.begin(offsets.keys())
         now_ms = self._wall_clock_ms()
@@ -308,6 +361,8 @@ class GroupCoordinator:
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         check: Callable[[TopicPartition], int] = lambda at: error_codes.NONE,
+        *,
+        version: int = MEMBER_EPOCH_SINCE,
     ) -> Mapping[TopicPartition, int]:
         """Commit however many offsets, as `commit` does; return an error code for each of those that are not committed.
 
@@ -321,7 +376,10 @@ class GroupCoordinator:
             piece = pending[start : start + COMMIT_PIECE_COUNT]
             refused |= {at: error_code for at in piece if (error_code := check(at)) != error_codes.NONE}
             wanted = {at: offsets[at] for at in piece if at not in refused}
-            error_code = await self.commit(group_id, identity, wanted).wait() if wanted else error_codes.NONE
+            committing = (
+                self.commit(group_id, identity, wanted, version=version) if wanted else OneShot(error_codes.NONE)
+            )
+            error_code = await committing.wait()
             if error_code != error_codes.NONE:
                 return dict.fromkeys(pending[start:], error_code) | refused
         return refused
@@ -332,6 +390,7 @@ class GroupCoordinator:
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
+        version: int = MEMBER_EPOCH_SINCE,
         is_transactional: bool = False,
     ) -> int:
         entry = self._entries.get(group_id)
@@ -341,8 +400,7 @@ class GroupCoordinator:
         if not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
-            check = entry.group.check_transactional_commit if is_transactional else entry.group.check_commit
-            return check(identity.member_id, identity.group_instance_id, identity.generation_id)
+            return entry.check_commit(identity, version, is_transactional=is_transactional)
         if len(group_id) > GROUP_ID_MAX_COUNT:
             return error_codes.INVALID_GROUP_ID
         if identity.generation_id >= 0:
@@ -353,7 +411,7 @@ class GroupCoordinator:
 
     def _committed(
         self,
-        entry: _Entry,
+        entry: GroupEntry,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         durable: bool,
         *,
@@ -383,7 +441,12 @@ class GroupCoordinator:
     def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
         """The durable offsets of a group by topic and partition; none for a group that does not exist."""
         entry = self._entries.get(group_id)
-        return entry.offsets.by_topic if entry is not None and entry.group.state is not GroupState.DEAD else {}
+        return entry.offsets.by_topic if entry is not None and not entry.is_dead else {}
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> int:
+        """The error code for whoever reads committed offsets; an id of None and an epoch of -1 is no member."""
+        entry = self._entries.get(group_id)
+        return error_codes.NONE if entry is None else entry.check_fetch(member_id, member_epoch)
 
     def committed_offsets(self) -> Iterator[CommittedOffset]:
         """Every group's durable offsets, for metrics: lag is a partition's end offset less this."""
@@ -417,51 +480,78 @@ class GroupCoordinator:
     # -- Administration ----------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> Group | None:
-        """Return a group to look at; a caller must not change it."""
+        """Return a classic group to look at; a caller must not change it."""
         entry = self._entries.get(group_id)
-        return entry.group if entry is not None else None
+        return entry.classic if entry is not None else None
+
+    def consumer_group(self, group_id: str) -> HostedGroup | None:
+        """Return a consumer group to look at; a caller must not change it."""
+        entry = self._entries.get(group_id)
+        return entry.hosted if entry is not None and not entry.is_dead else None
+
+    def exists(self, group_id: str) -> bool:
+        """Tell whether there is such a group, of either protocol."""
+        entry = self._entries.get(group_id)
+        return entry is not None and not entry.is_dead
+
+    def is_subscribed_to(self, group_id: str, topic: str) -> bool:
+        """Tell whether members of a group may read a topic."""
+        entry = self._entries.get(group_id)
+        return entry is not None and entry.is_subscribed_to(topic)
 
     def groups(self) -> Iterator[Group]:
-        """All of them, to look at."""
-        return (entry.group for entry in self._entries.values() if entry.group.state is not GroupState.DEAD)
+        """All classic groups, to look at."""
+        entries = (entry for entry in self._entries.values() if not entry.is_dead)
+        return (entry.classic for entry in entries if entry.classic is not None)
+
+    def consumer_groups(self) -> Iterator[HostedGroup]:
+        """All consumer groups, to look at."""
+        entries = (entry for entry in self._entries.values() if not entry.is_dead)
+        return (entry.hosted for entry in entries if entry.hosted is not None)
+
+    async def wait_settled(self, group_id: str) -> None:
+        """Wait until what is shown of a group is durable."""
+        if self.led.has_topic:
+            await self._log.wait_settled(self.led.partition_of(group_id))
 
     def delete_group(self, group_id: str) -> OneShot[int]:
         """Delete an empty group with its offsets; the error code, once that is durable."""
         entry = self._entries.get(group_id)
-        if entry is None or entry.group.state is GroupState.DEAD:
+        if entry is None or entry.is_dead:
             return OneShot(error_codes.GROUP_ID_NOT_FOUND)
-        if entry.group.state is not GroupState.EMPTY:
+        if not entry.is_empty:
             return OneShot(error_codes.NON_EMPTY_GROUP)
         reply: OneShot[int] = OneShot()
         self._bury(group_id, entry, reply)
         return reply
 
-    def _bury(self, group_id: str, entry: _Entry, reply: OneShot[int]) -> None:
-        entry.group.die()
+    def _bury(self, group_id: str, entry: GroupEntry, reply: OneShot[int]) -> None:
         now_ms = self._wall_clock_ms()
         records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in entry.offsets.known()]
-        records.append(group_record(group_id, None, timestamp_ms=now_ms))
+        records += entry.die(now_ms)
         then = partial(self._buried, group_id, entry, reply=reply)
         self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
 
-    def _buried(self, group_id: str, entry: _Entry, durable: bool, *, reply: OneShot[int]) -> None:
+    def _buried(self, group_id: str, entry: GroupEntry, durable: bool, *, reply: OneShot[int]) -> None:
         if self._entries.get(group_id) is not entry:
             pass  # it is coordinated elsewhere
         elif durable:
             del self._entries[group_id]
             entry.offsets.disown()
             self.state_bytes.change(-GROUP_BYTES - len(group_id))
+            entry.retire()
             logger.info("group %r is deleted", group_id)
-        else:
-            entry.group.revive()
+        elif entry.classic is not None:
+            entry.classic.revive()
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
 
     def check_offset_deletion(self, group_id: str) -> int:
         """The error code of an OffsetDelete for the group as a whole."""
-        group = self.group(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        entry = self._entries.get(group_id)
+        if entry is None or entry.is_dead:
             return error_codes.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        classic = entry.classic
+        if classic is not None and not entry.is_empty and classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
         return error_codes.NONE
 
@@ -478,7 +568,7 @@ class GroupCoordinator:
             if partitions := entry.offsets.of_topic(topic):
                 self._forget(group_id, entry, partitions)
 
-    def _forget(self, group_id: str, entry: _Entry, partitions: set[TopicPartition]) -> OneShot[int]:
+    def _forget(self, group_id: str, entry: GroupEntry, partitions: set[TopicPartition]) -> OneShot[int]:
         reply: OneShot[int] = OneShot()
         doomed = PendingChange(entry.offsets.known_of(partitions))
         if not doomed.partitions:
@@ -490,7 +580,7 @@ class GroupCoordinator:
         self._log.submit(self.led.partition_of(group_id), records, then, placed=doomed.placed, essential=True)
         return reply
 
-    def _forgotten(self, entry: _Entry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
+    def _forgotten(self, entry: GroupEntry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
         if durable:
             entry.offsets.forget(doomed)
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
@@ -505,50 +595,26 @@ class GroupCoordinator:
                     await trio.lowlevel.checkpoint()
                 self._expire(group_id, entry, self._wall_clock_ms())
 
-    def _expire(self, group_id: str, entry: _Entry, now_ms: int) -> None:
+    def _expire(self, group_id: str, entry: GroupEntry, now_ms: int) -> None:
         """Forget offsets that nobody has needed for the retention time, and an empty group that has none left."""
-        group = entry.group
-        if group.state is GroupState.DEAD:
+        if entry.is_dead:
             return  # deleted since the sweep began
-        expired = self._expired(entry, now_ms)
-        may_go = group.state is GroupState.EMPTY and not group.members.pending_join
-        if may_go and len(expired) == len(entry.offsets.known()):
+        expired = entry.expired(now_ms, self._settings.offsets_retention_ms)
+        if entry.may_be_deleted_when_unused and len(expired) == len(entry.offsets.known()):
             self._bury(group_id, entry, OneShot())
         elif expired:
             logger.info("%d offsets of group %r have expired", len(expired), group_id)
             self._forget(group_id, entry, expired)
 
-    def _expired(self, entry: _Entry, now_ms: int) -> set[TopicPartition]:
-        """Return the partitions whose committed offsets are past retention.
-
-        It is counted from when the group lost its last member; from the commit where the group never had any, and for
-        topics that none of its members reads.
-        """
-        group = entry.group
-        simple = group.protocol_type is None
-        live = not simple and group.state is not GroupState.EMPTY
-        if live and (group.state is not GroupState.STABLE or group.subscribed_topics is None):
-            return set()
-        pending = entry.offsets.pending()
-        expired = set()
-        for at, offset in entry.offsets:
-            since_ms = offset.commit_timestamp_ms if simple or live else group.state_timestamp_ms
-            expires_ms = offset.expire_timestamp_ms
-            if expires_ms is None:
-                expires_ms = since_ms + self._settings.offsets_retention_ms
-            if now_ms >= expires_ms and at not in pending and not group.is_subscribed_to(at.topic):
-                expired.add(at)
-        return expired
-
     @property
     def _is_full(self) -> bool:
         return len(self._entries) >= self._settings.max_group_count
 
-    def _entry(self, group_id: str) -> _Entry:
+    def _entry(self, group_id: str) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
             group = Group(group_id=group_id, context=self._context)
-            entry = self._entries[group_id] = _Entry(group=group, offsets=GroupOffsets(self.state_bytes))
+            entry = self._entries[group_id] = GroupEntry(group=group, offsets=GroupOffsets(self.state_bytes))
             self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry
 
@@ -557,7 +623,3 @@ def _answer_late(reply: OneShot[int]) -> None:
     """It may take long until a commit is durable; Kafka's client tries again after this error."""
     if not reply.is_set:
         reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)
-
-
-def _assigned_bytes(group: Group) -> int:
-    return sum(len(member.assignment) for member in group.members)

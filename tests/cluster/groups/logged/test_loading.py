@@ -10,17 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.groups.led_partitions import LedPartitions
-from kafscale.cluster.groups.loading import GroupsLoading
-from kafscale.cluster.groups.log_records import group_record, offset_record
+from kafscale.cluster.groups.consumer.records import (
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    CoordinatorRecord,
+)
+from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
+from kafscale.cluster.groups.logged.loading import GroupsLoading
+from kafscale.cluster.groups.logged.log_forms import log_record
+from kafscale.cluster.groups.logged.log_records import group_record, offset_record
 from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.internal import InternalBatch
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.errors import DamagedObject
 from kafscale.wire import error_codes as e
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
-from kafscale.wire.internal_topics import encode_key, encode_value
-from kafscale.wire.internal_topics.consumer_groups import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
 
 GROUPS, PRODUCERS = ("g", "h"), (1, 2)
@@ -207,13 +213,23 @@ def test_who_takes_an_offset_back_takes_a_pending_one_along() -> None:
 
 
 def test_records_of_other_kinds_are_passed_over_and_counted() -> None:
-    consumer = Record(
-        encode_key(ConsumerGroupMetadataKey(group_id="g")), encode_value(ConsumerGroupMetadataValue(epoch=1))
-    )
     unknown = Record(bytes.fromhex("00630001"), b"x")
-    loading = load([Write((unknown, consumer, offset_record("g", PLACES[0], at(1)), unknown))])
-    assert loading.skipped == {"unknown": 2, "ConsumerGroupMetadataKey": 1}
+    loading = load([Write((unknown, offset_record("g", PLACES[0], at(1)), unknown))])
+    assert loading.skipped == {"unknown": 2}
     assert offsets_of(loading) == {("g", PLACES[0]): 1}
+
+
+def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_taken_back() -> None:
+    epoch, member = ConsumerGroupMetadataKey("g"), ConsumerGroupMemberMetadataKey("g", "m")
+    first = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=1))
+    second = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=2, metadata_hash=-5))
+    joined = CoordinatorRecord(member, ConsumerGroupMemberMetadataValue(client_id="c", client_host="h"))
+    steps = [Write(tuple(map(log_record, (first, joined, second))))]
+    assert [*load(steps).groups["g"].consumer.values()] == [joined, second]
+
+    gone = [CoordinatorRecord(key, None) for key in (member, epoch)]
+    assert [*load([*steps, Write((log_record(gone[0]),))]).groups["g"].consumer.values()] == [second]
+    assert load([*steps, Write(tuple(map(log_record, gone)))]).groups == {}
 
 
 def test_a_record_that_cannot_be_read_is_named() -> None:

@@ -1,0 +1,89 @@
+"""ConsumerGroupDescribe (69): consumer groups of KIP-848, with what each member has and is to have.
+
+v1  which members use the classic protocol (KIP-1099)
+
+A group that does not exist, and a classic one, is GROUP_ID_NOT_FOUND; clients then ask DescribeGroups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafscale.api.handling.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.consumer.describing import DescribedMember, DescribedPartitions
+from kafscale.concurrency.turns import distinct, in_turns
+from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE
+from kafscale.wire.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from kafscale.wire.schema import mapped
+
+
+async def handle(
+    services: Services, _call: Call, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    groups = [
+        await _describe(services, operations, group_id)
+        async for group_id in in_turns(await distinct(request.group_ids, str))
+    ]
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+async def _describe(services: Services, operations: int, group_id: str) -> DescribedGroup:
+    if not group_id:
+        return DescribedGroup(group_id=group_id, error_code=INVALID_GROUP_ID)
+    if (error_code := coordinator_error(services, group_id)) != NONE:
+        return DescribedGroup(group_id=group_id, error_code=error_code)
+    await services.groups.wait_settled(group_id)
+    group = services.groups.consumer_group(group_id)
+    if group is None:
+        reason = "is not a consumer group" if services.groups.exists(group_id) else "not found"
+        message = f"Group {group_id} {reason}."
+        return DescribedGroup(group_id=group_id, error_code=GROUP_ID_NOT_FOUND, error_message=message)
+    described = group.machine.describe()
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=described.state.value,
+        group_epoch=described.group_epoch,
+        assignment_epoch=described.assignment_epoch,
+        assignor_name=described.assignor_name,
+        members=mapped(_member, described.members),
+        authorized_operations=operations,
+    )
+
+
+def _member(member: DescribedMember) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.subscribed_topic_names),
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_assignment(member.assignment),
+        target_assignment=_assignment(member.target_assignment),
+        member_type=member.member_type,
+    )
+
+
+def _assignment(partitions: Sequence[DescribedPartitions]) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=each.topic_id, topic_name=each.topic_name, partitions=list(each.partitions))
+            for each in partitions
+        ]
+    )
+
+
+API = Api(69, "ConsumerGroupDescribe", 0, 1, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, handle)

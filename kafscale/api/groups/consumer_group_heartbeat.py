@@ -1,0 +1,84 @@
+"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, stays, leaves, and gets its partitions (KIP-848).
+
+v1  subscriptions by regular expression, and members that make their ids themselves (KIP-1082)
+
+Epoch 0 joins, and makes the group if there is none. The answer has partitions only where they have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
+from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+FIRST_VERSION_WITH_OWN_IDS = 1
+
+
+async def handle(
+    services: Services, call: Call, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    if not request.group_id.strip():
+        return ConsumerGroupHeartbeatResponse(error_code=INVALID_REQUEST, error_message="GroupId can't be empty.")
+    await prepare_groups(services)
+    if (error_code := coordinator_error(services, request.group_id)) != NONE:
+        return ConsumerGroupHeartbeatResponse(error_code=error_code)
+    reply = await services.groups.consumer_heartbeat(request.group_id, _heartbeat(call, request)).wait()
+    return _response(reply)
+
+
+def _heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
+    names = request.subscribed_topic_names
+    return Heartbeat(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        subscribed_topic_names=None if names is None else tuple(names),
+        subscribed_topic_regex=request.subscribed_topic_regex,
+        server_assignor=request.server_assignor,
+        owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
+        client_id=call.client_id,
+        client_host=f"/{call.peer.host}",  # as Kafka shows it
+        chooses_member_id=call.version >= FIRST_VERSION_WITH_OWN_IDS,
+    )
+
+
+def _partitions(topics: Sequence[TopicPartitions]) -> Partitions:
+    found: dict[bytes, frozenset[int]] = {}
+    for topic in topics:
+        found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(topic.partitions)
+    return found
+
+
+def _response(reply: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=reply.error_code,
+        error_message=reply.error_message,
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=None if reply.assignment is None else _assignment(reply.assignment),
+    )
+
+
+def _assignment(partitions: Partitions) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, partitions=sorted(of_topic)) for topic_id, of_topic in partitions.items()
+        ]
+    )
+
+
+API = Api(68, "ConsumerGroupHeartbeat", 0, 1, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, handle)
