@@ -28,7 +28,7 @@ def test_every_api_and_version_is_tried() -> None:
     random = Random(SEED)
     tried = {
         (frame.api.key, frame.version)
-        for frame in (make_frame(random, correlation_id=1, topic_id=TOPIC_ID, mutated_share=0.5) for _ in range(3000))
+        for frame in (make_frame(random, correlation_id=1, topic_id=TOPIC_ID, mutated_share=0.5) for _ in range(5000))
     }
     assert tried == {(each.key, version) for each in APIS for version in range(each.min_version, each.max_version + 1)}
 

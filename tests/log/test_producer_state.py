@@ -102,12 +102,14 @@ def test_after_some_flushes_no_footer_of_before_is_needed():
     assert flushes == -(-9_999 // UNCHANGED_MAX_COUNT)
 
 
-def test_a_footer_that_is_needed_for_a_producer_whose_next_epoch_is_not_durable_stays_needed():
+def test_a_footer_tells_of_a_producer_whose_next_epoch_begins_behind_it_as_it_was_before():
     states = filled(3)
     states.record(header(0, epoch=1), 3, 0, durable_before=EVERYTHING_IS_DURABLE)
     write(states, 4, 4)
-    assert states.for_footer(3, 3).producers_from == 0
-    assert states.for_footer(3, 5).producers_from == 3
+    for end_offset, epoch in ((3, 0), (5, 1)):
+        held = states.for_footer(3, end_offset)
+        assert [each.epoch for each in held.producers if each.producer_id == 0] == [epoch]
+        assert held.producers_from == 3
 
 
 def test_the_largest_state_that_is_permitted_can_be_written_and_read_back():
