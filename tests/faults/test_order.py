@@ -35,7 +35,7 @@ from tests.devtools.workload_producers import IdempotentProducer
 from tests.devtools.workload_topics import create_topic
 
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "1"))
-SEEDS_COUNT = 3
+SEEDS_COUNT = 5
 PRODUCER_COUNT = 3
 PARTITION_COUNT = 3
 DROP_COUNT = 40
