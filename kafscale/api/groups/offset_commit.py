@@ -24,6 +24,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.coordinating.commits import commit_in_pieces
 from kafscale.cluster.groups.events import Identity
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import Turns
@@ -77,8 +78,8 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
         error_code = coordinator_error(services, request.group_id) or GROUP_ID_NOT_FOUND
     elif offsets:
         check = partial(check_again, services, request.group_id, topic_ids, by_id)
-        refused |= await services.groups.commit_in_pieces(
-            request.group_id, _identity(request), offsets, check, version=call.version
+        refused |= await commit_in_pieces(
+            services.groups, request.group_id, _identity(request), offsets=offsets, check=check, version=call.version
         )
     elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
         committing = services.groups.commit(request.group_id, _identity(request), {}, version=call.version)

@@ -23,7 +23,7 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups.coordinating import coordinator
+from kafscale.cluster.groups.coordinating import commits
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import NO_GENERATION, Identity
 from kafscale.cluster.groups.records import TopicPartition
@@ -275,7 +275,7 @@ async def commit_in_pieces(
     services: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, *, version: int = BY_NAME
 ) -> dict[int, int]:
     """Commit in pieces of two; `meanwhile` is called once the first piece is on its way, and ends before the last."""
-    monkeypatch.setattr(coordinator, "COMMIT_PIECE_COUNT", 2)
+    monkeypatch.setattr(commits, "COMMIT_PIECE_COUNT", 2)
     services.store.gate = services.offsets_log.gate = trio.Event()
     answers: list[Any] = []
 

@@ -58,7 +58,6 @@ from kafscale.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-COMMIT_PIECE_COUNT = 1000  # offsets of one transaction: 2 ms of the event loop
 LEAVE_PIECE_COUNT = 1000  # members that leave at once
 SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
 
@@ -354,35 +353,6 @@ class GroupCoordinator:
         late = partial(_answer_late, reply)
         self._log.submit(self.led.partition_of(group_id), records, then, late=late, placed=change.placed)
         return reply
-
-    async def commit_in_pieces(
-        self,
-        group_id: str,
-        identity: Identity,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        check: Callable[[TopicPartition], int] = lambda at: error_codes.NONE,
-        *,
-        version: int = MEMBER_EPOCH_SINCE,
-    ) -> Mapping[TopicPartition, int]:
-        """Commit however many offsets, as `commit` does; return an error code for each of those that are not committed.
-
-        More than COMMIT_PIECE_COUNT are committed so many at a time, in order. After an error of a piece no more are
-        tried. `check` gives the error code of a partition when its piece is about to be committed: while the ones
-        before it were, its topic may have been deleted.
-        """
-        refused: dict[TopicPartition, int] = {}
-        pending = list(offsets)
-        for start in range(0, len(pending), COMMIT_PIECE_COUNT):
-            piece = pending[start : start + COMMIT_PIECE_COUNT]
-            refused |= {at: error_code for at in piece if (error_code := check(at)) != error_codes.NONE}
-            wanted = {at: offsets[at] for at in piece if at not in refused}
-            committing = (
-                self.commit(group_id, identity, wanted, version=version) if wanted else OneShot(error_codes.NONE)
-            )
-            error_code = await committing.wait()
-            if error_code != error_codes.NONE:
-                return dict.fromkeys(pending[start:], error_code) | refused
-        return refused
 
     def _refuse_commit(
         self,

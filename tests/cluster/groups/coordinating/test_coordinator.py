@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.groups.coordinating import coordinator
+from kafscale.cluster.groups.coordinating.commits import COMMIT_PIECE_COUNT, commit_in_pieces
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, Leaving, Sync
 from kafscale.cluster.groups.group import GroupState
@@ -574,7 +575,7 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
     offset = OffsetAndMetadata(offset=1, commit_timestamp_ms=0)
     many = {TopicPartition("many", number): offset for number in range(MANY_COUNT)}
     with longest_turn_of_others(nursery) as longest:
-        assert await broker.coordinator.commit_in_pieces("g", SIMPLE, many) == {}
+        assert await commit_in_pieces(broker.coordinator, "g", SIMPLE, offsets=many) == {}
     assert longest[0] < 0.1
     assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT
     monkeypatch.setattr(GroupOffsets, "known", None)  # visits all of them
@@ -586,13 +587,13 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
 
 
 async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock: MockClock, broker: Broker) -> None:
-    count = coordinator.COMMIT_PIECE_COUNT + 5
+    count = COMMIT_PIECE_COUNT + 5
     many = {TopicPartition("many", number): at(1) for number in range(2 * count)}
     broker.log.gate = trio.Event()
     found: list[Mapping[TopicPartition, int]] = []
 
     async def commit() -> None:
-        found.append(await broker.coordinator.commit_in_pieces("g", SIMPLE, many))
+        found.append(await commit_in_pieces(broker.coordinator, "g", SIMPLE, offsets=many))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit)
@@ -601,9 +602,9 @@ async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock
         broker.log.gate.set()
     assert (await joined.wait()).error_code == e.NONE
     refused = found[0]
-    assert list(refused) == list(many)[coordinator.COMMIT_PIECE_COUNT :]
+    assert list(refused) == list(many)[COMMIT_PIECE_COUNT:]
     assert set(refused.values()) == {e.UNKNOWN_MEMBER_ID}
-    assert len(broker.coordinator.offsets("g")["many"]) == coordinator.COMMIT_PIECE_COUNT
+    assert len(broker.coordinator.offsets("g")["many"]) == COMMIT_PIECE_COUNT
 
 
 async def test_very_many_members_that_leave_stopped_the_event_loop(broker: Broker, nursery: trio.Nursery) -> None:
