@@ -263,8 +263,18 @@ class Broker:
             log.open_topic(topic_spec(services, topic))
         await log.restore()
         await log.replay()
+        await self._decide(lead, log)
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
         await services.producer_ids.begin(log.producer_ids())
+
+    async def _decide(self, lead: Lead, log: Log) -> None:
+        """Tell all later brokers what this one has found. From then on any of it may be served.
+
+        One that has claimed meanwhile may have found something else, and need not have seen this.
+        """
+        with startup_errors():
+            await log.manifest_checkpointer.decide()
+            await lead.check.confirm()
 
     async def _move_groups(self, lead: Lead) -> None:
         """Have `__consumer_offsets` hold what earlier versions kept in the metadata."""

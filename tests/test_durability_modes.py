@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import attrs
 import pytest
@@ -20,7 +20,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.faulty_store import FaultyStore, Gate, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
@@ -188,6 +188,12 @@ async def running(machine: Machine, durability: Durability, **settings) -> Async
             clients.cancel_scope.cancel()
 
 
+async def segment_names(bucket: FaultyStore, partition: int = 0) -> list[str]:
+    """The keys of the objects that a partition of each topic has."""
+    async with aclosing(bucket.list("")) as pages:
+        return [info.key async for page in pages for info in page if f"/{partition}/segment-" in info.key]
+
+
 def leaf(exc: BaseException) -> BaseException:
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
@@ -341,6 +347,113 @@ async def test_a_segment_that_arrives_when_another_broker_has_listed_the_bucket_
                 assert old.broker.services.log.partition_named(TOPIC, 0).high_watermark == 1  # nobody has read it
                 assert await new.values() == [b"a"]
                 nursery.cancel_scope.cancel()
+
+
+async def test_a_segment_that_comes_when_readers_have_seen_another_ones_records_is_not_read(
+    autojump_clock, bucket, caplog
+):
+    """Two brokers that were superseded had sent segments; the later one's came after a start had served the other's."""
+    stores = FaultyStore(bucket), FaultyStore(bucket)
+    machines = [Machine(store, tokens=64) for store in stores]
+
+    async def produce(broker: Running, *values: bytes) -> None:
+        with suppress(BrokerUnavailable, KafScaleError, trio.BrokenResourceError, trio.ClosedResourceError):
+            await broker.produce(*values)
+            raise AssertionError("acknowledged")
+
+    async def arrives(held: int, gate: Gate) -> None:
+        gate.open()
+        with trio.fail_after(1):
+            while len(await segment_names(bucket)) < held:
+                await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery, running(machines[0], Durability.SEGMENT) as first:
+        await first.create()
+        await first.produce(b"a")
+        gates = [store.hold(On("put*", "*/0/segment-*")) for store in stores]
+        nursery.start_soon(produce, first, b"b 1", b"b 2", b"b 3")
+        await gates[0].wait_arrived(2)
+        async with running(machines[1], Durability.SEGMENT) as second:
+            nursery.start_soon(produce, second, b"c 1", b"c 2")
+            await gates[1].wait_arrived(2)
+            await arrives(4, gates[0])
+            async with running(Machine(bucket, tokens=64), Durability.SEGMENT) as third:
+                seen = await third.values()
+                assert seen == [b"a", b"b 1", b"b 2", b"b 3"]
+                await arrives(6, gates[1])
+                await third.crash()
+            for _ in range(2):
+                async with running(Machine(bucket, tokens=64), Durability.SEGMENT) as later:
+                    assert await later.values() == seen
+                    assert later.broker.services.log.late_count() == 1
+                    await later.crash()
+            async with running(Machine(bucket, tokens=64), Durability.SEGMENT) as last:
+                assert await last.produce(b"d") == 4
+                assert await last.values() == [*seen, b"d"]
+        nursery.cancel_scope.cancel()
+    assert "is not read: its broker wrote it after another one had taken over" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_what_was_merged_after_a_start_had_said_what_it_found_is_read(autojump_clock, bucket, damaged):
+    """And if it is damaged, what it was made of, which the checkpoint of that start knows, or no checkpoint does."""
+    values = [b"%d" % number for number in range(24)]
+
+    def generations(broker: Running) -> set[int]:
+        partition = broker.broker.services.log.partition_named(TOPIC, 0)
+        late = set(partition.late)
+        assert not late
+        return {segment.generation for segment in partition.manifest.segments}
+
+    for produced in (0, 12):
+        async with running(Machine(bucket, tokens=8), Durability.SEGMENT) as broker:
+            if not produced:
+                await broker.create()
+            assert await broker.values() == values[:produced]
+            for value in values[produced : produced + 12]:
+                await broker.produce(value)
+            await trio.sleep(CHECKPOINT_SECONDS / 2)  # the next checkpoint of the manifests has not come
+            found = generations(broker)
+            assert found == {0, 1}
+            await broker.crash()
+    names = [name for name in await segment_names(bucket) if name.endswith("-00001.kfs")]
+    assert len(names) == 2
+    if damaged:
+        for name in names:
+            await bucket.put(name, [bytes(len((await bucket.get(name)).data))])
+    async with running(Machine(bucket, tokens=8), Durability.SEGMENT) as last:
+        assert await last.values() == values
+        assert last.broker.services.log.quarantined_count() == (2 if damaged else 0)
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_start_says_what_it_has_found_once_and_before_it_serves(autojump_clock, bucket, durability):
+    machine = Machine(bucket, tokens=8)
+
+    def writes() -> int:
+        return len(
+            [call for call in bucket.calls if call.operation == "put_if_absent" and "/manifests/" in call.keys[0]]
+        )
+
+    async with running(machine, durability) as first:
+        await first.create()
+        await first.produce(b"a")
+        await first.broker.services.log.flusher.flush_all()
+        await first.crash()
+    assert writes() == 0
+    for _ in range(3):
+        async with running(machine, durability) as later:
+            assert writes() == 1
+            await later.crash()
+    bucket.fail(On("put_if_absent", "*/manifests/*"))
+    async with running(machine, durability) as last:  # nothing new is to be said
+        await last.produce(b"b")
+        await last.broker.services.log.flusher.flush_all()
+        await last.crash()
+    with pytest.raises(BaseExceptionGroup) as failed:
+        async with running(machine, durability):
+            pass
+    assert isinstance(leaf(failed.value), StartupError)
 
 
 async def test_in_segment_flushes_that_end_together_share_a_look_at_the_claim(autojump_clock, bucket):

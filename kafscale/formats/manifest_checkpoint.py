@@ -14,8 +14,10 @@ epochs either: its segments have none in their keys.
 A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
 for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
 it. Everything else is read, as without a checkpoint. So an old one, a damaged one or none costs time and nothing else.
-One thing only the checkpoint can tell: that a segment which it knows is gone. A quarantined segment is in it without a
-fingerprint, for the sake of its last offset, and so is one that has gone from the end of the log.
+Two things only the checkpoint can tell. One is that a segment which it knows is gone. A quarantined segment is in it
+without a fingerprint, for the sake of its last offset, and so is one that has gone from the end of the log. The other
+is what the broker whose epoch is in the checkpoint's key took for the log (`decided_by`), before it served any of it:
+what contradicts that, and is of an earlier epoch, came later (`kafscale.formats.resolution`). Without it nobody knows.
 
 Written by `kafscale.log.bucket.manifest_keeper`.
 """
@@ -33,9 +35,10 @@ from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DamagedObject
 from kafscale.formats.log_end import LogEnd
 from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
+from kafscale.formats.resolution import Decided
 from kafscale.formats.segment import HEADER
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
-from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key
 
 VERSION = 3
 VERSION_WITHOUT_TRANSACTIONS = 2
@@ -94,6 +97,7 @@ class KnownPartition:
     _end: memoryview
     _rows: memoryview
     _row: struct.Struct = _SEGMENT
+    decided_by: int = EPOCH_UNKNOWN  # the epoch of the broker that wrote the checkpoint
 
     def end(self) -> LogEnd | None:
         """The state after the last segment; None if it was too large."""
@@ -113,6 +117,12 @@ class KnownPartition:
         if self._row is _SEGMENT_WITHOUT_EPOCH:
             return {(row[0], EPOCH_UNKNOWN, *row[1:3]): row[3:] for row in rows}
         return {row[:4]: row[4:] for row in rows}
+
+    def decided(self, keys: Iterable[SegmentKey]) -> Decided:
+        """Tell which of these its writer took for parts of the log."""
+        rows = self._by_key()
+        known = {key for key in keys if (key.base_offset, key.epoch, key.generation, key.version) in rows}
+        return Decided(self.decided_by, known)
 
     def recognise(self, listed: Iterable[ListedSegment]) -> Recognised:
         """Compare with what is in the bucket."""
@@ -170,6 +180,8 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
     row = _ROWS.get(version)
     if row is None:
         raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only up to {VERSION}")
+    numbered = parse_numbered_key(key)
+    decided_by = EPOCH_UNKNOWN if numbered is None else numbered.epoch
     known: dict[PartitionId, KnownPartition] = {}
     position = 0
     for _ in range(partition_count):
@@ -177,7 +189,7 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
         position += _PARTITION.size
         rows_at = position + end_bytes
         end = rows_at + segment_count * row.size
-        known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], row)
+        known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], row, decided_by)
         position = end
     return known
 

@@ -13,6 +13,11 @@ objects up to its end: an object is late if the history has another epoch at its
 as long as its footer has not been read, if the history has a later one there than that of the broker which wrote it.
 Where histories differ, that of the broker with the latest epoch is the log's.
 
+A broker that leads with epoch e and has flushed nothing yet has served what it found all the same. So its checkpoint of
+the manifests, which is in the bucket before it serves anything, counts like a footer of epoch e: the history of each
+segment in it is one that epoch e has *decided*, whatever the epoch in the segment's key. What an earlier broker's
+object says against it came later. Readers without the checkpoint (Spark) know that from e's first flush on.
+
 Few footers have to be read for that: those of merged segments, which readers open anyway; that of the last flush of the
 latest epoch, which tells where the log ends; and where a flush overlaps an earlier epoch's object, that flush's.
 
@@ -24,7 +29,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import groupby, pairwise
 from operator import attrgetter
 
@@ -38,6 +43,21 @@ Histories = Mapping[SegmentKey, Sequence[EpochStart]]
 
 _epoch = attrgetter("epoch")
 _start_offset = attrgetter("start_offset")
+
+
+@attrs.frozen
+class Decided:
+    """Segments that the broker of an epoch found before it served anything, or has written itself."""
+
+    epoch: int
+    keys: Set[SegmentKey]
+
+    def authority(self, segment: Segment) -> int:
+        """The latest epoch whose broker is known to have taken this segment for a part of the log."""
+        return max(segment.epoch, self.epoch) if segment.key in self.keys else segment.epoch
+
+
+NOTHING_DECIDED = Decided(EPOCH_UNKNOWN, frozenset())
 
 
 @attrs.frozen
@@ -77,14 +97,21 @@ def epoch_at(history: Sequence[EpochStart], offset: int) -> int:
     return history[index - 1].epoch if index else -1
 
 
-def resolve(segments: Iterable[Segment], histories: Histories, *, begun: Iterable[EpochStart] = ()) -> Resolution:
+def resolve(
+    segments: Iterable[Segment],
+    histories: Histories,
+    *,
+    begun: Iterable[EpochStart] = (),
+    decided: Decided = NOTHING_DECIDED,
+) -> Resolution:
     """Decide. `histories` are from the footers that have been read, each as of its segment's end.
 
     A segment without one has its assumed end, or OFFSET_MAX if it has none. `begun` are epochs that are known to have
     begun at an offset although no footer shows it: a write-ahead log has their records, or the object is damaged.
+    `decided` is what the newest checkpoint of the manifests tells.
     """
     found = list(segments)
-    judge = _Judge.of(found, histories, begun)
+    judge = _Judge.of(found, histories, begun, decided)
     late = judge.find_late(found)
     timely = [segment for segment in found if segment.key not in late] if late else found
     kept = without_covered(timely)
@@ -107,15 +134,22 @@ class _Judge:
     last_offset: int
     refuted: Collection[SegmentKey]
     begun: Sequence[EpochStart]
+    decided: Decided
     oldest_epoch: float  # of those that are in keys: what has none in its key is older
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], histories: Histories, begun: Iterable[EpochStart]) -> _Judge:
+    def of(
+        cls,
+        segments: Sequence[Segment],
+        histories: Histories,
+        begun: Iterable[EpochStart],
+        decided: Decided,
+    ) -> _Judge:
         history: Sequence[EpochStart] = ()
         last_offset = -1
         refuted: set[SegmentKey] = set()
         told = [segment for segment in segments if segment.key in histories]
-        for segment in sorted(told, key=lambda each: (-each.epoch, -each.last_offset)):
+        for segment in sorted(told, key=lambda each: (-decided.authority(each), -each.last_offset)):
             own = histories[segment.key]
             common = min(segment.last_offset, last_offset)
             epochs = {epoch_at(history, common), epoch_at(own, common)} - {-1}  # version 1 knows no epochs
@@ -130,6 +164,7 @@ class _Judge:
             last_offset=last_offset,
             refuted=refuted,
             begun=list(begun),
+            decided=decided,
             oldest_epoch=oldest,
         )
 
@@ -162,9 +197,9 @@ class _Judge:
         return epoch_at(self.history, min(segment.last_offset, self.last_offset)) > latest_own
 
     def find_last(self, timely: Iterable[Segment]) -> set[SegmentKey]:
-        """Return the last flush of the latest epoch among those that may go on behind what is known."""
+        """Return the last segment of the latest epoch among those that may go on behind what is known."""
         beyond = [each for each in timely if each.last_offset > self.last_offset and each.key not in self.histories]
-        last = max(beyond, key=lambda each: (each.epoch, each.base_offset), default=None)
+        last = max(beyond, key=lambda each: (self.decided.authority(each), each.base_offset), default=None)
         return set() if last is None else {last.key}
 
     def find_doubtful(self, timely: Iterable[Segment]) -> set[SegmentKey]:

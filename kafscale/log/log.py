@@ -32,7 +32,7 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.bucket.listing import list_segments
-from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer, find_manifests
+from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
 from kafscale.log.bucket.postponed import PostponedEntries
 from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
 from kafscale.log.bucket.topic_deletion import BuriedTopic
@@ -294,7 +294,7 @@ class Log:
         """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
         store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
         began = trio.current_time()
-        checkpoint = await find_manifests(store, self.namespace, self.manifest_checkpointer.writer)
+        checkpoint = await self.manifest_checkpointer.find(store)
         restorer = Restorer(
             store=store,
             examiner=self.reader.examiner,

@@ -1,8 +1,9 @@
 """Which objects are read, against a model of brokers that take over from one another while the older ones go on.
 
 The model keeps every broker's log record by record. What the newest one has in the bucket must be what readers find,
-whatever else is there by now, and however few footers they read. As long as it has written nothing itself, the bucket
-does not tell of it: then what a broker before it wrote too late may still change what is read.
+whatever else is there by now, and however few footers they read. As long as it has written nothing itself, only its
+checkpoint of the manifests tells of it: for who does not read that, what a broker before it wrote too late may still
+change what is read.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.formats.manifest import Manifest, Segment
-from kafscale.formats.resolution import assumed_ends, epoch_at, resolve
+from kafscale.formats.resolution import NOTHING_DECIDED, Decided, assumed_ends, epoch_at, resolve
 from kafscale.formats.segment import EpochStart
 from kafscale.store.paths import EPOCH_UNKNOWN, OFFSET_MAX, SegmentKey
 
@@ -53,15 +54,17 @@ class Found:
     late: set[SegmentKey]
 
 
-def look(bucket: dict[SegmentKey, Object], begun: Sequence[EpochStart] = ()) -> Found:
-    """As a reader does, with a listing and as few footers as it can."""
-    ends = assumed_ends(bucket)
+def look(
+    bucket: dict[SegmentKey, Object], begun: Sequence[EpochStart] = (), decided: Decided = NOTHING_DECIDED
+) -> Found:
+    """As a reader does, with a listing, a checkpoint if it has one, and as few footers as it can."""
+    ends = {**assumed_ends(bucket), **{key: bucket[key].segment.last_offset for key in decided.keys & bucket.keys()}}
     opened = {key for key in bucket if key.generation}
     while True:
         segments = [
             each.segment if key in opened else segment(key, ends.get(key, OFFSET_MAX)) for key, each in bucket.items()
         ]
-        resolution = resolve(segments, {key: bucket[key].history for key in opened}, begun=begun)
+        resolution = resolve(segments, {key: bucket[key].history for key in opened}, begun=begun, decided=decided)
         if not resolution.unread:
             break
         assert not opened & set(resolution.unread)
@@ -94,6 +97,7 @@ class Broker:
 class World:
     bucket: dict[SegmentKey, Object] = attrs.field(factory=dict)
     brokers: list[Broker] = attrs.field(factory=lambda: [Broker(0, [], [], 0, [])])
+    decided: Decided = NOTHING_DECIDED
     count: int = 0
 
     @property
@@ -142,7 +146,7 @@ class World:
     def take_over(self, *, has_disk: bool) -> None:
         """With the disk of the one before, which ends then; or with an empty one, while that goes on."""
         before, epoch = self.leader, self.leader.epoch + 1
-        found = look(self.bucket)
+        found = look(self.bucket, decided=self.decided)
         if has_disk:
             begun = [
                 EpochStart(record[0], offset)
@@ -150,7 +154,7 @@ class World:
                 if offset in found.records and epoch_at(found.history, offset) < record[0]
             ][:1]
             if begun:
-                found = look(self.bucket, begun)
+                found = look(self.bucket, begun, self.decided)
         assert sorted(found.records) == list(range(len(found.records))), "a hole"
         log = [found.records[offset] for offset in range(len(found.records))]
         broker = Broker(epoch, log, found.history, len(log), list(found.manifest.segments))
@@ -166,10 +170,17 @@ class World:
             if before.under_way is not None:
                 self.brokers.insert(0, Broker(-2, [], [], 0, [], before.under_way))  # it arrives some time
         self.brokers.append(broker)
+        self.decide()
         self.check()
+
+    def decide(self) -> None:
+        """Write a checkpoint of the manifests. That of a superseded broker never counts."""
+        self.decided = Decided(self.leader.epoch, {each.key for each in self.leader.segments})
 
     def check(self) -> None:
         leader = self.leader
+        found = look(self.bucket, decided=self.decided)
+        assert [found.records.get(offset) for offset in range(leader.flushed)] == leader.log[: leader.flushed]
         found = look(self.bucket)
         for offset, record in enumerate(leader.log[: leader.flushed]):
             if leader.has_written:
@@ -181,7 +192,7 @@ class World:
 
 def act(world: World, draw) -> None:
     broker = draw(st.sampled_from(world.brokers))
-    match draw(st.sampled_from(["append", "begin flush", "end flush", "merge", "take over"])):
+    match draw(st.sampled_from(["append", "begin flush", "end flush", "merge", "decide", "take over"])):
         case "append" if broker.epoch >= 0:
             world.append(broker, draw(st.integers(1, 3)))
         case "begin flush":
@@ -190,6 +201,8 @@ def act(world: World, draw) -> None:
             world.end_flush(broker)
         case "merge":
             world.merge(broker, draw(st.integers(0, 3)), draw(st.integers(2, 4)), deletes=draw(st.booleans()))
+        case "decide":
+            world.decide()
         case "take over":
             world.take_over(has_disk=draw(st.booleans()))
     world.check()
@@ -251,6 +264,24 @@ def test_an_epoch_that_only_a_write_ahead_log_tells_of_sets_aside_what_is_there(
     found = look(bucket, [EpochStart(2, 3)])
     assert found.late == {key_of(3, 1)}
     assert sorted(found.records) == [0, 1, 2]
+
+
+def test_what_a_broker_found_and_served_stays_though_a_later_epochs_object_comes_afterwards():
+    found = (57, 68, 1, [(1, 0)])
+    late = (57, 62, 3, [(1, 0), (3, 57)])
+    earlier = (0, 56, 1, [(1, 0)])
+    decided = Decided(4, {key_of(0, 1), key_of(57, 1)})
+    seen = look(objects(earlier, found, late), decided=decided)
+    assert seen.late == {key_of(57, 3)}
+    assert sorted(seen.records) == list(range(69))
+    assert look(objects(earlier, found, late)).late == {key_of(57, 1)}  # for who does not know of the decision
+
+
+def test_what_goes_on_behind_all_that_a_broker_found_has_come_in_time():
+    bucket = objects((0, 9, 1, [(1, 0)]), (10, 12, 2, [(1, 0), (2, 10)]))
+    seen = look(bucket, decided=Decided(3, {key_of(0, 1)}))
+    assert not seen.late
+    assert sorted(seen.records) == list(range(13))
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(-1, 4)), unique=True, max_size=12))

@@ -1,22 +1,26 @@
 """Keeps a checkpoint of all manifests in the bucket (`kafscale.formats.manifest_checkpoint`).
 
-The newest intact one wins, and two are kept. It is written some seconds after a start, then every few minutes, and at a
-clean stop, if anything has changed. Encoded in slices between which others run: in a thread it would hold the
-interpreter's lock for longer at a time.
+The newest intact one wins, and two are kept. It is written if anything has changed: at a start, then every few minutes,
+and at a clean stop. Encoded in slices between which others run: in a thread it would hold the interpreter's lock for
+longer at a time.
+
+The one of a start says which segments this broker has found, and is there before it serves any. So whoever comes next
+knows that what an earlier broker's object says against them came later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import attrs
 import trio
 
-from kafscale.buffers import size_of
+from kafscale.buffers import Buffer, size_of
 from kafscale.errors import StoreError
 from kafscale.formats.manifest import Segment
 from kafscale.formats.manifest_checkpoint import (
+    HEADER_BYTES,
     MAX_BYTES,
     ManifestCheckpoint,
     ManifestSnapshot,
@@ -30,20 +34,16 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.versions import VersionWriter, find_versions
 
-FIRST_AFTER_SECONDS = 10.0  # so that a broker that is killed again and again does not start slowly each time
+FIRST_AFTER_SECONDS = 10.0  # after the one of the start: by then what was replayed is being flushed
 INTERVAL_SECONDS = 300.0  # at 240 objects a minute, 600 partitions have changed: half a second to read
 SLICE_COUNT = 1000  # segments that are encoded between two checkpoints of trio's, about 1 ms
 
 logger = logging.getLogger(__name__)
 
 
-async def find_manifests(store: ObjectStore, namespace: str, writer: VersionWriter) -> ManifestCheckpoint:
-    """The newest intact one; empty if there is none. The `writer` inherits all of them. Raises StoreError."""
-    found = await find_versions(store, namespace, "manifests", decode_manifests)
-    for damage in found.damage:
-        logger.warning("a checkpoint of the manifests is of no use: %s", damage)
-    writer.inherit(found.keys)
-    return {} if found.newest is None else found.newest
+def content_of(parts: Sequence[Buffer]) -> bytes:
+    """Return the header of a checkpoint, which differs if its content does."""
+    return b"".join(bytes(memoryview(part)[:HEADER_BYTES]) for part in parts[:2])[:HEADER_BYTES]
 
 
 async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
@@ -94,12 +94,26 @@ class ManifestCheckpointer:
     writer: VersionWriter
     partitions: Callable[[], Collection[Partition]]
     written_bytes: int = attrs.field(default=0, init=False)  # of the last one
-    _written: tuple[int, int] = attrs.field(default=(0, 0), init=False)  # its checksum and length
+    _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
     def register(self, metrics: Metrics) -> None:
         """Show the size of the last one to whoever scrapes."""
         help = "Size of the last checkpoint of the manifests that was written."
         metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
+
+    async def find(self, store: ObjectStore) -> ManifestCheckpoint:
+        """Return the newest intact one; empty if there is none. All are inherited. Raises StoreError."""
+
+        def decode(key: str, data: Buffer) -> ManifestCheckpoint:
+            manifests = decode_manifests(key, data)
+            self._written, self.written_bytes = content_of([data]), size_of([data])
+            return manifests
+
+        found = await find_versions(store, self.writer.namespace, "manifests", decode)
+        for damage in found.damage:
+            logger.warning("a checkpoint of the manifests is of no use: %s", damage)
+        self.writer.inherit(found.keys)
+        return {} if found.newest is None else found.newest
 
     async def run(self) -> None:
         """Write one whenever something has changed, until cancelled."""
@@ -112,14 +126,17 @@ class ManifestCheckpointer:
             await trio.sleep(INTERVAL_SECONDS)
 
     async def write_if_changed(self) -> None:
-        """Write one, and delete all but the last two. Raises StoreError."""
+        """Write one, and delete all but the last two. Raises StoreError, Fenced."""
+        await self.decide()
+        await self.writer.trim()
+
+    async def decide(self) -> None:
+        """Write one if something has changed, and delete none. Raises StoreError."""
         held = [each for each in self.partitions() if each.manifest.segments or each.quarantined]
         if not held and not self.written_bytes:
             return
         parts = await encode_manifests(held)
-        size_bytes = size_of(parts)
-        content = int.from_bytes(parts[1], "big"), size_bytes
+        content = content_of(parts)
         if content != self._written:
             await self.writer.write(parts)
-            self._written, self.written_bytes = content, size_bytes
-            await self.writer.trim()
+            self._written, self.written_bytes = content, size_of(parts)

@@ -26,7 +26,7 @@ from kafscale.formats.footer_reading import index_goes_with, read_footer
 from kafscale.formats.log_end import LogEnd
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, ListedSegment, PartitionId, Segment, segment_of
 from kafscale.formats.manifest_checkpoint import KnownPartition, ManifestCheckpoint, MissingSegment
-from kafscale.formats.resolution import Histories, Resolution, assumed_ends, resolve
+from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Histories, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.log.bucket.listing import list_again
 from kafscale.log.repair.quarantine import Examiner, Quarantined
@@ -166,6 +166,7 @@ class _PartitionRestore:
     footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
     vouched: Collection[SegmentKey] = attrs.field(factory=set, init=False)  # by the checkpoint
     known_ends: Mapping[SegmentKey, int] = attrs.field(factory=dict, init=False)  # offsets behind those that changed
+    decided: Decided = attrs.field(default=NOTHING_DECIDED, init=False)
     damaged: set[SegmentKey] = attrs.field(factory=set, init=False)
     quarantined: list[Quarantined] = attrs.field(factory=list, init=False)
     ends: Mapping[SegmentKey, int] = attrs.field(init=False)  # assumed, of what a flush has written
@@ -205,6 +206,7 @@ class _PartitionRestore:
         recognised = self.known.recognise(self.listed.values())
         self.segments = {segment.key: segment for segment in recognised.segments}
         self.vouched = set(self.segments)
+        self.decided = Decided(self.known.decided_by, {*self.vouched, *recognised.changed})
         self.known_ends = {key: last_offset + 1 for key, last_offset in recognised.changed.items()}
         self.restorer.statistics.vouched_segment_count += len(recognised.segments)
         return recognised.missing
@@ -323,8 +325,10 @@ class _PartitionRestore:
         """
         unreadable: set[SegmentKey] = set()
         while True:
-            begun = [EpochStart(key.epoch, key.base_offset) for key in self.damaged if not key.generation]
-            resolution = resolve(self.segments.values(), self._histories(), begun=[*self.begun, *begun])
+            damaged = [key for key in self.damaged if not key.generation and not self._came_late(key)]
+            begun = [EpochStart(key.epoch, key.base_offset) for key in damaged]
+            begun += self.begun
+            resolution = resolve(self.segments.values(), self._histories(), begun=begun, decided=self.decided)
             for key in sorted(resolution.unread, key=_name):
                 await self._open(key)
                 break
@@ -339,6 +343,13 @@ class _PartitionRestore:
                         unreadable.add(key)
                     else:
                         self._learn(key, footer)
+
+    def _came_late(self, key: SegmentKey) -> bool:
+        """Tell whether a flush of an earlier broker was not there when that of the checkpoint had offsets behind it."""
+        if key in self.decided.keys or key.epoch >= self.decided.epoch:
+            return False
+        decided = (self.segments[each].last_offset for each in self.decided.keys & self.segments.keys())
+        return key.base_offset <= max(decided, default=-1)
 
     def _histories(self) -> Histories:
         histories = {key: footer.epochs for key, footer in self.footers.items()}

@@ -31,7 +31,7 @@ from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import NotFound
 from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
-from kafscale.formats.resolution import resolve
+from kafscale.formats.resolution import NOTHING_DECIDED, resolve
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.check.local_wal_check import check_wal_files
 from kafscale.log.check.s3_wal_check import S3WalCheck
@@ -211,7 +211,10 @@ class Verifier:
         """The segments that readers use must follow one another."""
         if any(each.gone or each.last_offset is None for each in checked):
             return  # what is wrong has been said, and where this one ends is not known
-        resolution = resolve(map(_segment, checked), {each.key: each.epochs for each in checked})
+        known = self.manifests.get(partition_id)
+        decided = NOTHING_DECIDED if known is None else known.decided(each.key for each in checked)
+        histories = {each.key: each.epochs for each in checked}
+        resolution = resolve(map(_segment, checked), histories, decided=decided)
         segments = resolution.segments
         used = {segment.key for segment in segments}
         for each in checked:
