@@ -3,6 +3,8 @@
 Whoever reads committed records would wait for them for ever. Enrolment is durable before the first batch, so none comes
 of a crash; but where a data directory was lost (`wal`), the bucket may have the one and not the other, and so may one
 that was adopted. They are aborted after a start, when all coordinators have read what there is.
+
+Nor does a coordinator end one that has only an older epoch of its producer: the partition would refuse its marker.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Hanging:
 
 def find_hanging(partitions: Iterable[Partition], coordinators: TransactionCoordinators) -> Sequence[Hanging]:
     """Find them, where all coordinators are here and have read what there is."""
-    enrolled = {
-        (held.transaction.producer_id, at)
+    epochs = {
+        (held.transaction.producer_id, at): held.transaction.producer_epoch
         for coordinator in coordinators
         for held in coordinator.held()
         for at in (held.transaction.partitions | held.outstanding)
@@ -60,7 +62,7 @@ def find_hanging(partitions: Iterable[Partition], coordinators: TransactionCoord
         Hanging(partition, each)
         for partition in partitions
         for each in partition.transactions.open.values()
-        if (each.producer_id, TopicPartition(partition.topic, partition.index)) not in enrolled
+        if epochs.get((each.producer_id, TopicPartition(partition.topic, partition.index)), -1) < each.epoch
     ]
 
 

@@ -371,6 +371,22 @@ async def test_what_no_coordinator_knows_of_is_aborted(autojump_clock, durabilit
         assert await read_committed(log, log.partition(0, name=DATA)) == [b"known"]
 
 
+@EVERY_MODE
+async def test_what_a_coordinator_knows_with_an_older_epoch_is_aborted(autojump_clock, durability):
+    settings = {"topics": TOPICS, "durability": durability}
+    async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
+        who = await init(transactions, timeout_ms=1_000)
+        partition = log.partition(0, name=DATA)
+        assert not await add(transactions, who, 0)  # all that is left of its coordinator's records
+        later = attrs.evolve(who, producer_epoch=who.producer_epoch + 5)
+        await send(partition, b"later", producer_id=later.producer_id, epoch=later.producer_epoch)
+        await transactions.abort_hanging([partition])
+        await trio.sleep(60.0)  # the one that is known times out, and its marker is of no use there
+        assert not partition.transactions.open
+        assert partition.last_stable_offset == partition.next_offset
+        assert await read_committed(log, partition) == []
+
+
 async def test_nothing_is_taken_to_hang_while_a_coordinator_is_missing(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
         await send(log.partition(0, name=DATA), b"unknown", producer_id=5)
