@@ -490,8 +490,22 @@ class Simulation:
             if complete:
                 self.faults += found.faults
                 # What a broker has flushed behind its successor's start may be open: the next start ends it.
-                faults = transaction_faults(found.segments, may_be_open=self._is_taken_over)
+                faults = transaction_faults(
+                    found.segments,
+                    log_start_offset=self._log_start_offset(partition),
+                    may_be_open=self._is_taken_over,
+                )
                 self.faults += [f"{partition}: {each}" for each in faults]
+
+    def _log_start_offset(self, partition_name: str) -> int:
+        """Return where a partition's log began for the broker that has just stopped."""
+        log = self._lives[-1].broker.services.log
+        for topic in self._topics:
+            for index in range(topic.partition_count):
+                if topic.partition_name(index) == partition_name:
+                    found = log.partition(topic.topic_id, index)
+                    return 0 if found is None else found.log_start_offset
+        return 0
 
     def _look_at_stable_offsets(self, life: SimulatedBroker) -> None:
         """See, at the last moment, what any reader could have seen: none of it may be taken back by the crash."""

@@ -19,11 +19,16 @@ from kafscale.wire.records import parse_header
 from tests.devtools.bucket import BucketSegment
 
 
-def transaction_faults(segments: Sequence[BucketSegment], *, may_be_open: bool = False) -> Iterator[str]:
+def transaction_faults(
+    segments: Sequence[BucketSegment], *, log_start_offset: int = 0, may_be_open: bool = False
+) -> Iterator[str]:
     """Say what is wrong with a partition's segments, in order.
 
+    log_start_offset: what lies below it as a whole is nobody's. A superseded segment may stay there, as an orphan that
+    awaits its deletion, when the markers have gone with the segment that was read in its place.
     may_be_open: transactions that are open at the very end are not wrong.
     """
+    segments = [each for each in segments if each.footer.last_offset >= log_start_offset]
     begun: dict[int, int] = {}  # producer: where its open transaction has its first batch here
     has_holes = False
     for segment in segments:

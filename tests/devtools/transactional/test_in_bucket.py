@@ -45,6 +45,25 @@ async def test_what_footers_tell_is_what_batches_say(autojump_clock: trio.testin
     assert list(transaction_faults([first], may_be_open=True)) == []
 
 
+async def test_a_superseded_segment_that_is_left_below_the_log_start_has_no_open_transactions(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = await two_segments()
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), flush_interval_seconds=1e9) as log:
+        partition = log.partition()
+        await send(partition, *[b"x"] * 4)
+        await log.log.flusher.flush_all()
+        await send(partition, b"y", producer_id=3)
+        await commit(partition, producer_id=3)
+        await log.log.flusher.flush_all()
+    (found,) = (await read_bucket(store, "default")).values()
+    kept = found.segments[1]
+    assert kept.footer.identity.base_offset == second.footer.last_offset + 1
+    assert list(transaction_faults([first, kept], log_start_offset=4)) == []
+    assert "transactions that never end: {2: 2}" in transaction_faults([first, kept], log_start_offset=2)
+
+
 @pytest.mark.parametrize(
     ("number", "changes", "message"),
     [
