@@ -125,6 +125,7 @@ class Transactions:
     _latest: dict[TransactionCoordinator, Appended] = attrs.field(factory=dict, init=False)
     _work: Signal = attrs.field(factory=Signal, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.coordinators = TransactionCoordinators(partition_count=1, settings=self.settings, leads=self._leads)
@@ -326,8 +327,7 @@ class Transactions:
 
     def _done(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
         for sending in coordinator.done(outcome):
-            assert self._nursery is not None, "nobody sends markers"
-            self._nursery.start_soon(self._sender.send, coordinator, sending)
+            self._start_soon(partial(self._sender.send, coordinator, sending))
 
     async def _wait_complete(self, coordinator: TransactionCoordinator, transactional_id: str) -> None:
         held = coordinator.get(transactional_id)
@@ -364,8 +364,7 @@ class Transactions:
 
     def begin(self, coordinator: TransactionCoordinator) -> None:
         """Coordinate what has been read; what was decided and not completed is completed now."""
-        assert self._nursery is not None, "it has to run before it is told of leadership"
-        self._nursery.start_soon(self._write_all, coordinator, lambda: coordinator.resume(now_ms=now_ms()))
+        self._start_soon(partial(self._write_all, coordinator, lambda: coordinator.resume(now_ms=now_ms())))
 
     async def abort_hanging(self, partitions: Iterable[Partition]) -> None:
         """Abort what is open in these partitions and unknown to all coordinators, which have read what there is."""
@@ -383,7 +382,16 @@ class Transactions:
             nursery.start_soon(self._settle)
             nursery.start_soon(self._watch_time)
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._has_ended = True
+
+    def _start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task beside the others, unless `run` was cancelled: who is cancelled with it may not know yet."""
+        assert self._nursery is not None, "it has to run before it is asked or told anything"
+        if not self._has_ended:
+            self._nursery.start_soon(task)
 
     async def _settle(self) -> None:
         while True:

@@ -395,6 +395,17 @@ async def test_nothing_is_taken_to_hang_while_a_coordinator_is_missing(autojump_
         assert list(log.partition(0, name=DATA).transactions.open) == [5]
 
 
+async def test_what_has_been_read_when_all_is_cancelled_is_not_coordinated(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
+        async with coordinating(log) as transactions:
+            who = await init(transactions)
+            await write(transactions, log, who, 0, b"left open")
+        appended_to = [partition.next_offset for partition in log.log.partitions.values()]
+        for index in range(transactions.partition_count()):  # a load's last step takes no notice of a cancellation
+            transactions.begin_loading(log.partition(index, name=STATE)).finish()
+        assert [partition.next_offset for partition in log.log.partitions.values()] == appended_to
+
+
 def test_a_record_has_what_kafka_writes_and_comes_back() -> None:
     transaction = Transaction(
         transactional_id="x",
