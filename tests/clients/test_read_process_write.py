@@ -126,7 +126,7 @@ class Worker:
     [("wal", 1), faults("wal", 15), faults("s3-wal", 15), faults("segment", 15)],
 )
 def test_every_input_is_once_in_the_output_though_the_broker_is_killed(name, durability, kill_count):
-    random, count = Random(durability), 60 * kill_count
+    random, count = Random(durability), 300 * kill_count  # so that much is left to do at each kill
     with broker_process("--durability", durability) as broker:
         source, target = f"{name}-in", f"{name}-out"
         create(broker, source, target)
