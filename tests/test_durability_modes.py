@@ -512,11 +512,23 @@ async def test_a_superseded_broker_does_not_refuse_an_id_that_its_successor_hand
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_a_superseded_coordinator_does_not_fence_a_producer_of_its_successor(autojump_clock, bucket, durability):
+@pytest.mark.parametrize("asks_for", ["its end", "offsets in it"])
+async def test_a_superseded_coordinator_does_not_fence_a_producer_of_its_successor(
+    autojump_clock, bucket, durability, asks_for
+):
+    async def ask() -> int:
+        if asks_for == "its end":
+            return await producer.end(committed=True)
+        (error_code,) = await producer.send_offsets("billing", {0: 1})
+        return error_code
+
     own = FaultyStore(bucket)
     async with running(Machine(own, tokens=64), durability) as old:
         await old.create()
-        assert await Producer(old.connection).init() == NONE
+        former = Producer(old.connection)
+        assert await former.init() == NONE
+        await former.commit_offsets("billing", {0: 0})
+        assert await former.end(committed=True) == NONE
         await old.broker.services.log.flusher.flush_all()
         await trio.sleep(CHECKPOINT_SECONDS)
         gate = own.hold(On())
@@ -526,12 +538,12 @@ async def test_a_superseded_coordinator_does_not_fence_a_producer_of_its_success
             await producer.write(0, b"a")
             producer.client = old.connection
             with trio.move_on_after(1) as patience:
-                await producer.end(committed=True)
+                await ask()
             assert patience.cancelled_caught  # it can't know
             gate.open()
             own.heal()
             with suppress(BrokerUnavailable):
-                assert await producer.end(committed=True) == NOT_COORDINATOR
+                assert await ask() == NOT_COORDINATOR
             await old.ended.wait()
             producer.client = new.connection
             assert await producer.end(committed=True) == NONE

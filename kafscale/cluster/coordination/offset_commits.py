@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from kafscale.cluster.coordination.state_records import now_ms
-from kafscale.cluster.coordination.transactions import Transactions
+from kafscale.cluster.coordination.transactions import FATAL_TO_PRODUCERS, Transactions
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import Identity as Member
 from kafscale.cluster.groups.logged.log_records import offset_record
@@ -73,11 +73,20 @@ class TransactionalOffsets:
                 if offsets:
                     appended = self._append(wanted, offsets)
             except KafkaError as exc:
-                return dict.fromkeys(pending[start:], exc.code) | refused
+                return dict.fromkeys(pending[start:], await self._confirmed(exc.code)) | refused
             await trio.lowlevel.checkpoint()
         if appended is not None and not await _is_durable(appended):
             return dict.fromkeys(pending, COORDINATOR_NOT_AVAILABLE) | refused
         return refused
+
+    async def _confirmed(self, error_code: int) -> int:
+        """Return the error code of a refusal: another one, if it is fatal to a producer and another broker leads."""
+        if error_code in FATAL_TO_PRODUCERS:
+            try:
+                await self.transactions.confirm_refusal()
+            except KafkaError as exc:
+                return exc.code
+        return error_code
 
     async def _enrol(self, wanted: OffsetsOfTransaction) -> None:
         """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""

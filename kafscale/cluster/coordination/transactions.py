@@ -169,12 +169,12 @@ class Transactions:
                     continue
             await self._wait_durable(coordinator, outcome, appended)
             if outcome.reply.error_code in FATAL_TO_PRODUCERS:
-                await self._confirm_refusal()
+                await self.confirm_refusal()
             elif until_complete:
                 await self._wait_complete(coordinator, transactional_id)
             return outcome.reply
 
-    async def _confirm_refusal(self) -> None:
+    async def confirm_refusal(self) -> None:
         """Look whether another broker has taken over, for which what is fatal to a producer may be no error.
 
         Raises KafkaError NOT_COORDINATOR.
