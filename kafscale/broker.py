@@ -216,7 +216,7 @@ class Broker:
             consumer_settings=consumer_group_settings(settings),
             has_topic=lambda name: topics.get(name) is not None,
         )
-        group_keeper = GroupKeeper(groups, partial(_offsets_partition_count, topics))
+        group_keeper = GroupKeeper(groups, partial(_partition_count, topics, CONSUMER_OFFSETS_NAME))
         leadership.keepers[CONSUMER_OFFSETS_NAME] = group_keeper
         internal.on_end[CONSUMER_OFFSETS_NAME] = group_keeper.end_transaction
         quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
@@ -287,7 +287,7 @@ class Broker:
         destination = MoveDestination(
             internal=services.internal,
             topic=CONSUMER_OFFSETS_NAME,
-            count=partial(_offsets_partition_count, services.topics),
+            count=partial(_partition_count, services.topics, CONSUMER_OFFSETS_NAME),
             make_topic=make_topic,
         )
         with startup_errors():
@@ -518,8 +518,8 @@ async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
         )
 
 
-def _offsets_partition_count(topics: TopicRegistry) -> int:
-    topic = topics.get(CONSUMER_OFFSETS_NAME)
+def _partition_count(topics: TopicRegistry, name: str) -> int:
+    topic = topics.get(name)
     return 0 if topic is None else topic.partition_count
 
 
@@ -553,19 +553,14 @@ def open_transactions(
 ) -> Transactions:
     """Make the coordinators of transactional ids, which know of none yet."""
 
-    def partition_count() -> int:
-        topic = topics.get(TRANSACTION_STATE_NAME)
-        return 0 if topic is None else topic.partition_count
-
     def exists(partition: TopicPartition) -> bool:
-        topic = topics.get(partition.topic)
-        return topic is not None and partition.partition < topic.partition_count
+        return partition.partition < _partition_count(topics, partition.topic)
 
     return Transactions(
         internal=internal,
         settings=TransactionSettings.of(settings),
         topic=TRANSACTION_STATE_NAME,
-        partition_count=partition_count,
+        partition_count=partial(_partition_count, topics, TRANSACTION_STATE_NAME),
         exists=exists,
         allocate_producer_id=producer_ids.allocate,
         check_lead=check_lead,

@@ -14,7 +14,6 @@ from kafscale.client.client import Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.failures import check
 from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
-from kafscale.errors import CorruptBatch
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -24,7 +23,7 @@ from kafscale.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from kafscale.wire.records import HEADER_BYTES, LENGTH_END, Record, iterate_records, parse_header
+from kafscale.wire.records import Record, iterate_records, parse_header, whole_batches
 
 MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
 MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB
@@ -99,7 +98,7 @@ class Consumer:
             AbortedFrom(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
         )
         consumed = []
-        for batch in _whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # decoded: one buffer
+        for batch in whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # decoded: one buffer
             header = parse_header(batch)
             if not aborted.have(header, batch) and not header.is_control:
                 position = self.positions[partition]
@@ -111,15 +110,3 @@ class Consumer:
 def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]:
     for topic in topics:
         yield from topic.partitions
-
-
-def _whole_batches(records: memoryview) -> Iterator[memoryview]:
-    """Iterate over batches as `batches` does, but leave out one that is cut off, as other brokers may send."""
-    while len(records) >= HEADER_BYTES:
-        end = LENGTH_END + int.from_bytes(records[8:12], "big", signed=True)
-        if end < HEADER_BYTES:
-            raise CorruptBatch(f"a fetched batch has a length of {end} bytes")
-        if end > len(records):
-            return
-        yield records[:end]
-        records = records[end:]

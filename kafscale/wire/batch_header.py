@@ -157,6 +157,22 @@ def batches(view: memoryview) -> Iterator[memoryview]:
         position = end
 
 
+def whole_batches(view: memoryview) -> Iterator[memoryview]:
+    """Iterate over batches as `batches` does, but leave out one that is cut off, as brokers may send.
+
+    Raises:
+        CorruptBatch: a batch has a length that no batch has; what came before has been yielded.
+    """
+    while len(view) >= HEADER_BYTES:
+        end = LENGTH_END + int.from_bytes(view[8:12], "big", signed=True)
+        if end < HEADER_BYTES:
+            raise CorruptBatch(f"a fetched batch has a length of {end} bytes")
+        if end > len(view):
+            return
+        yield view[:end]
+        view = view[end:]
+
+
 def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
     """A batch of this header and these records, compressed if its attributes say so; length and CRC are made anew."""
     batch = bytearray(HEADER_BYTES)

@@ -23,6 +23,7 @@ from kafscale.wire.batch_header import (
     set_base_offset,
     set_log_append_time,
     set_max_timestamp,
+    whole_batches,
 )
 from kafscale.wire.batch_records import (
     MAX_DECOMPRESSED_BYTES,
@@ -63,4 +64,5 @@ __all__ = [
     "validate",
     "validate_compressed",
     "validate_header",
+    "whole_batches",
 ]

@@ -26,6 +26,18 @@ def subscription(*topics: str) -> bytes:
     return bytes(2) + len(encoded).to_bytes(4) + body + (-1).to_bytes(4, signed=True)
 
 
+SIMPLE = Identity(member_id="")  # of one who commits offsets and is no member
+JOIN = Join(
+    member_id="",
+    client_id="client",
+    client_host="/127.0.0.1",
+    session_timeout_ms=10_000,
+    rebalance_timeout_ms=60_000,
+    protocol_type="consumer",
+    protocols=(GroupProtocol("range", subscription("t")),),
+)
+
+
 def result(reply: OneShot[JoinResult]) -> JoinResult:
     """Return what a join was answered."""
     assert reply.value is not None, "the join still waits"

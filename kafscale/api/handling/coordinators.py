@@ -26,17 +26,17 @@ FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, whi
 async def prepare_groups(services: Services) -> None:
     """Make `__consumer_offsets`, unless it is there. If it can't be made, nobody is coordinated."""
     if not services.groups.led.has_topic:
-        with suppress(StorageFailed):  # which ends the broker
-            await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME)
-        with trio.move_on_after(FIRST_LOAD_SECONDS):
-            await services.leadership.wait_loaded()
+        await _prepare(services, CONSUMER_OFFSETS_NAME, is_new=True)
 
 
 async def prepare_transactions(services: Services) -> None:
     """Make `__transaction_state`, unless it is there, and let it be read, so that the first producer need not wait."""
-    is_new = services.topics.get(TRANSACTION_STATE_NAME) is None
+    await _prepare(services, TRANSACTION_STATE_NAME, is_new=services.topics.get(TRANSACTION_STATE_NAME) is None)
+
+
+async def _prepare(services: Services, topic: str, *, is_new: bool) -> None:
     with suppress(StorageFailed):  # which ends the broker
-        await ensure_internal_topic(services, TRANSACTION_STATE_NAME)
+        await ensure_internal_topic(services, topic)
     if is_new:
         with trio.move_on_after(FIRST_LOAD_SECONDS):
             await services.leadership.wait_loaded()

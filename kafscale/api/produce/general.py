@@ -211,11 +211,16 @@ class PendingProduce:
     def _refuse_unenrolled(self, transaction: TransactionalProduce, now_ms: int) -> None:
         """Have the coordinator enrol what is not, in the same step as the batches; refuse what it does not."""
         refusals = transaction.enrol_nowait(self._batches())
-        for candidate in [each for each in self.candidates if each.batch in refusals]:
-            self._refuse_placed(candidate.response, refusals[candidate.batch])
+        enrolled = []
+        for candidate in self.candidates:
+            refusal = refusals.get(candidate.batch)
+            if refusal is None:
+                enrolled.append(candidate)
+                continue
+            self._refuse_placed(candidate.response, refusal)
             candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
             candidate.batch.give_back()
-            self.candidates.remove(candidate)
+        self.candidates = enrolled
 
     def _refuse_placed(self, response: PartitionProduceResponse, exc: KafkaError) -> None:
         refuse(response, exc)

@@ -11,10 +11,10 @@ from typing import Final
 
 import attrs
 
-from kafscale.errors import CorruptBatch, KafkaError
+from kafscale.errors import KafkaError
 from kafscale.spark.transactions.cluster import Cluster, check
 from kafscale.wire import error_codes
-from kafscale.wire.batch_header import HEADER_BYTES, LENGTH_END, BatchHeader, parse_header
+from kafscale.wire.batch_header import BatchHeader, parse_header, whole_batches
 from kafscale.wire.control_records import parse_marker
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.messages.list_offsets import (
@@ -37,6 +37,11 @@ class StoredBatch:
 
     header: BatchHeader
     data: memoryview
+
+    @classmethod
+    def of(cls, data: memoryview) -> StoredBatch:
+        """Raises CorruptBatch."""
+        return cls(parse_header(data), data)
 
     @property
     def outcome(self) -> bool | None:
@@ -75,7 +80,7 @@ class PartitionLog:
                 position = self._after_deletion(position)
                 continue
             batch = None
-            for batch in _whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # one buffer
+            for batch in map(StoredBatch.of, whole_batches(_records_of(answer))):
                 if batch.header.base_offset >= end:
                     return
                 yield batch
@@ -87,7 +92,7 @@ class PartitionLog:
         """The batch that has this offset. Raises BrokerUnavailable, KafkaError."""
         answer = self.cluster.patiently(lambda: self._fetch(offset, ONE_BATCH_BYTES))
         check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
-        return next(_whole_batches(memoryview(answer.records or b"")))  # type: ignore[arg-type] # one buffer
+        return StoredBatch.of(next(whole_batches(_records_of(answer))))
 
     def outcome_of(self, producer_id: int, first: int) -> bool | None:
         """Tell whether the transaction of the producer's record at this offset was committed; None while it is open.
@@ -131,13 +136,5 @@ class PartitionLog:
         return self.cluster.patiently(ask)
 
 
-def _whole_batches(records: memoryview) -> Iterator[StoredBatch]:
-    """Iterate over fetched batches, but leave out one that is cut off, as brokers may send."""
-    while len(records) >= HEADER_BYTES:
-        end = LENGTH_END + int.from_bytes(records[8:12], "big", signed=True)
-        if end < HEADER_BYTES:
-            raise CorruptBatch(f"a fetched batch has a length of {end} bytes")
-        if end > len(records):
-            return
-        yield StoredBatch(parse_header(records), records[:end])
-        records = records[end:]
+def _records_of(answer: PartitionData) -> memoryview:
+    return memoryview(answer.records or b"")  # type: ignore[arg-type] # decoded: one buffer

@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kafscale.cluster.groups.coordinating import coordinator
 from kafscale.cluster.groups.coordinating.commits import COMMIT_PIECE_COUNT, commit_in_pieces
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, Leaving, Sync
+from kafscale.cluster.groups.events import GroupProtocol, Identity, Leaving, Sync
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.cluster.groups.records import CommittedOffset, OffsetAndMetadata, TopicPartition
@@ -24,19 +24,9 @@ from kafscale.cluster.groups.settings import PROTOCOLS_MAX_COUNT, GroupSettings
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
 from tests.devtools.group_log import MemoryOffsetsLog
-from tests.devtools.groups import WALL_CLOCK_START_MS, subscription
+from tests.devtools.groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
 
 DAY_SECONDS = 24 * 3600
-SIMPLE = Identity(member_id="")
-JOIN = Join(
-    member_id="",
-    client_id="client",
-    client_host="/127.0.0.1",
-    session_timeout_ms=10_000,
-    rebalance_timeout_ms=60_000,
-    protocol_type="consumer",
-    protocols=(GroupProtocol("range", subscription("t")),),
-)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 

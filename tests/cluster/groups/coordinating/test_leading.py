@@ -10,23 +10,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, Sync
+from kafscale.cluster.groups.events import Identity, Sync
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.wire import error_codes as e
 from tests.devtools.group_log import MemoryOffsetsLog
-from tests.devtools.groups import subscription
+from tests.devtools.groups import JOIN, SIMPLE
 
-SIMPLE = Identity(member_id="")
-JOIN = Join(
-    member_id="",
-    client_id="client",
-    client_host="/127.0.0.1",
-    session_timeout_ms=10_000,
-    rebalance_timeout_ms=60_000,
-    protocol_type="consumer",
-    protocols=(GroupProtocol("range", subscription("t")),),
-)
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 OFFSET = OffsetAndMetadata(offset=5, commit_timestamp_ms=0)
 
