@@ -9,6 +9,8 @@ from kafscale.api.produce.batches import Batch, append_batch
 from kafscale.log.partition.marking import Marked, append_marker
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
+from kafscale.log.read.file_ranges import FileSlice
+from kafscale.store.file.open_files import FileRange, Sendable
 from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.records import (
     TRANSACTIONAL,
@@ -93,16 +95,20 @@ def counted_batches(
             yield batch, header
 
 
-def consumed_records(slices: Slices, offset: int, *, committed: bool) -> list[Record]:
+def consumed_records(slices: Slices | FileSlice, offset: int, *, committed: bool) -> list[Record]:
     """What a consumer makes of an answer."""
     aborted = [(each.first_offset, each.producer_id) for each in (slices.aborted if committed else ())]
-    data = (batch for buffer in slices.buffers for batch in batches(memoryview(buffer)))
+    data = (batch for buffer in slices.buffers for batch in batches(_view(buffer)))
     return [
         record
         for batch, _ in counted_batches(data, aborted)
         for record in iterate_records(batch)
         if record.offset >= offset
     ]
+
+
+def _view(buffer: Sendable) -> memoryview:
+    return memoryview(buffer.read(0, len(buffer)) if isinstance(buffer, FileRange) else buffer)
 
 
 async def fetch_all(
@@ -117,7 +123,7 @@ async def fetch_all(
         slices = reader.read_nowait(partition, offset, max_bytes, committed=committed) or await reader.read(
             partition, offset, max_bytes, committed=committed
         )
-        assert isinstance(slices, Slices)
+        assert slices is not None
         assert offset < slices.end_offset <= end
         records += consumed_records(slices, offset, committed=committed)
         offset = slices.end_offset

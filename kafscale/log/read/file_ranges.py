@@ -6,6 +6,7 @@ stay open, since opening one costs as much as sending it; but for what the broke
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from kafscale.wire.batch_header import HEADER_BYTES, parse_header
 OPEN_MAX_COUNT = 64  # of the 1,024 descriptors that a process usually has
 SENT_MAX_COUNT = 256  # on their way to consumers at once, each perhaps of another file
 MIN_BYTES = 32 << 10  # to read and send less costs less
+NO_END = sys.maxsize
 
 
 @attrs.define(eq=False)
@@ -67,10 +69,17 @@ class FileRanges:
     def __attrs_post_init__(self) -> None:
         self.cache.on_forget.append(self.forget)
 
-    def slice_nowait(self, segment: Segment, footer: Footer, offset: int, max_bytes: int) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, which the segment has, as many rows as `max_bytes` take."""
-        row = footer.row_of(offset)
-        start, end = footer.row_start(row), footer.row_start(footer.rows_within(row, max_bytes))
+    def slice_nowait(
+        self, segment: Segment, footer: Footer, offset: int, max_bytes: int, *, end_offset: int = NO_END
+    ) -> FileSlice | None:
+        """Whole batches from the one that holds `offset`, which the segment has, as many rows as `max_bytes` take.
+
+        Only rows that end before `end_offset` (exclusive).
+        """
+        row, end_row = footer.row_of(offset), footer.rows_within(footer.row_of(offset), max_bytes)
+        if end_offset <= footer.last_offset:
+            end_row = min(end_row, footer.row_of(end_offset))
+        start, end = footer.row_start(row), footer.row_start(end_row)
         if not MIN_BYTES <= end - start <= max_bytes or self.sent_count >= SENT_MAX_COUNT:
             return None
         try:

@@ -18,7 +18,7 @@ from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch, coalesce
 from kafscale.log.read.aborted import aborted_behind, aborted_in
-from kafscale.log.read.file_ranges import FileRanges, FileSlice
+from kafscale.log.read.file_ranges import NO_END, FileRanges, FileSlice
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.holes import empty_batch
 from kafscale.log.read.ranges import RangeReader
@@ -97,9 +97,10 @@ class LogReader:
         footer = None if segment is None else self.footers.get_nowait(segment)
         if segment is None or footer is None or footer.last_offset < offset:
             return None
-        if end_offset is not None and footer.stable_end <= footer.last_offset:
-            return None  # it may have to be cut, or later segments to be asked
-        found = self.files.slice_nowait(segment, footer, max(offset, segment.base_offset), max_bytes)
+        # Behind what is decided in the segment it may have to be cut, or later segments be asked what was aborted.
+        decided_end = footer.stable_end if committed else NO_END
+        first_offset = max(offset, segment.base_offset)
+        found = self.files.slice_nowait(segment, footer, first_offset, max_bytes, end_offset=decided_end)
         if committed and footer.aborted and found is not None:
             found.aborted = aborted_in(footer, offset, found.end_offset)
         return found

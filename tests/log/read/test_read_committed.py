@@ -9,7 +9,14 @@ import attrs
 import pytest
 
 from kafscale.config import Durability
+from kafscale.log.read.file_ranges import FileRanges, FileSlice
+from kafscale.metrics import Metrics
+from kafscale.store.file import open_files
+from kafscale.store.file.directory import Directory
+from kafscale.store.file.open_files import FileSource
+from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
+from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
 from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log
@@ -76,6 +83,40 @@ async def test_all_that_was_committed_is_read_and_nothing_else(autojump_clock, d
             everything = [value for value in await log.values(log.partition()) if value in expected.values.values()]
             assert everything == list(expected.values.values()), "read_uncommitted leaves something out"
             disk = disk.crash()
+
+
+async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_path, monkeypatch):
+    """Once nothing of a segment was sent so that ends within a transaction: twice the CPU."""
+    monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
+    store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
+    async with memory_log(store, MemoryDisk(), **(SETTINGS | {"segment_bytes": 1 << 20})) as log:
+        partition, reader = log.partition(), log.log.reader
+        source = FileSource(store.directory, StoreMetrics.register(Metrics()))
+        reader.files = FileRanges(source, reader.ranges.cache)
+        for number in range(10):
+            await send(partition, b"%d" % number + value, producer_id=1, sequence=number)
+            await send(partition, b"aborted" + value, producer_id=2, sequence=number)
+        await commit(partition, producer_id=1)
+        await abort(partition, producer_id=2)
+        first_open = await send(partition, b"open" + value, producer_id=3)
+        for _ in range(9):
+            _, round = append_nowait(partition, b"beside it" + value, now_ms=NOW_MS)
+        await round.wait()
+        await log.log.flusher.flush_all()
+        assert len(partition.manifest.segments) == 1
+        sent = reader.read_nowait(partition, 0, 1 << 20, committed=True)
+        assert isinstance(sent, FileSlice)
+        assert first_open - 5 < sent.end_offset <= first_open
+        assert [each.producer_id for each in sent.aborted] == [2]
+        sent.release()
+        assert reader.read_nowait(partition, sent.end_offset, 1 << 20, committed=True) is None
+        assert [each[:1] for each in await read_committed(log, partition)] == [b"%d" % number for number in range(10)]
+        whole = reader.read_nowait(partition, 0, 1 << 20)
+        assert isinstance(whole, FileSlice)
+        assert whole.end_offset == partition.next_offset
+        whole.release()
+        await commit(partition, producer_id=3)
+        assert len(await read_committed(log, partition, max_bytes=100_000)) == 20  # but markers and what was aborted
 
 
 async def test_a_marker_many_segments_behind_is_found_without_a_look_into_those_that_tell_of_none(autojump_clock):
