@@ -190,7 +190,7 @@ class Transactions:
         def ask(
             coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
         ) -> Outcome[ProducerReply]:
-            asked = attrs.evolve(request, new_producer_id=new_producer_id)
+            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
             return coordinator.init_producer_id(asked, now_ms=time_ms)
 
         reply = await self.decide(request.transactional_id, ask, until_complete=True)
@@ -204,7 +204,7 @@ class Transactions:
         def ask(
             coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
         ) -> Outcome[ProducerReply]:
-            asked = attrs.evolve(request, new_producer_id=new_producer_id)
+            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
             return coordinator.end_transaction(asked, now_ms=time_ms)
 
         return await self.decide(request.identity.transactional_id, ask, until_complete=True)

@@ -297,8 +297,7 @@ class TransactionCoordinator:
             now_ms=now_ms,
             next_producer_id=next_producer_id,
         )
-        reply = _who(prepared.completed(now_ms=now_ms)) if bumps else ProducerReply()
-        return self._ended(prepared, now_ms, reply)
+        return self._ended(prepared, now_ms, _who_follows(prepared) if bumps else ProducerReply())
 
     def abort(self, transactional_id: str, *, now_ms: int) -> Outcome[AbortReply]:
         """Abort an ongoing transaction for an administrator, and fence its producer.
@@ -342,17 +341,23 @@ class TransactionCoordinator:
 
     def _end(self, prepared: Transaction, now_ms: int) -> _Ended:
         """Write PREPARE and what markers can be written here, and COMPLETE if those are all."""
-        finished = self._finish(prepared, prepared.partitions, now_ms)
-        return attrs.evolve(finished, entries=(prepared.record(), *finished.entries))
+        return self._finish(prepared, prepared.partitions, now_ms, before=(prepared.record(),))
 
-    def _finish(self, prepared: Transaction, missing: frozenset[TopicPartition], now_ms: int) -> _Ended:
+    def _finish(
+        self,
+        prepared: Transaction,
+        missing: frozenset[TopicPartition],
+        now_ms: int,
+        *,
+        before: tuple[StateRecord, ...] = (),
+    ) -> _Ended:
         here = frozenset(filter(self.leads, missing))
         markers = self._markers(prepared, here)
         if here != missing:
             elsewhere = self._markers(prepared, missing - here)
-            return _Ended(transaction=prepared, entries=markers, outstanding=elsewhere)
+            return _Ended(transaction=prepared, entries=(*before, *markers), outstanding=elsewhere)
         completed = prepared.completed(now_ms=now_ms)
-        return _Ended(transaction=completed, entries=(*markers, completed.record()))
+        return _Ended(transaction=completed, entries=(*before, *markers, completed.record()))
 
     def _markers(self, prepared: Transaction, partitions: frozenset[TopicPartition]) -> tuple[Marker, ...]:
         return tuple(
@@ -427,3 +432,9 @@ _NEEDS_PRODUCER_ID = Outcome(reply=ProducerReply(error_code=CONCURRENT_TRANSACTI
 
 def _who(transaction: Transaction) -> ProducerReply:
     return ProducerReply(producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch)
+
+
+def _who_follows(prepared: Transaction) -> ProducerReply:
+    """Return who the producer is when its transaction is complete."""
+    producer_id, epoch = prepared.following_producer
+    return ProducerReply(producer_id=producer_id, producer_epoch=epoch)

@@ -209,17 +209,24 @@ class Transaction:
             client_transaction_version=transaction_version,
         )
 
+    @property
+    def following_producer(self) -> tuple[int, int]:
+        """The producer id and epoch from when the transaction is complete, where it is prepared."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, 0
+        return self.producer_id, self.producer_epoch
+
     def completed(self, *, now_ms: int) -> Transaction:
         """COMPLETE_COMMIT or COMPLETE_ABORT: every marker is written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
         assert state.may_follow(self.state), self
-        goes_over = self.next_producer_id != NO_PRODUCER_ID
+        producer_id, producer_epoch = self.following_producer
         return Transaction(
             transactional_id=self.transactional_id,
-            producer_id=self.next_producer_id if goes_over else self.producer_id,
+            producer_id=producer_id,
             previous_producer_id=self.producer_id,
-            producer_epoch=0 if goes_over else self.producer_epoch,
+            producer_epoch=producer_epoch,
             last_producer_epoch=self.last_producer_epoch,
             timeout_ms=self.timeout_ms,
             state=state,
