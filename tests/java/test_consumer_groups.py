@@ -54,15 +54,15 @@ def test_kafkas_tools_know_the_groups_of_both_protocols(java, name):
     assert f"{name}-classic" not in java(GROUPS, "--list", "--type", "consumer").split()
     assert name not in java(GROUPS, "--list", "--type", "classic").split()
     for group in (name, f"{name}-classic"):
-        (row,) = table(java(GROUPS, "--describe", "--group", group))
+        (row,) = table(java(GROUPS, "--describe", "--group", group), "GROUP")
         assert (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) == ("15", "20", "5")
-        (state,) = table(java(GROUPS, "--describe", "--group", group, "--state"))
+        (state,) = table(java(GROUPS, "--describe", "--group", group, "--state"), "GROUP")
         assert "Empty" in state.values()
     offset = formatted(java, "OffsetsMessageFormatter", name)[-1]
     assert offset["key"] == {"type": 1, "data": {"group": name, "topic": name, "partition": 0}}
     assert offset["value"]["data"]["offset"] == 15
     reset = ["--reset-offsets", "--group", name, "--topic", name, "--execute"]
-    (row,) = table(java(GROUPS, *reset, "--shift-by", "-3"))
+    (row,) = table(java(GROUPS, *reset, "--shift-by", "-3"), "GROUP")
     assert row["NEW-OFFSET"] == "12"
     java(GROUPS, "--delete-offsets", "--group", name, "--topic", name)
     java(GROUPS, "--delete", "--group", name)

@@ -28,7 +28,8 @@ def test_each_record_is_copied_once_though_broker_and_copier_are_killed(own_brok
     source, target = f"{name}-from", f"{name}-to"
     for topic in (source, target):
         java("TopicCommand", "--create", "--topic", topic, "--partitions", str(PARTITION_COUNT))
-    java("VerifiableProducer", "--topic", source, "--max-messages", str(RECORD_COUNT))
+    # Without keys it may put all of them into one partition, and the other copier would have none to begin with.
+    java("VerifiableProducer", "--topic", source, "--max-messages", str(RECORD_COUNT), "--repeating-keys", "100")
     with ExitStack() as stack:
 
         def copy(partition):
