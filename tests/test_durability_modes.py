@@ -27,6 +27,7 @@ from kafscale.wire.error_codes import (
     INVALID_PRODUCER_ID_MAPPING,
     NONE,
     NOT_COORDINATOR,
+    NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 from kafscale.wire.messages.create_topics import (
@@ -47,7 +48,7 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.memory_log import append_nowait
-from tests.devtools.transactional_producer import Producer
+from tests.devtools.transactional_producer import OLD, Producer, committed_values
 
 MODES = list(Durability)
 IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]
@@ -546,6 +547,105 @@ async def test_a_superseded_coordinator_does_not_fence_a_producer_of_its_success
                 assert await ask() == NOT_COORDINATOR
             await old.ended.wait()
             producer.client = new.connection
+            assert await producer.end(committed=True) == NONE
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+@pytest.mark.parametrize("asks_for", ["a partition", "a group's offsets", "its end"])
+async def test_a_superseded_coordinator_does_not_take_a_former_transaction_for_its_successors(
+    autojump_clock, bucket, durability, asks_for
+):
+    """Before KIP-890 they have the same epoch. It answered that all is done already: the commit came to nothing."""
+
+    async def ask() -> int:
+        if asks_for == "a partition":
+            return (await producer.add(0))[0]
+        if asks_for == "a group's offsets":
+            return await producer.add_offsets("billing")
+        return await producer.end(committed=True)
+
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        producer = Producer(old.connection, produce_version=OLD)
+        assert await producer.init() == NONE
+        await producer.write(0, b"former")
+        await producer.commit_offsets("billing", {0: 0})
+        if asks_for == "its end":
+            assert await producer.end(committed=True) == NONE
+            await old.broker.services.log.flusher.flush_all()
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            producer.client = new.connection
+            if asks_for != "its end":
+                assert await producer.end(committed=True) == NONE
+            await producer.write(1, b"a")
+            producer.client = old.connection
+            with trio.move_on_after(1) as patience:
+                await ask()
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                assert await ask() == NOT_COORDINATOR
+            await old.ended.wait()
+            producer.client = new.connection
+            assert await ask() == NONE
+            assert await ask() == NONE  # it has been done
+            if asks_for == "a partition":
+                assert await producer.send(0, b"b") == NONE
+            assert await producer.end(committed=True) == NONE
+            assert await committed_values(new.connection, 1) == [b"a"]
+
+
+async def test_in_wal_what_a_transaction_has_done_already_is_told_without_the_bucket(autojump_clock, bucket):
+    async with running(Machine(bucket, tokens=64), Durability.WAL) as broker:
+        await broker.create()
+        producer = Producer(broker.connection, produce_version=OLD)
+        assert await producer.init() == NONE
+        bucket.hold(On())
+        await producer.write(0, b"a")
+        assert await producer.add(0) == [NONE]
+        for _ in range(2):
+            assert await producer.end(committed=True) == NONE
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("sends", ["records", "offsets"])
+async def test_a_superseded_broker_does_not_have_a_transaction_aborted_that_its_successor_has_begun(
+    autojump_clock, bucket, durability, sends
+):
+    async def send() -> int:
+        if sends == "records":
+            return await producer.send(0, b"a")
+        (error_code,) = await producer.send_offsets("billing", {0: 1}, version=4)
+        return error_code
+
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        producer = Producer(old.connection, produce_version=OLD)
+        assert await producer.init() == NONE
+        assert await producer.add_offsets("another") == NONE
+        assert await producer.end(committed=True) == NONE
+        await old.broker.services.log.flusher.flush_all()
+        await trio.sleep(CHECKPOINT_SECONDS)
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            producer.client = new.connection
+            assert await producer.add(0) == [NONE]
+            assert await producer.add_offsets("billing") == NONE
+            producer.client = old.connection
+            with trio.move_on_after(1) as patience:
+                await send()
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                assert await send() in (NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER)
+            await old.ended.wait()
+            producer.client = new.connection
+            assert await send() == NONE
             assert await producer.end(committed=True) == NONE
 
 

@@ -36,12 +36,13 @@ OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
-FATAL_TO_PRODUCERS = frozenset(
+FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
     {
         error_codes.INVALID_PRODUCER_EPOCH,
         error_codes.INVALID_PRODUCER_ID_MAPPING,
         error_codes.INVALID_TXN_STATE,
         error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        error_codes.TRANSACTION_ABORTABLE,
     }
 )
 

@@ -83,7 +83,7 @@ class TransactionalOffsets:
         """Return the error code of a refusal: another one, if it is fatal to a producer and another broker leads."""
         if error_code in FATAL_TO_PRODUCERS:
             try:
-                await self.transactions.confirm_refusal()
+                await self.transactions.confirm_lead()
             except KafkaError as exc:
                 return exc.code
         return error_code

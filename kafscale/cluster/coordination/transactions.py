@@ -55,6 +55,7 @@ from kafscale.wire.error_codes import (
     NOT_COORDINATOR,
     NOT_ENOUGH_REPLICAS,
     PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
     TRANSACTION_COORDINATOR_FENCED,
 )
 
@@ -62,7 +63,8 @@ logger = logging.getLogger(__name__)
 
 COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
 DECISIONS_PER_TURN = 64
-FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED})
+# What ends a producer, or its transaction.
+FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED, TRANSACTION_ABORTABLE})
 R = TypeVar("R")
 Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
 Ask = Callable[[TransactionCoordinator, int, "int | None"], Outcome[R]]  # the coordinator, now in ms, a new producer id
@@ -154,6 +156,15 @@ class Transactions:
         KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what
         `allocate_producer_id` raises.
         """
+        coordinator, outcome = await self._decide(transactional_id, ask)
+        if self._may_be_outdated(outcome):
+            await self.confirm_lead()
+        elif until_complete:
+            await self._wait_complete(coordinator, transactional_id)
+        return outcome.reply
+
+    async def _decide(self, transactional_id: str, ask: Ask[Answer]) -> tuple[TransactionCoordinator, Outcome[Answer]]:
+        """Ask the coordinator of an id, and return it with its outcome once that is durable. Raises as `decide`."""
         new_producer_id: int | None = None
         while True:
             coordinator = self.coordinators.find(transactional_id)
@@ -168,14 +179,21 @@ class Transactions:
                     await self._wait_for_room(coordinator, outcome)
                     continue
             await self._wait_durable(coordinator, outcome, appended)
-            if outcome.reply.error_code in FATAL_TO_PRODUCERS:
-                await self.confirm_refusal()
-            elif until_complete:
-                await self._wait_complete(coordinator, transactional_id)
-            return outcome.reply
+            return coordinator, outcome
 
-    async def confirm_refusal(self) -> None:
-        """Look whether another broker has taken over, for which what is fatal to a producer may be no error.
+    def _may_be_outdated(self, outcome: Outcome[Answer]) -> bool:
+        """Tell whether a broker that another one has taken over from may say this, by what it knew before.
+
+        Where a reply has entries, they have become durable, which they do only here. A log on a local disk takes them
+        from a superseded broker, too: there what is done already is told without a look at the bucket.
+        """
+        if outcome.entries:
+            return False
+        error_code = outcome.reply.error_code
+        return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_local)
+
+    async def confirm_lead(self) -> None:
+        """Look whether another broker has taken over, which may know better than what is answered here.
 
         Raises KafkaError NOT_COORDINATOR.
         """
@@ -238,15 +256,18 @@ class Transactions:
     async def enrol(
         self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
     ) -> dict[TopicPartition, int]:
-        """Make partitions part of a producer's transaction, durably; as `enrol_nowait`."""
+        """Make partitions part of a producer's transaction, durably; as `enrol_nowait`.
+
+        Nobody looks whether this broker still leads: what is appended next, or refused, shows that.
+        """
         try:
-            reply = await self.decide(
+            _, outcome = await self._decide(
                 identity.transactional_id,
                 lambda coordinator, _now, _id: _enrolment(coordinator, identity, partitions, transaction_version),
             )
         except KafkaError as exc:
             return dict.fromkeys(partitions, exc.code)
-        return {each: reply.error_of(each) for each in partitions}
+        return {each: outcome.reply.error_of(each) for each in partitions}
 
     async def wait_settled(self) -> None:
         """Wait until all that was decided before is durable, so that a question about all ids may be answered.

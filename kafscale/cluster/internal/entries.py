@@ -92,6 +92,11 @@ class InternalLog:
         """Tell whether entries of several partitions become durable in the order in which they were appended."""
         return self.log.journal.keeps_entries
 
+    @property
+    def is_local(self) -> bool:
+        """Tell whether entries become durable on a disk that only this broker has."""
+        return self.log.journal.is_local
+
     def partition(self, topic: str, index: int) -> Partition | None:
         """Return a partition that is led here, internal or any other."""
         return self.log.partition_named(topic, index)
