@@ -444,8 +444,9 @@ def _ordered(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
-    """Return the offsets where compaction may have left nothing: none, unless there are keys that several values may
-    have.
+    """Return the offsets where compaction may have left nothing: none, unless values with keys were sent there.
+
+    Nobody need have seen one of those: a transaction is aborted, and its records removed, before anybody reads them.
     """
     placed = {offset: min(found) for offset, found in values.items()}
     placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
@@ -457,8 +458,8 @@ def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) ->
             if sent.key in later_keys or sent.may_go:
                 removable.add(offset)
             later_keys.add(sent.key)
-    if later_keys:
-        removable |= set(range(max(placed))) - placed.keys()
+    if any(sent.key is not None for sent in partition.sent.values()):
+        removable |= set(range(max(placed, default=0))) - placed.keys()
     return removable
 
 

@@ -390,3 +390,12 @@ def test_what_may_go_in_any_case_is_not_missed() -> None:
     history.acknowledged(ORDERS, "p3", 4)
     history.polled("d", ORDERS, reads(5, "p4"))
     assert history.anomalies() == []
+
+
+def test_what_was_aborted_and_removed_before_anybody_saw_where_it_was_is_not_missed() -> None:
+    history = sound_history()
+    history.sent("p", ORDERS, "p3")
+    history.polled("d", ORDERS, reads(6, "p3"))
+    assert [each.kind for each in history.anomalies()] == [Kind.GAP]
+    history.sent("q", ORDERS, "q1", key="q1", may_go=True)  # and got no answer that is believed
+    assert history.anomalies() == []
