@@ -118,7 +118,9 @@ class LogReader:
         over meanwhile, NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
         """
         wanted_offset = offset
-        while offset < (end_offset := partition.last_stable_offset if committed else partition.high_watermark):
+        # Both move on while this one waits, but the answer tells of them as they were: nothing may be behind that.
+        end_offset = partition.last_stable_offset if committed else partition.high_watermark
+        while offset < end_offset:
             if partition.closed:
                 raise KafkaError(partition.closed_error, f"{partition} was closed meanwhile")
             selected = partition.select_tail(offset, max_bytes, end_offset)

@@ -7,8 +7,11 @@ from collections import defaultdict
 
 import attrs
 import pytest
+import trio
 
 from kafscale.config import Durability
+from kafscale.formats.manifest import Manifest
+from kafscale.log.partition.tail import Slices
 from kafscale.log.read.file_ranges import FileRanges, FileSlice
 from kafscale.metrics import Metrics
 from kafscale.store.file import open_files
@@ -18,8 +21,8 @@ from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_store import FaultyStore
-from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log
+from kafscale.testing.faulty_store import FaultyStore, On
+from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log, merge_segments
 from tests.devtools.transactions import NOW_MS, abort, commit, read_committed, send
 
 NEVER_SECONDS = 1e9
@@ -154,4 +157,35 @@ async def test_where_nothing_is_open_no_other_footer_is_looked_at(autojump_clock
         assert slices is not None
         assert [each.marker_offset for each in slices.aborted] == [1]
         assert store.count("get_tail") == 1
+        slices.release()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_read_that_begins_anew_does_not_pass_the_end_that_its_answer_tells_of(autojump_clock, committed):
+    """The end moved on while a segment was merged under the reader: records came from behind the last stable offset."""
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
+        partition = log.partition()
+        append_nowait(partition, b"plain")
+        await send(partition, b"undecided")
+        await log.log.flusher.flush_all()
+        told = partition.last_stable_offset if committed else partition.high_watermark
+        gate = store.hold(On("get_range"))
+        found: list[Slices | None] = []
+
+        async def read() -> None:
+            found.append(await log.log.reader.read(partition, 0, 1 << 20, committed=committed))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await gate.wait_arrived(1)
+            await commit(partition)
+            await log.log.flusher.flush_all()
+            sources = [segment.key for segment in partition.manifest.segments]
+            partition.manifest = Manifest([await merge_segments(log, [0, 2])])
+            await store.delete([key.key for key in sources])
+            gate.open()
+        (slices,) = found
+        assert slices is not None
+        assert slices.end_offset == told == (1 if committed else 2)
         slices.release()
