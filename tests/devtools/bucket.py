@@ -47,6 +47,14 @@ class BucketPartition:
     def batches(self) -> Iterator[memoryview]:
         return (batch for segment in self.segments for batch in segment.batches)
 
+    def settled(self, *, high_watermark: int, leader_epoch: int) -> Sequence[Read]:
+        """The records that stay where they are, whatever an upload that is still under way brings.
+
+        The newest broker led with this epoch, and knew the log up to there. What an earlier one's late segment has
+        behind that is the log only as long as nothing comes that the newest has flushed at these offsets.
+        """
+        return [read for read in self.reads if read.offset < high_watermark or read.leader_epoch >= leader_epoch]
+
 
 async def read_bucket(
     store: ObjectStore, namespace: str, *, labels: Mapping[bytes, str] | None = None
