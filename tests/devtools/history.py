@@ -156,7 +156,7 @@ class _Partition:
     offsets: list[_Offset] = attrs.field(factory=list)
     times: list[_FoundByTime] = attrs.field(factory=list)
     epoch_ends: list[_EpochEnd] = attrs.field(factory=list)
-    readers_of_all: set[str] = attrs.field(factory=set)
+    readers_of_all: dict[str, int] = attrs.field(factory=dict)  # with the end of the log then
     deletable_before: float = 0  # what anybody wanted deleted
     deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
     deleted_wrongly: list[_Finding] = attrs.field(factory=list)
@@ -245,7 +245,9 @@ class History:
 
     def has_read_all(self, consumer: str, partition: str) -> None:
         """Note that what the consumer has read since it `sought` is the whole partition, from its start to its end."""
-        self._partitions[partition].readers_of_all.add(consumer)
+        found = self._partitions[partition]
+        known = (each.offset for each in found.offsets if each.name == "high watermark")
+        found.readers_of_all[consumer] = max(known, default=0)
 
     def found_by_time(self, partition: str, wanted_ms: int, *, offset: int, timestamp_ms: int, began: int) -> None:
         """The broker, asked at `began`, named the first offset with a timestamp of `wanted_ms` or later; -1: none."""
@@ -551,21 +553,23 @@ def _divided(partition: _Partition) -> Iterator[_Finding]:
 
 def _tables(partition: _Partition) -> Iterator[_Finding]:
     """Find wrong tables: who has read all has of each key the last value, or nothing if that is a tombstone."""
-    latest: dict[str, str] = {}
-    for _, values in sorted(_values_by_offset(partition).items()):
+    keyed: list[tuple[int, str, str]] = []
+    for offset, values in sorted(_values_by_offset(partition).items()):
         for value in sorted(values):
             sent = partition.sent.get(value)
             if sent is not None and sent.key is not None:
-                latest[sent.key] = value
-    for consumer in sorted(partition.readers_of_all):
+                keyed.append((offset, sent.key, value))
+    for consumer, end_offset in sorted(partition.readers_of_all.items()):
+        latest = {key: value for offset, key, value in keyed if offset < end_offset}
         table: dict[str, str] = {}
         for read in partition.runs.get(consumer, [[]])[-1]:
             sent = partition.sent.get(read.value)
             if sent is not None and sent.key is not None:
                 table[sent.key] = read.value
         for key, value in table.items():
-            if partition.sent[latest[key]].is_tombstone and value != latest[key]:
-                yield Kind.RESURRECTED, f"{consumer} has {value} of {key}, which {latest[key]} deleted"
+            last = latest.get(key, value)
+            if partition.sent[last].is_tombstone and value != last:
+                yield Kind.RESURRECTED, f"{consumer} has {value} of {key}, which {last} deleted"
 
 
 _CHECKS = (_written, _placed, _ordered, _read, _moved, _kept, _found_by_time, _divided, _tables)

@@ -217,6 +217,7 @@ def resurrected(history: History) -> None:
         history.acknowledged(ORDERS, value, offset)
     history.polled("d", ORDERS, reads(4, "v"))
     history.polled("d", ORDERS, reads(6, "other"))
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=7)
     history.has_read_all("d", ORDERS)
     history.polled("e", ORDERS, reads(5, "tombstone"))
 
@@ -357,6 +358,21 @@ def test_a_tombstone_that_went_with_all_that_it_deletes_is_no_anomaly() -> None:
     history.polled("d", ORDERS, reads(2, "other"))
     history.has_read_all("d", ORDERS)
     assert history.anomalies() == []
+
+
+def test_a_tombstone_that_came_behind_the_end_has_deleted_nothing_for_who_had_read_all_by_then() -> None:
+    """It was in a superseded broker's segment, which the next start found behind all that was there before."""
+    history = History()
+    history.sent("k", ORDERS, "v", key="k", content=content(0))
+    history.polled("d", ORDERS, reads(0, "v"))
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=1)
+    history.has_read_all("d", ORDERS)
+    history.sent("k", ORDERS, "tombstone", key="k", content=content(1, is_tombstone=True))
+    history.polled("e", ORDERS, reads(1, "tombstone"))
+    history.saw_offsets(ORDERS, began=history.now(), log_start_offset=0, high_watermark=2)
+    assert history.anomalies() == []
+    history.has_read_all("d", ORDERS)
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.RESURRECTED]
 
 
 def test_an_anomaly_says_what_and_where() -> None:

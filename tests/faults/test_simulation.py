@@ -26,6 +26,7 @@ SEEDS_THAT_FAILED = [
     101_114,  # a flush that arrives when what was at its key has been merged is read instead, beside the broker
     1073,  # a read that begins anew passes the last stable offset that its answer tells of
     1175,  # the check took a late segment for the log whose place the successor's, still on its way, took afterwards
+    2082,  # the check held a tombstone in a late segment against who had read all before that was the log
     30_001,  # a fence that arrives when the log in the bucket has been trimmed keeps the next broker from starting
 ]
 
