@@ -6,6 +6,9 @@ deleted, moved or written over, and no reader uses it. Consumers go on at the ne
 range that was compacted away. Each is told once in a start by a line in the log, is counted by
 `kafscale_quarantined_segments`, and is reported by `kafscale verify`.
 
+What is damaged in the bucket is damaged in the same way whenever one looks, so only what two looks in a row find alike
+is quarantined. Otherwise replies of the store have come damaged, and a sound segment must not be left out for that.
+
 A segment whose footer is whole is not quarantined for a batch that is damaged: the others are served, and a fetch of
 that one is refused.
 
@@ -22,7 +25,7 @@ import logging
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, NewerVersion, NotFound
+from kafscale.errors import DamagedObject, NewerVersion, NotFound, StoreUnavailable
 from kafscale.formats import segment_v1
 from kafscale.formats.footer_reading import encode_index, read_footer, read_index
 from kafscale.formats.manifest import Segment
@@ -37,6 +40,7 @@ from kafscale.store.paths import OFFSET_MAX, SegmentKey
 
 # More than a segment can hold: 64 MiB with so many records would have a quarter of a bit for each.
 UNKNOWN_END_GAP = 1 << 31
+LOOKS_MAX_COUNT = 5  # at one segment, as long as each finds something else
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +83,17 @@ class Examiner:
         """Read all of it, and rebuild what can be; the footer if the segment is whole then.
 
         `previous` is the segment before it, from whose producers and leader epochs those of a new footer follow.
-        Raises NotFound, StoreError.
+        Raises NotFound, StoreError; StoreUnavailable if it seems to be damaged in another way each time.
         """
+        before: Quarantined | None = None
+        for _ in range(LOOKS_MAX_COUNT):
+            found = await self._look(key, damage, previous)
+            if found == before or isinstance(found, Footer):
+                return found
+            before = found
+        raise StoreUnavailable(f"{key.key} comes damaged in another way each time that it is read") from damage
+
+    async def _look(self, key: SegmentKey, damage: DamagedObject, previous: SegmentKey | None) -> Footer | Quarantined:
         checked = await check_segment(self.store, key)
         if checked.gone:
             raise NotFound(key.key)

@@ -511,6 +511,26 @@ async def test_what_is_damaged_on_its_way_only_is_an_error_of_this_fetch(autojum
         assert (await read_footer(store, found.key)).end_position > HEADER.size
 
 
+async def test_a_sound_segment_that_comes_damaged_twice_in_a_row_is_not_passed_over(autojump_clock) -> None:
+    """The second reply that ended early was that of the closer look: consumers skipped what was acknowledged."""
+    store = FaultyStore(await written())
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        for cut_count in range(1, 6):
+            (first, *_) = log.partition().manifest.segments
+            log.log.reader.footers.forget(first)
+            cut = store.truncate(On("get_tail", "*.kfs", times=cut_count))
+            try:
+                records = await log.read(log.partition(), 0)
+            except (DamagedObject, StoreUnavailable):
+                pass
+            else:
+                assert records[0].offset == 0, cut_count
+            store.end(cut)
+            assert first in log.partition().manifest.segments, cut_count
+            assert cut.met_count == cut_count
+        await expect(log, range(12))
+
+
 async def test_the_collection_of_orphans_leaves_a_quarantined_segment_alone(autojump_clock) -> None:
     """Nothing refers to it, and nobody can tell what is in it."""
     store = await written()
