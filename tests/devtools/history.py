@@ -156,6 +156,7 @@ class _Partition:
     offsets: list[_Offset] = attrs.field(factory=list)
     times: list[_FoundByTime] = attrs.field(factory=list)
     epoch_ends: list[_EpochEnd] = attrs.field(factory=list)
+    sent_anew: set[str] = attrs.field(factory=set)  # by another producer id, after what came before was lost
     readers_of_all: dict[str, int] = attrs.field(factory=dict)  # with the end of the log then
     deletable_before: float = 0  # what anybody wanted deleted
     deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
@@ -219,6 +220,15 @@ class History:
         if offset is not None:
             # What is acknowledged is visible: from now on the high watermark is behind it.
             found.offsets.append(_Offset("high watermark", offset + 1, now, now))
+
+    def sent_anew(self, partition: str, values: Iterable[str]) -> None:
+        """These are sent again with another producer id, as a broker has lost what came before them.
+
+        If that comes back, each may be there twice.
+        """
+        values = list(values)
+        self.note(f"sent anew {partition} {' '.join(values)}")
+        self._partitions[partition].sent_anew.update(values)
 
     def polled(self, consumer: str, partition: str, records: Sequence[Read], *, began: int = 0) -> None:
         """A consumer got these, in this order; from a broker that was asked at `began`, or from elsewhere."""
@@ -377,6 +387,9 @@ class Unbelieved(History):
         super().sent(producer, partition, value, key=key, content=content, may_go=may_go)
         self.believed.sent(producer, partition, value, key=key, content=content, may_go=may_go)
 
+    def sent_anew(self, partition: str, values: Iterable[str]) -> None:
+        self.believed.sent_anew(partition, values)
+
 
 def _log_start_offset(partition: _Partition) -> int:
     return max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
@@ -426,7 +439,7 @@ def _placed(partition: _Partition) -> Iterator[_Finding]:
             if value not in partition.sent:
                 yield Kind.UNKNOWN_VALUE, f"{value} at offset {offset}"
     for value, where in offsets.items():
-        if len(where) > 1:
+        if len(where) > (2 if value in partition.sent_anew else 1):
             yield Kind.DUPLICATE, f"{value} at offsets {', '.join(map(str, where))}"
 
 
@@ -446,7 +459,8 @@ def _ordered(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
-    """Return the offsets where compaction may have left nothing: none, unless values with keys were sent there.
+    """Return the offsets where compaction may have left nothing: none, unless values with keys were sent there, or a
+    value may be there twice.
 
     Nobody need have seen one of those: a transaction is aborted, and its records removed, before anybody reads them.
     """
@@ -454,12 +468,17 @@ def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) ->
     placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
     removable: set[int] = set()
     later_keys: set[str] = set()
+    later_anew: set[str] = set()
     for offset, value in sorted(placed.items(), reverse=True):
         sent = partition.sent.get(value)
         if sent is not None and sent.key is not None:
             if sent.key in later_keys or sent.may_go:
                 removable.add(offset)
             later_keys.add(sent.key)
+        elif value in partition.sent_anew:
+            if value in later_anew:
+                removable.add(offset)
+            later_anew.add(value)
     if any(sent.key is not None for sent in partition.sent.values()):
         removable |= set(range(max(placed, default=0))) - placed.keys()
     return removable

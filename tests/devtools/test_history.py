@@ -399,6 +399,30 @@ def test_the_end_of_a_transaction_is_no_gap_and_a_stable_offset_does_not_go_back
     assert history.anomalies() == []
 
 
+def test_what_was_sent_anew_may_be_there_twice_as_what_was_lost_may_come_back() -> None:
+    """A superseded broker flushed it, late, and the next start found that behind all that was there before."""
+    history = sound_history()
+    history.sent("q", ORDERS, "q1")
+    history.polled("e", ORDERS, reads(0, "p0", "q0", "p1", "p2", "q1", "q1"))
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.DUPLICATE]
+    history.sent_anew(ORDERS, ["q1"])
+    history.sought("e", ORDERS)
+    history.polled("e", ORDERS, reads(3, "p2"))
+    history.polled("e", ORDERS, reads(5, "q1"))  # compaction keeps the later one
+    assert history.anomalies() == []
+    history.polled("e", ORDERS, reads(6, "q1"))
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.DUPLICATE]
+
+
+def test_what_was_aborted_and_compacted_away_before_anybody_read_it_is_no_gap() -> None:
+    history = sound_history()
+    history.polled("d", ORDERS, reads(6, "p3"))
+    history.sent("p", ORDERS, "p3")
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.GAP]
+    history.sent("t", ORDERS, "t0", key="t0", may_go=True)
+    assert history.anomalies() == []
+
+
 def test_what_may_go_in_any_case_is_not_missed() -> None:
     history = sound_history()
     history.sent("p", ORDERS, "p3", key="p3", may_go=True)

@@ -175,6 +175,7 @@ class IdempotentProducer:
         for batch in self._unacknowledged:
             if batch.partition == partition:
                 batch.data = self._stamped(partition, batch.records)
+                self.history.sent_anew(self.topic.partition_name(partition), batch.values)
         self._lost_in.remove(partition)
 
     def _make(self) -> _Batch:

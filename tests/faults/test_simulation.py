@@ -27,6 +27,9 @@ SEEDS_THAT_FAILED = [
     1073,  # a read that begins anew passes the last stable offset that its answer tells of
     1175,  # the check took a late segment for the log whose place the successor's, still on its way, took afterwards
     2082,  # the check held a tombstone in a late segment against who had read all before that was the log
+    2316,  # a sound segment is quarantined since two replies in a row come cut off
+    2319,  # the check missed what was aborted, and compacted away before anybody had read it
+    2334,  # the check took what was sent anew, after a loss that a late segment undid, for a duplicate
     30_001,  # a fence that arrives when the log in the bucket has been trimmed keeps the next broker from starting
 ]
 
