@@ -134,7 +134,19 @@ def test_the_cluster_and_its_topics_are_listed(broker, name):
 def test_a_transactional_producer_commits_what_committed_readers_see(broker, name):
     said = kcat(broker, "-P", "-t", name, "-X", f"transactional.id={name}", send="one\ntwo\n")
     assert said == ""
-    committed = ("-C", "-t", name, "-e", "-q", "-o", "beginning", "-f", "%o %s\n", "-X", "isolation.level=read_committed")
+    committed = (
+        "-C",
+        "-t",
+        name,
+        "-e",
+        "-q",
+        "-o",
+        "beginning",
+        "-f",
+        "%o %s\n",
+        "-X",
+        "isolation.level=read_committed",
+    )
     assert kcat(broker, *committed) == "0 one\n1 two\n"
     kcat(broker, "-P", "-t", name, send="three\n")
     assert kcat(broker, *committed).splitlines()[-1] == "3 three"  # behind the marker
