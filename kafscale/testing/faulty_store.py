@@ -62,7 +62,9 @@ class On:
     probability: float = attrs.field(default=1.0, kw_only=True)
 
     def matches(self, call: StoreCall) -> bool:
-        return fnmatchcase(call.operation, self.operation) and any(fnmatchcase(key, self.key) for key in call.keys)
+        if self.operation != "*" and not fnmatchcase(call.operation, self.operation):
+            return False
+        return bool(call.keys) if self.key == "*" else any(fnmatchcase(key, self.key) for key in call.keys)
 
 
 @attrs.define(eq=False)
@@ -234,7 +236,7 @@ class FaultyStore:
 
     async def _apply(self, call: StoreCall, *, after_effect: bool) -> None:
         for rule in tuple(self.rules):
-            if not rule.truncates and rule.after_effect == after_effect and rule.meets(call, self.random):
+            if rule.after_effect == after_effect and not rule.truncates and rule.meets(call, self.random):
                 await rule.act(call)
 
 

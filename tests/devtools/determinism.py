@@ -16,10 +16,10 @@ import gc
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableSequence
 from contextlib import contextmanager
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import trio
 import trio.testing
@@ -28,6 +28,14 @@ from trio._core import _run as _trio_run
 T = TypeVar("T")
 
 WALL_CLOCK_START_NS = 1_700_000_000_000_000_000  # where the wall clock stands when a run begins
+
+
+class _Shuffler(Random):
+    """The order of one task is no matter of chance, and most often only one is ready."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        if len(x) > 1:
+            super().shuffle(x)
 
 
 def seed_scheduler(seed: object) -> None:
@@ -39,26 +47,39 @@ def seed_scheduler(seed: object) -> None:
 def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: object) -> T:
     """`trio.run` on an autojump clock, with nothing left to chance. Raises what `async_fn` raises."""
     clock = trio.testing.MockClock(autojump_threshold=0)
+    clock.current_time = lambda: clock._virtual_base  # type: ignore[method-assign] # it need not ask the real clock
+
+    async def run() -> T:
+        _run_without_instruments()
+        return await async_fn(*args)
+
     with _determined(seed, clock):
-        return trio.run(async_fn, *args, clock=clock)
+        return trio.run(run, clock=clock)
+
+
+def _run_without_instruments() -> None:
+    """Have trio look in a dict for who wants to be told of steps: its own mapping is slow, and asked at every step."""
+    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    runner.instruments = cast(Any, runner.instruments.data)
 
 
 @contextmanager
-def _determined(seed: object, clock: trio.abc.Clock) -> Iterator[None]:
+def _determined(seed: object, clock: trio.testing.MockClock) -> Iterator[None]:
     """Seed what trio and the standard library take from chance; put back at the end what others use."""
     system_random = Random(f"system {seed}")
-    before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled()
+    before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled(), _trio_run._r
     gc.collect()
     gc.disable()
+    _trio_run._r = _Shuffler()
     seed_scheduler(seed)
     random.seed(str(seed))
     os.urandom = system_random.randbytes
     trio.to_thread.run_sync = run_here
-    time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock.current_time() * 1e9)
+    time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock._virtual_base * 1e9)
     try:
         yield
     finally:
-        state, os.urandom, time.time_ns, trio.to_thread.run_sync, collects = before
+        state, os.urandom, time.time_ns, trio.to_thread.run_sync, collects, _trio_run._r = before
         random.setstate(state)
         if collects:
             gc.enable()

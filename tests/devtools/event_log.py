@@ -27,10 +27,14 @@ T = TypeVar("T")
 class EventLog:
     """Lines in the order in which things happened."""
 
-    lines: list[str] = attrs.field(factory=list, init=False)
+    _noted: list[tuple[float, str]] = attrs.field(factory=list, init=False)
 
     def note(self, text: str) -> None:
-        self.lines.append(f"{trio.current_time():.6f} {text}")
+        self._noted.append((trio.current_time(), text))
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{seconds:.6f} {text}" for seconds, text in self._noted]
 
     @property
     def digest(self) -> str:

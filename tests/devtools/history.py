@@ -158,6 +158,7 @@ class _Partition:
     epoch_ends: list[_EpochEnd] = attrs.field(factory=list)
     sent_anew: set[str] = attrs.field(factory=set)  # by another producer id, after what came before was lost
     readers_of_all: dict[str, int] = attrs.field(factory=dict)  # with the end of the log then
+    log_start_offset: int = 0  # as far as anybody was told
     deletable_before: float = 0  # what anybody wanted deleted
     deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
     deleted_wrongly: list[_Finding] = attrs.field(factory=list)
@@ -285,6 +286,7 @@ class History:
             for each in found.offsets
             if each.name != "last stable offset"  # the end of a transaction may be lost that began before
         ]
+        found.log_start_offset = min(found.log_start_offset, from_offset)
         found.times = [each for each in found.times if each.offset < from_offset]
         found.epoch_ends = [each for each in found.epoch_ends if each.end_offset <= from_offset]
 
@@ -304,6 +306,7 @@ class History:
         self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
         found = self._partitions[partition]
         found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
+        found.log_start_offset = max(found.log_start_offset, log_start_offset)
         found.offsets.append(_Offset("high watermark", high_watermark, began, self.now()))
         if log_start_offset > found.deletable_before:
             detail = f"the log starts at {log_start_offset}, {found.deletable_before} was wanted"
@@ -326,6 +329,7 @@ class History:
         found, now = self._partitions[partition], self.now()
         deletion = _Offset("log start", log_start_offset, now, now)
         found.offsets.append(deletion)
+        found.log_start_offset = max(found.log_start_offset, log_start_offset)
         found.deletions.append(deletion)
 
     def committing(self, group: str, partition: str, offset: int) -> None:
@@ -356,7 +360,7 @@ class History:
 
     def log_start_offset(self, partition: str) -> int:
         """Return where the partition starts, as far as anybody was told."""
-        return _log_start_offset(self._partitions[partition])
+        return self._partitions[partition].log_start_offset
 
     def anomalies(self) -> list[Anomaly]:
         """All that must not be; empty for a broker that kept its promises."""
@@ -391,10 +395,6 @@ class Unbelieved(History):
         self.believed.sent_anew(partition, values)
 
 
-def _log_start_offset(partition: _Partition) -> int:
-    return max((each.offset for each in partition.offsets if each.name == "log start"), default=0)
-
-
 def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
     values: defaultdict[int, set[str]] = defaultdict(set)
     for runs in partition.runs.values():
@@ -407,7 +407,7 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
     """Everything acknowledged must have been read, as far as anybody has read."""
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
-    log_start_offset = _log_start_offset(partition)
+    log_start_offset = partition.log_start_offset
     seen = set().union(*values.values())
     last_read = max(values, default=-1)
     last_number: Counter[str] = Counter()
@@ -531,7 +531,7 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
         return
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
-    log_start_offset = _log_start_offset(partition)
+    log_start_offset = partition.log_start_offset
     known = []
     for each in partition.acknowledged:
         content = partition.sent[each.value].content

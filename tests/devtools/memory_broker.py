@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 import trio
-import trio.testing
 
 from kafscale.api.handling.calls import Peer
 from kafscale.broker import Broker, StorageParts
@@ -25,9 +24,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
 from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.memory_stream import MemoryStream, memory_stream_pair
 
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
-MemoryEnds = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit
 CACHE_BYTES = 1 << 20
 
@@ -58,9 +57,9 @@ class MemoryBroker:
     broker: Broker
     nursery: trio.Nursery
 
-    def open_stream(self, listener_name: str = "PLAINTEXT") -> MemoryEnds:
+    def open_stream(self, listener_name: str = "PLAINTEXT") -> MemoryStream:
         """Connect a client; the other end is a connection of the broker."""
-        ours, theirs = trio.testing.memory_stream_pair()
+        ours, theirs = memory_stream_pair()
         peer = Peer(
             host="192.0.2.1", port=1024, listener_name=listener_name, reached_host="192.0.2.2", reached_port=9092
         )

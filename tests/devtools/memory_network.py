@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from kafscale.testing.link import Link
-from tests.devtools.memory_broker import MemoryEnds
+from tests.devtools.memory_stream import MemoryStream
 
 
 @attrs.define(eq=False)
@@ -30,7 +30,7 @@ class MemoryNetwork:
     _to_broker: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
     _to_client: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
 
-    def connect(self, ends: MemoryEnds) -> MemoryConnection:
+    def connect(self, ends: MemoryStream) -> MemoryConnection:
         """A client's end, over this network."""
         self.streams.append(MemoryConnection(ends, self))
         return self.streams[-1]
@@ -48,14 +48,15 @@ class MemoryNetwork:
 
     async def carry(self, count: int, *, to_broker: bool) -> None:
         await (self._to_broker if to_broker else self._to_client).carry(count)
-        await trio.sleep(self.delay_seconds)
+        if self.delay_seconds:
+            await trio.sleep(self.delay_seconds)
 
 
 @attrs.define(eq=False)
 class MemoryConnection(trio.abc.Stream):
     """A client's end of a connection. Once it is cut nothing goes in or comes out, not even what is under way."""
 
-    inner: MemoryEnds
+    inner: MemoryStream
     network: MemoryNetwork
     is_silent: bool = attrs.field(default=False, init=False)
     _was_cut: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -66,8 +67,7 @@ class MemoryConnection(trio.abc.Stream):
             return
         self._was_cut.set()
         self.network.streams.remove(self)
-        self.inner.send_stream.close()
-        self.inner.receive_stream.close()
+        self.inner.close()
 
     def fall_silent(self) -> None:
         """Lose everything from now on, without a sign to either side."""

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.devtools.memory_network import MemoryNetwork
+from tests.devtools.memory_stream import memory_stream_pair
 
 
 async def test_bytes_take_as_long_as_delay_and_bandwidth_say(autojump_clock: MockClock) -> None:

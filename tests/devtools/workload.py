@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from functools import lru_cache
 from random import Random
 
 import attrs
@@ -57,6 +58,7 @@ PAUSE_MAX_SECONDS = 0.01
 FETCH_MAX_BYTES = 1 << 20
 FETCH_MAX_WAIT_MS = 100
 VALUE_HEADER = "value"
+READ_BATCHES_MAX_COUNT = 10_000  # which several readers get, again and again; more than those of a seed
 
 Connect = Callable[[], Awaitable[Connection]]
 
@@ -208,10 +210,19 @@ def batches_of(answer: PartitionData) -> list[memoryview]:
 def read_batches(data: Iterable[memoryview]) -> Iterator[Read]:
     """The records of batches, as the history wants them, without the ends of transactions."""
     for batch in data:
-        header = parse_header(batch)
-        if not header.is_control:
-            for record in iterate_records(batch):
-                yield Read(record.offset, value_of(record), content_of(record), header.leader_epoch)
+        yield from _reads_of(bytes(batch))
+
+
+@lru_cache(maxsize=READ_BATCHES_MAX_COUNT)
+def _reads_of(data: bytes) -> Sequence[Read]:
+    batch = memoryview(data)
+    header = parse_header(batch)
+    if header.is_control:
+        return ()
+    return tuple(
+        Read(record.offset, value_of(record), content_of(record), header.leader_epoch)
+        for record in iterate_records(batch)
+    )
 
 
 def marker_offsets(data: Iterable[memoryview]) -> list[int]:

@@ -1,0 +1,65 @@
+"""Two ends of a connection in memory, for a client and a broker in one process.
+
+    ours, theirs = memory_stream_pair()
+
+As over a socket, one call waits once. `trio.testing` has such a pair too, whose calls pass the scheduler five times for
+each message, to find two tasks that use a stream at once; a simulation spent a third of its steps in that.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+
+@attrs.define(eq=False)
+class MemoryStream(trio.abc.Stream):
+    """One end. It takes what is sent without limit; what has arrived can be read after the other end is closed."""
+
+    peer: MemoryStream = attrs.field(init=False)
+    _arrived: bytearray = attrs.field(factory=bytearray, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _receivers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        if self.peer._is_closed:
+            raise trio.BrokenResourceError("the other end is closed")
+        self.peer._arrived += data
+        self.peer._receivers.unpark_all()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self._arrived or self._is_closed or self.peer._is_closed:
+            await trio.lowlevel.checkpoint()
+        elif self._receivers:
+            raise trio.BusyResourceError("another task is receiving")
+        else:
+            await self._receivers.park()
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        received = bytes(self._arrived[:max_bytes])
+        del self._arrived[:max_bytes]
+        return received
+
+    def close(self) -> None:
+        """Close both directions; what has arrived and is not read is lost."""
+        self._is_closed = True
+        self._arrived.clear()
+        self._receivers.unpark_all()
+        self.peer._receivers.unpark_all()
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+def memory_stream_pair() -> tuple[MemoryStream, MemoryStream]:
+    """Both ends of a connection."""
+    ours, theirs = MemoryStream(), MemoryStream()
+    ours.peer, theirs.peer = theirs, ours
+    return ours, theirs
