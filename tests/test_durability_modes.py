@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
-from kafscale.errors import BrokerUnavailable, Fenced, KafScaleError, StartupError, StoreUnavailable
+from kafscale.errors import BrokerUnavailable, Fenced, KafkaError, KafScaleError, StartupError, StoreUnavailable
 from kafscale.formats import producers
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
@@ -22,6 +22,7 @@ from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, Gate, On
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import codec
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_PRODUCER_ID_MAPPING,
@@ -43,6 +44,18 @@ from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
@@ -187,6 +200,24 @@ async def running(machine: Machine, durability: Durability, **settings) -> Async
             scope.cancel()
             await finished.wait()
             clients.cancel_scope.cancel()
+
+
+async def stable_offset(client: Connection, version: int = 8) -> int:
+    """What is committed for the first partition once no transaction is open. Raises KafkaError."""
+    topics = [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])]
+    request = OffsetFetchRequest(
+        group_id="billing",
+        topics=topics,
+        groups=[OffsetFetchRequestGroup(group_id="billing", topics=topics)],
+        require_stable=True,
+    )
+    call = client.call(OffsetFetchRequest, OffsetFetchResponse, version=version)
+    answer = await (await client.send_encoded(call, codec.encode(request, version))).wait()
+    of_group = answer.groups[0] if version >= 8 else answer
+    if of_group.error_code:
+        raise KafkaError(of_group.error_code)
+    (partition,) = of_group.topics[0].partitions
+    return partition.committed_offset
 
 
 async def segment_names(bucket: FaultyStore, partition: int = 0) -> list[str]:
@@ -647,6 +678,76 @@ async def test_a_superseded_broker_does_not_have_a_transaction_aborted_that_its_
             producer.client = new.connection
             assert await send() == NONE
             assert await producer.end(committed=True) == NONE
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+@pytest.mark.parametrize("version", [7, 8])  # of one group, and of several
+async def test_a_superseded_coordinator_does_not_tell_a_reader_of_transactions_where_it_was_before(
+    autojump_clock, bucket, durability, version
+):
+    """It told offsets that its successor had gone on from: what came after was read, and committed, a second time."""
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        producer = Producer(old.connection)
+        assert await producer.init() == NONE
+        await producer.commit_offsets("billing", {0: 1})
+        assert await producer.end(committed=True) == NONE
+        assert await stable_offset(old.connection, version) == 1
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            producer.client = new.connection
+            await producer.commit_offsets("billing", {0: 2})
+            assert await producer.end(committed=True) == NONE
+            with trio.move_on_after(1) as patience:
+                await stable_offset(old.connection, version)
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                with pytest.raises(KafkaError) as refused:
+                    await stable_offset(old.connection, version)
+                assert refused.value.code == NOT_COORDINATOR
+            await old.ended.wait()
+            assert await stable_offset(new.connection, version) == 2
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+async def test_a_superseded_coordinator_does_not_say_that_an_offset_is_gone_that_its_successor_has(
+    autojump_clock, bucket, durability
+):
+    async def delete(client: Connection) -> int:
+        partitions = [OffsetDeleteRequestPartition(partition_index=0)]
+        topics = [OffsetDeleteRequestTopic(name=TOPIC, partitions=partitions)]
+        request = OffsetDeleteRequest(group_id="billing", topics=topics)
+        return (await client.request(request, OffsetDeleteResponse)).error_code
+
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        assert await old.commit(1, partition=1) == NONE
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            assert await new.commit(5) == NONE
+            with trio.move_on_after(1) as patience:
+                await delete(old.connection)
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                assert await delete(old.connection) == NOT_COORDINATOR
+            await old.ended.wait()
+            assert new.committed() == {0: 5, 1: 1}
+            assert await delete(new.connection) == NONE
+            assert new.committed() == {1: 1}
+
+
+async def test_in_wal_a_reader_of_transactions_is_told_where_it_was_without_the_bucket(autojump_clock, bucket):
+    async with running(Machine(bucket, tokens=64), Durability.WAL) as broker:
+        await broker.create()
+        bucket.hold(On())
+        assert await broker.commit(1) == NONE
+        assert await stable_offset(broker.connection) == 1
 
 
 async def test_a_producers_gap_is_out_of_order_where_nobody_has_taken_over(autojump_clock, bucket):

@@ -41,7 +41,7 @@ from kafscale.wire.messages.offset_commit import (
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import WALL_CLOCK_START_MS
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.handlers import LOCAL_LOG, ask, some_services
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 GROUP_ID = "g"
@@ -123,7 +123,7 @@ class GroupWorld:
 
     @property
     def services(self) -> Any:
-        return some_services(node=NODE, topics=self.topics, groups=self.groups, leadership=self.log)
+        return some_services(node=NODE, topics=self.topics, groups=self.groups, leadership=self.log, internal=LOCAL_LOG)
 
     async def ask(self, api: Any, request: object, *, version: int | None = None) -> Any:
         return await ask(api, self.services, request, version=version)

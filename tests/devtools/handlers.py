@@ -11,6 +11,8 @@ from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.node import Node
 from kafscale.wire.codec import decode, encode
 
+LOCAL_LOG = SimpleNamespace(is_local=True)  # `internal`, where nobody looks whether another broker has taken over
+
 
 def some_services(**components: object) -> Any:
     """Services with only these components: a handler that reaches for another one raises AttributeError.

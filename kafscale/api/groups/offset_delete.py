@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.concurrency.turns import Turns
@@ -39,6 +39,7 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
             outcome[at] = _check(services, request.group_id, at)
     doomed = [at for at, code in outcome.items() if code == NONE]
     error_code = await services.groups.delete_offsets(request.group_id, doomed).wait()
+    error_code = error_code or await lead_error(services)  # there may have been nothing to write
     if error_code != NONE:
         return OffsetDeleteResponse(error_code=error_code)
 

@@ -11,6 +11,10 @@ v9  the member that asks, which is checked in a group of KIP-848's protocol only
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 A partition, or a group, that nothing was ever committed for has offset -1 and no error.
+
+Who asks with `require_stable` may go on from what it is told in a transaction. So that must not be older than what
+another broker has acknowledged that has taken over: where offsets are in the bucket, it is told after a look at the
+claim.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from functools import partial
 import attrs
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import coordinator_error
+from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import NO_GENERATION
@@ -46,7 +50,8 @@ NO_ID = bytes(16)
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < FIRST_VERSION_WITH_GROUPS:
         asked = await _asked(services, request, request.group_id, request.topics, by_id=False)
-        return _of_one_group(services, call, asked)
+        lead = await lead_error(services) if request.require_stable else NONE
+        return _of_one_group(services, call, asked, lead or coordinator_error(services, asked.group_id))
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
     each_asked = [
@@ -57,7 +62,8 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
         )
         for group in groups
     ]
-    return OffsetFetchResponse(groups=mapped(partial(_group, services), each_asked))
+    lead = await lead_error(services) if request.require_stable else NONE
+    return OffsetFetchResponse(groups=mapped(partial(_group, services, lead), each_asked))
 
 
 @attrs.frozen
@@ -102,8 +108,8 @@ async def _asked(
     return _Asked(group_id, found, by_id, request.require_stable)
 
 
-def _of_one_group(services: Services, call: Call, asked: _Asked) -> OffsetFetchResponse:
-    if (error_code := coordinator_error(services, asked.group_id)) == NONE:
+def _of_one_group(services: Services, call: Call, asked: _Asked, error_code: int) -> OffsetFetchResponse:
+    if error_code == NONE:
         return OffsetFetchResponse(topics=_fetch(services, asked))
     if call.version >= 2 or asked.topics is None:
         return OffsetFetchResponse(error_code=error_code)
@@ -119,8 +125,8 @@ def _failed(name: str, partitions: Collection[int], error_code: int) -> OffsetFe
     )
 
 
-def _group(services: Services, asked: _Asked) -> OffsetFetchResponseGroup:
-    error_code = coordinator_error(services, asked.group_id)
+def _group(services: Services, lead: int, asked: _Asked) -> OffsetFetchResponseGroup:
+    error_code = lead or coordinator_error(services, asked.group_id)
     if error_code == NONE:
         error_code = services.groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     if error_code != NONE:

@@ -17,8 +17,8 @@ import trio
 from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.errors import StorageFailed
-from kafscale.wire.error_codes import INVALID_GROUP_ID, NOT_COORDINATOR
+from kafscale.errors import KafkaError, StorageFailed
+from kafscale.wire.error_codes import INVALID_GROUP_ID, NONE, NOT_COORDINATOR
 
 FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, which are empty
 
@@ -51,6 +51,20 @@ def is_coordinated_here(services: Services, group_id: str) -> bool:
 def coordinator_error(services: Services, group_id: str) -> int:
     """The error code of whatever is asked of a group here."""
     return services.groups.error_code(group_id) if is_coordinated_here(services, group_id) else NOT_COORDINATOR
+
+
+async def lead_error(services: Services) -> int:
+    """Look at the claim, and return the error code of what is told next from memory: NOT_COORDINATOR if another leads.
+
+    What that one has acknowledged is not known here. A log on a local disk takes commits from a superseded broker, too:
+    there what has been committed is told without a look at the bucket.
+    """
+    if not services.internal.is_local:
+        try:
+            await services.transactions.confirm_lead()
+        except KafkaError as exc:
+            return exc.code
+    return NONE
 
 
 def membership_error(services: Services, group_id: str) -> int:

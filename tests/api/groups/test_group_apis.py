@@ -52,7 +52,7 @@ from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import subscription
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.handlers import LOCAL_LOG, ask, some_services
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 
@@ -66,7 +66,7 @@ async def services(nursery: trio.Nursery) -> Any:
     groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
     offsets_log.load(groups)
     await nursery.start(groups.run)
-    return some_services(node=NODE, topics=topics, groups=groups)
+    return some_services(node=NODE, topics=topics, groups=groups, internal=LOCAL_LOG)
 
 
 def versions(api: Api) -> Sequence[int]:
