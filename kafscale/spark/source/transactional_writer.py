@@ -6,6 +6,7 @@ commits (`kafscale.spark.transactions`). This module imports pyspark, and conflu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -93,7 +94,7 @@ class TaskWritten(WriterCommitMessage):
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
-class _TransactionalWriting:
+class _TransactionalWriting(ABC):
     """Has what the writers of batches and of streams have in common."""
 
     options: WriteOptions
@@ -113,9 +114,9 @@ class _TransactionalWriting:
         )
         return TaskWritten(transactional_id, run, task.prepare(iterator, self.options.topic))
 
+    @abstractmethod
     def _query(self, context: TaskContext) -> tuple[str, str]:
         """Return the transactional id that the driver decides by, and what runs."""
-        raise NotImplementedError
 
     def cluster(self) -> Cluster:
         """The brokers, to be closed."""
