@@ -25,7 +25,8 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
 
 PARTITION_COUNT = 3
 # librdkafka 2.16 forgets its brokers when none is up, and never sends TxnOffsetCommit to a group's coordinator whose
-# handle it has remembered; unless it is told to keep them.
+# handle it has remembered; unless it is told to keep them. It hangs so in `send_offsets_to_transaction`, past the
+# timeout that this is given, with Apache Kafka 4.1.1 as well when that is killed and started again on the same port.
 QUICK = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": 10,
