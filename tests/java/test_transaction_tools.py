@@ -3,9 +3,10 @@
 import json
 import re
 import time
+from contextlib import closing
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.devtools.clients import DEADLINE_SECONDS
 from tests.devtools.java import table
@@ -71,6 +72,21 @@ def read(java, topic, count, *arguments):
     said = java(CONSUMER, "--topic", topic, "--from-beginning", *most, *arguments).split()
     assert len(said) == count
     return said
+
+
+def test_offsets_of_an_aborted_transaction_do_not_count(java, name, producer):
+    """A consumer of Java's goes on from what was committed before it."""
+    create(java, name)
+    commit(producer, name, b"a", b"b", b"c", b"d")
+    with closing(Consumer({"bootstrap.servers": java.bootstrap, "group.id": name})) as consumer:
+        group = consumer.consumer_group_metadata()
+    for offset, end in ((1, producer.commit_transaction), (3, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(name, 0, offset)], group, DEADLINE_SECONDS)
+        end(DEADLINE_SECONDS)
+    (row,) = table(java("consumer.group.ConsumerGroupCommand", "--describe", "--group", name), "GROUP")
+    assert (row["PARTITION"], row["CURRENT-OFFSET"]) == ("0", "1")
+    assert read(java, name, 3, "--group", name, *COMMITTED) == ["b", "c", "d"]
 
 
 def test_transactions_are_listed_and_described(java, name, producer):
