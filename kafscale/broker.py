@@ -43,6 +43,7 @@ from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.coordination.group_topics import follow_topics
+from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
 from kafscale.cluster.groups.coordinating.moving import move_groups
@@ -177,7 +178,8 @@ class Broker:
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
             log = await self._build(lead, parts.disk)
-            for registry in (self.services.topics, self.services.client_quotas, self.services.producer_ids):
+            services = self.services
+            for registry in (services.topics, services.client_quotas, services.group_configs, services.producer_ids):
                 leading.start_soon(registry.run)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(lead, log, task_status)
@@ -207,13 +209,15 @@ class Broker:
         )
         draining = trio.Event()
         client_quotas = ClientQuotas(metadata)
+        group_configs = GroupConfigs(metadata, consumer_group_settings(settings))
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         internal, leadership = InternalLog(log), Leadership(log)
         groups = GroupCoordinator(
             InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
             GroupSettings.of(settings),
             draining=draining,
-            consumer_settings=consumer_group_settings(settings),
+            consumer_settings=group_configs.settings,
+            overrides=group_configs.overrides,
             has_topic=lambda name: topics.get(name) is not None,
         )
         group_keeper = GroupKeeper(groups, partial(_partition_count, topics, CONSUMER_OFFSETS_NAME))
@@ -244,6 +248,7 @@ class Broker:
             ),
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
+            group_configs=group_configs,
             quotas=quotas,
             gate=Gate(quotas=quotas),
             record_checks=RecordChecks(log.reader.unpacking),
@@ -259,6 +264,7 @@ class Broker:
         await services.topics.load()
         follow_topics(services.groups.topics, services.topics)
         await services.client_quotas.load()
+        await services.group_configs.load()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
         await log.restore()

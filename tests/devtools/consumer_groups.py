@@ -13,7 +13,7 @@ from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import TopicMetadata
 from kafscale.cluster.groups.events import GroupProtocol, Join
 from kafscale.cluster.groups.records import GroupRecord
@@ -58,6 +58,7 @@ class ConsumerGroupHarness:
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     now_ms: int = START_MS
+    overrides: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
     context: ConsumerGroupContext = attrs.field(init=False)
     group: ConsumerGroup = attrs.field(init=False)
     log: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
@@ -68,7 +69,9 @@ class ConsumerGroupHarness:
     _member_number: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.context = ConsumerGroupContext(settings=self.settings, new_member_id=self._new_member_id)
+        self.context = ConsumerGroupContext(
+            settings=self.settings, overrides=self.overrides, new_member_id=self._new_member_id
+        )
         self.group = ConsumerGroup.new(GROUP_ID, self.context)
 
     def _new_member_id(self) -> str:

@@ -141,6 +141,22 @@ def test_quotas_are_those_of_client_ids(java, name):
         java(CONFIGS, "--alter", "--add-config", "producer_byte_rate=1", "--entity-type", "users", "--entity-default")
 
 
+def test_configs_of_groups_are_set_described_and_listed(java, name):
+    group = ("--entity-type", "groups", "--entity-name", name)
+    java(CONFIGS, "--alter", "--add-config", "consumer.session.timeout.ms=50000", *group)
+    described = java(CONFIGS, "--describe", *group)
+    assert "  consumer.session.timeout.ms=50000 sensitive=false synonyms={" in described
+    assert "GROUP_CONFIG:consumer.session.timeout.ms=50000" in described
+    assert "DEFAULT_CONFIG:group.consumer.session.timeout.ms=45000" in described
+    assert "consumer.heartbeat.interval.ms" not in described  # which is the broker's
+    assert "consumer.heartbeat.interval.ms=5000" in java(CONFIGS, "--describe", "--all", *group)
+    assert f"Dynamic configs for group {name} are:" in java(CONFIGS, "--describe", "--entity-type", "groups")
+    with pytest.raises(AssertionError, match="session timeout must be between"):
+        java(CONFIGS, "--alter", "--add-config", "consumer.session.timeout.ms=44000", *group)
+    java(CONFIGS, "--alter", "--delete-config", "consumer.session.timeout.ms", *group)
+    assert "consumer.session.timeout.ms" not in java(CONFIGS, "--describe", *group)
+
+
 def producers(java, topic):
     """The rows that are told of the producers of its first partition, by column."""
     rows = java(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "0").splitlines()

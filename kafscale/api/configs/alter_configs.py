@@ -1,4 +1,4 @@
-"""AlterConfigs (33): replace everything that is set on a topic. IncrementalAlterConfigs is the one to use.
+"""AlterConfigs (33): replace everything that is set on a topic or a group. IncrementalAlterConfigs is the one to use.
 
 v0  what is not named goes back to its default
 v1  throttled by the client

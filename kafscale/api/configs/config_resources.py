@@ -1,4 +1,4 @@
-"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics and this broker.
+"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics, groups and this broker.
 
 The two that change configs share `change_configs`; they differ only in how new configs follow from old ones.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
@@ -21,6 +22,7 @@ from kafscale.wire.schema import mapped
 
 TOPIC: Final = 2
 BROKER: Final = 4
+GROUP: Final = 32
 
 Configs = Mapping[str, str]
 Outcome = TypeVar("Outcome")
@@ -62,7 +64,8 @@ async def change_configs(
     broker has none that can be changed: to delete what is not set on it is no error, as in Kafka, whose tools do that.
     """
     errors: list[KafkaError | None] = [None] * len(resources)
-    wanted: dict[int, NewConfigs] = {}
+    topics: dict[int, NewConfigs] = {}
+    groups: dict[int, NewConfigs] = {}
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     async for index, resource in in_turns(enumerate(resources)):
         try:
@@ -72,13 +75,18 @@ async def change_configs(
             overrides = plan(resource)
             if resource.resource_type == BROKER:
                 _check_read_only(overrides({}))
-            else:
-                wanted[index] = NewConfigs(name=resource.resource_name, overrides=overrides)
+                continue
+            wanted = groups if resource.resource_type == GROUP else topics
+            wanted[index] = NewConfigs(name=resource.resource_name, overrides=overrides)
         except KafkaError as exc:
             errors[index] = exc
-    outcomes = await services.topics.alter(wanted.values(), validate_only=validate_only)
-    for index, outcome in zip(wanted, outcomes, strict=True):
+    outcomes = await services.topics.alter(topics.values(), validate_only=validate_only)
+    for index, outcome in zip(topics, outcomes, strict=True):
         errors[index] = outcome if isinstance(outcome, KafkaError) else None
+    if groups:
+        refusals = await services.group_configs.alter(list(groups.values()), validate_only=validate_only)
+        for index, refusal in zip(groups, refusals, strict=True):
+            errors[index] = refusal
     return errors
 
 
@@ -99,11 +107,22 @@ def _check(node: Node, resource: ConfigResource) -> None:
         if resource.resource_name:
             check_broker_id(resource.resource_name, node)
         return
+    if resource.resource_type == GROUP:
+        check_group_name(resource.resource_name, "Default group resources are not allowed.")
+        return
     if resource.resource_type != TOPIC:
         raise KafkaError(INVALID_REQUEST, f"Unsupported resource type {resource.resource_type}")
     if not resource.resource_name:
         raise KafkaError(INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(resource.resource_name)
+
+
+def check_group_name(name: str, if_empty: str) -> None:
+    """Raises KafkaError INVALID_REQUEST: no group can have this id, or it is empty, which has a message of its own."""
+    if not name:
+        raise KafkaError(INVALID_REQUEST, if_empty)
+    if len(name) > GROUP_ID_MAX_COUNT:
+        raise KafkaError(INVALID_REQUEST, f"A group's id has at most {GROUP_ID_MAX_COUNT} characters.")
 
 
 def _check_read_only(configs: Configs) -> None:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the configs of topics and of this broker, with where each value comes from.
+"""DescribeConfigs (32): the configs of topics, groups and this broker, with where each value comes from.
 
 v1  (lowest version) source and synonyms (KIP-226)
 v2  throttled by the client
@@ -8,7 +8,8 @@ v4  flexible
 A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
 they are in effect, all read-only, as far as Kafka has a name for them; `kafscale config` shows the others too. A broker
 resource without a name is the cluster's dynamic defaults, of which there are none. Another broker's id is refused: each
-tells of itself.
+tells of itself. A group, which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of share
+and Streams groups are not listed, as there are none here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from kafscale.api.configs.config_resources import BROKER, TOPIC, check_broker_id
+from kafscale.api.configs.config_resources import BROKER, GROUP, TOPIC, check_broker_id, check_group_name
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
@@ -69,6 +70,9 @@ def _entries(services: Services, peer: Peer, resource: DescribeConfigsResource) 
             return ()
         check_broker_id(name, services.node, expected=f"{services.node.node_id} or empty string")
         return broker_entries(services.settings, _advertised(services, peer))
+    if resource.resource_type == GROUP:
+        check_group_name(name, "Group name must not be empty")
+        return services.group_configs.entries(name)
     raise KafkaError(INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
 

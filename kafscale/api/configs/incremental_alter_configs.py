@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44, KIP-339): change some of a topic's configs, leave the others.
+"""IncrementalAlterConfigs (44, KIP-339): change some configs of a topic or a group, leave the others.
 
 v0  set, delete, append to a list, take from a list
 v1  flexible

@@ -3,8 +3,8 @@
 v0  (flexible) client metrics only (KIP-714), of which there are none
 v1  of the types that are named, or of all
 
-Those are the brokers and the topics. Nothing can be set on client metrics, groups and a broker's loggers, so none of
-those is listed. A type that Kafka does not know is UNSUPPORTED_VERSION, as there.
+Those are the brokers, the topics, and the groups that have configs of their own. Nothing can be set on client metrics
+and a broker's loggers, so none of those is listed. A type that Kafka does not know is UNSUPPORTED_VERSION, as there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from kafscale.api.configs.config_resources import BROKER, TOPIC
+from kafscale.api.configs.config_resources import BROKER, GROUP, TOPIC
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
@@ -25,7 +25,6 @@ from kafscale.wire.schema import mapped
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
-GROUP: Final = 32
 TYPES: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
@@ -38,6 +37,8 @@ def handle(services: Services, call: Call, request: ListConfigResourcesRequest) 
         found += [(BROKER, str(node.node_id)) for node in services.assignment.brokers()]
     if TOPIC in wanted:
         found += [(TOPIC, topic.name) for topic in services.topics.all()]
+    if GROUP in wanted:
+        found += [(GROUP, group_id) for group_id in services.group_configs.group_ids()]
     return ListConfigResourcesResponse(config_resources=mapped(_resource, found))
 
 

@@ -14,6 +14,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
+from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Node
@@ -49,6 +50,7 @@ class Services:
     transactional_offsets: TransactionalOffsets
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
+    group_configs: GroupConfigs
     quotas: Quotas
     gate: Gate
     record_checks: RecordChecks

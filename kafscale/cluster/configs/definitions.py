@@ -34,6 +34,7 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_TOPIC_CONFIG = 1
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    GROUP_CONFIG = 8
 
 
 @attrs.frozen(kw_only=True)

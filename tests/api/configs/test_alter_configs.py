@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs import alter_configs, incremental_alter_configs
+from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.consumer.settings import GroupOverrides
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -15,7 +17,8 @@ from kafscale.wire.messages import alter_configs as legacy
 from kafscale.wire.messages import incremental_alter_configs as incremental
 from tests.devtools.handlers import ask, some_services
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -23,7 +26,11 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 async def services() -> Any:
     topics = TopicRegistry(store=MemoryMetadataStore())
     await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
-    return some_services(topics=topics, node=Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={}))
+    return some_services(
+        topics=topics,
+        group_configs=GroupConfigs(MemoryMetadataStore()),
+        node=Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={}),
+    )
 
 
 def change(*configs: tuple[str, int, str | None], name: str = "a", kind: int = TOPIC) -> Any:
@@ -193,3 +200,26 @@ async def test_a_resource_that_is_there_twice_is_refused_each_time_and_others_ar
     assert results[0].error_message == "Each resource must appear at most once."
     assert services.topics.get("a").config.retention_ms == 5
     assert services.topics.get("b").config.retention_ms == 2
+
+
+async def test_a_group_has_configs_of_its_own_beside_topics(services: Any) -> None:
+    """The group need not exist, and may be named as a topic is."""
+    results = await alter(
+        services,
+        change((SESSION, SET, "50000"), kind=GROUP),
+        change(("retention.ms", SET, "7")),
+        change((SESSION, SET, "1"), name="b", kind=GROUP),
+        change((SESSION, APPEND, "1"), name="c", kind=GROUP),
+        change(("retention.ms", SET, "7"), name="d", kind=GROUP),
+        change((SESSION, SET, "50000"), name="", kind=GROUP),
+        change((SESSION, SET, "50000"), name="x" * 2_000, kind=GROUP),
+    )
+    invalid, bad = error_codes.INVALID_CONFIG, error_codes.INVALID_REQUEST
+    assert [each.error_code for each in results] == [0, 0, invalid, invalid, invalid, bad, bad]
+    assert services.group_configs.overrides == {"a": GroupOverrides(session_timeout_ms=50_000)}
+    assert services.topics.get("a").overrides["retention.ms"] == "7"
+    await alter(services, change((HEARTBEAT, SET, "9000"), kind=GROUP))
+    await alter(services, change((SESSION, DELETE, None), kind=GROUP))
+    assert services.group_configs.overrides == {"a": GroupOverrides(heartbeat_interval_ms=9_000)}
+    await alter(services, replacement((SESSION, "50000"), kind=GROUP))
+    assert services.group_configs.overrides == {"a": GroupOverrides(session_timeout_ms=50_000)}

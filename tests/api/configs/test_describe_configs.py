@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs.describe_configs import API
+from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -18,8 +20,8 @@ from kafscale.wire.messages.describe_configs import (
 )
 from tests.devtools.handlers import ask, some_services
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
+TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
 
 
 @pytest.fixture
@@ -28,7 +30,9 @@ async def services() -> Any:
     topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
     await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
     node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised={})
-    return some_services(settings=settings, topics=topics, node=node)
+    groups = GroupConfigs(MemoryMetadataStore(), ConsumerGroupSettings(heartbeat_interval_ms=6_000))
+    await groups.alter([NewConfigs(name="g", overrides=lambda _: {"consumer.session.timeout.ms": "50000"})])
+    return some_services(settings=settings, topics=topics, node=node, group_configs=groups)
 
 
 async def describe(
@@ -159,3 +163,24 @@ async def test_resources_that_can_not_be_described(services: Any, kind: int, nam
     result = await describe(services, kind, name)
     assert (result.error_code, result.configs) == (code, [])
     assert result.error_message
+
+
+@pytest.mark.parametrize("name", ["g", "there is no such group"])
+async def test_a_group_has_its_own_times_or_the_brokers(services: Any, name: str) -> None:
+    configs = by_name(await describe(services, GROUP, name, include_synonyms=True))
+    found = {each.name: [(of.name, of.value, of.source) for of in each.synonyms] for each in configs.values()}
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    of_broker = [
+        (f"group.{heartbeat}", "6000", BROKER_SOURCE),
+        (f"group.{heartbeat}", "5000", DEFAULT_SOURCE),
+    ]
+    own = [(session, "50000", GROUP_SOURCE)] if name == "g" else []
+    assert found == {heartbeat: of_broker, session: [*own, (f"group.{session}", "45000", DEFAULT_SOURCE)]}
+    for each in configs.values():
+        first = each.synonyms[0]
+        assert (each.value, each.config_source, each.read_only) == (first.value, first.source, False)
+
+
+async def test_a_group_has_a_name(services: Any) -> None:
+    result = await describe(services, GROUP, "")
+    assert (result.error_code, result.error_message) == (error_codes.INVALID_REQUEST, "Group name must not be empty")

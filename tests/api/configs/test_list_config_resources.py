@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs.list_config_resources import API
+from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.list_config_resources import ListConfigResourcesRequest
@@ -15,14 +16,16 @@ from tests.devtools.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
-BROKERS, TOPICS = [(BROKER, "7"), (BROKER, str(OTHER_ID))], [(TOPIC, "a"), (TOPIC, "b")]
+BROKERS, TOPICS, GROUPS = [(BROKER, "7"), (BROKER, str(OTHER_ID))], [(TOPIC, "a"), (TOPIC, "b")], [(GROUP, "g")]
 
 
 @pytest.fixture
 async def services() -> Any:
     topics = TopicRegistry(store=MemoryMetadataStore())
     await topics.create([NewTopic(name="b"), NewTopic(name="a")])
-    return some_services(node=NODE, topics=topics, assignment=TwoBrokers(NODE))
+    groups = GroupConfigs(MemoryMetadataStore())
+    await groups.alter([NewConfigs(name="g", overrides=lambda _: {"consumer.session.timeout.ms": "50000"})])
+    return some_services(node=NODE, topics=topics, assignment=TwoBrokers(NODE), group_configs=groups)
 
 
 async def resources(services: Any, *types: int, version: int = 1) -> tuple[int, list[tuple[int, str]]]:
@@ -33,12 +36,13 @@ async def resources(services: Any, *types: int, version: int = 1) -> tuple[int, 
 @pytest.mark.parametrize(
     ("types", "expected"),
     [
-        ((), BROKERS + TOPICS),
+        ((), BROKERS + TOPICS + GROUPS),
         ((TOPIC,), TOPICS),
         ((TOPIC, TOPIC), TOPICS),
         ((BROKER,), BROKERS),
         ((TOPIC, BROKER), BROKERS + TOPICS),
-        ((BROKER_LOGGER, CLIENT_METRICS, GROUP), []),
+        ((BROKER_LOGGER, CLIENT_METRICS), []),
+        ((GROUP,), GROUPS),
     ],
 )
 async def test_resources_of_types(services: Any, types: tuple[int, ...], expected: list[tuple[int, str]]) -> None:

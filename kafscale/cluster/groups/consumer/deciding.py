@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 import attrs
@@ -42,7 +42,7 @@ class ConsumerGroupContext:
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     topics: Topics = attrs.field(factory=Topics)
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
-    overrides: dict[str, GroupOverrides] = attrs.field(factory=dict)  # by group id
+    overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict)  # by group id
     new_member_id: Callable[[], str] = lambda: str(uuid4())
 
 

@@ -28,7 +28,7 @@ from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
 from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
 from kafscale.cluster.groups.coordinating.offset_transactions import OffsetTransactions
@@ -84,6 +84,7 @@ class GroupCoordinator:
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
     _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
+    _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _search_step: Step = attrs.field(default=step_in_thread, kw_only=True)
     led: LedPartitions = attrs.field(factory=LedPartitions, init=False)
     state_bytes: GroupStateBytes = attrs.field(init=False)
@@ -112,7 +113,10 @@ class GroupCoordinator:
         self._search = TopicSearch(self.topics, self._search_step)
         self._host = HostContext(
             consumer=ConsumerGroupContext(
-                settings=self._consumer_settings, topics=self.topics, state_bytes=self.state_bytes
+                settings=self._consumer_settings,
+                topics=self.topics,
+                state_bytes=self.state_bytes,
+                overrides=self._overrides,
             ),
             timers=self._timers,
             wall_clock_ms=self._wall_clock_ms,

@@ -537,7 +537,7 @@ def test_settings_that_would_drop_members_who_are_on_time_are_refused() -> None:
 
 def test_a_group_may_have_times_of_its_own(harness: ConsumerGroupHarness) -> None:
     overrides = GroupOverrides(session_timeout_ms=60_000, heartbeat_interval_ms=10_000)
-    harness.context.overrides[GROUP_ID] = overrides
+    harness.overrides[GROUP_ID] = overrides
     assert client(harness, "a").beat().heartbeat_interval_ms == 10_000
     harness.restart()
     harness.advance(59_999)

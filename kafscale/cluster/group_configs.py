@@ -1,0 +1,195 @@
+"""What is set on single consumer groups of Kafka 4's protocol: durable before it acts.
+
+As in Kafka 4.1 a group has the broker's session timeout and heartbeat interval unless it has its own, which its
+members learn with their next heartbeat. Configs may be set on a group that there is not yet, and stay when a group is
+deleted. Reads are synchronous, from memory, which follows the metadata. Keys of the store: `group-configs/<group id>`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+import trio
+
+from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.configs.entries import ConfigEntry, ConfigSynonym, broker_synonyms
+from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
+
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+# Groups that have configs of their own. Kafka has no limit; few groups need other times than the rest.
+GROUPS_MAX_COUNT = 10_000
+
+_PREFIX = "group-configs/"
+
+logger = logging.getLogger(__name__)
+
+GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
+    each.name: each
+    for each in (
+        ConfigDefinition(
+            name=HEARTBEAT_INTERVAL,
+            type=ConfigType.INT,
+            default="5000",
+            least=1,
+            broker_name="group.consumer.heartbeat.interval.ms",
+            documentation="How often a member of the group sends a heartbeat.",
+            acts=True,
+        ),
+        ConfigDefinition(
+            name=SESSION_TIMEOUT,
+            type=ConfigType.INT,
+            default="45000",
+            least=1,
+            broker_name="group.consumer.session.timeout.ms",
+            documentation="How long a member of the group is waited for that sends no heartbeat.",
+            acts=True,
+        ),
+    )
+}
+
+
+@attrs.define(eq=False)
+class GroupConfigs:
+    """All of them. `overrides` has what is in force, by group id; it is one mapping for good, which follows them."""
+
+    store: MetadataStore
+    settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
+    overrides: Mapping[str, GroupOverrides] = attrs.field(init=False)
+    _in_force: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
+    _by_group: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
+    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.overrides = MappingProxyType(self._in_force)
+        self._follower = Follower(self.store, (_PREFIX,), self._apply, lambda: map(_key, self._by_group))
+
+    async def load(self) -> None:
+        """Take in what was set before this broker started."""
+        await self._follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
+
+    def _apply(self, change: Change) -> None:
+        for key in filter(_is_ours, change.deletes):
+            group_id = key.removeprefix(_PREFIX)
+            self._by_group.pop(group_id, None)
+            self._in_force.pop(group_id, None)
+        for key in filter(_is_ours, change.puts):
+            group_id = key.removeprefix(_PREFIX)
+            configs = self._by_group[group_id] = decode(dict[str, str], change.puts[key])
+            self._in_force[group_id] = self._allowed(group_id, _parse(configs))
+
+    def _allowed(self, group_id: str, wanted: GroupOverrides) -> GroupOverrides:
+        """Return what of it the broker's settings allow, which may be others now than when it was set."""
+        try:
+            self.settings.times(wanted)
+        except ValueError as exc:
+            logger.warning("group %r has the broker's times, as its own are not allowed now: %s", group_id, exc)
+            return NO_OVERRIDES
+        return wanted
+
+    def group_ids(self) -> Sequence[str]:
+        """Return the groups that have configs of their own, in order."""
+        return sorted(self._by_group)
+
+    def entries(self, group_id: str) -> Sequence[ConfigEntry]:
+        """Return every config of a group, in order of name. It need not exist."""
+        configs = self._by_group.get(group_id, {})
+        defaults = {
+            HEARTBEAT_INTERVAL: self.settings.heartbeat_interval_ms,
+            SESSION_TIMEOUT: self.settings.session_timeout_ms,
+        }
+        return [
+            _entry(each, own=configs.get(name), default=str(defaults[name])) for name, each in GROUP_CONFIGS.items()
+        ]
+
+    async def alter(self, changes: Sequence[NewConfigs], *, validate_only: bool = False) -> list[KafkaError | None]:
+        """Set other configs on each group, those that may be as one transaction; what became of each.
+
+        Raises what the store raises.
+        """
+        outcomes: list[KafkaError | None] = []
+
+        async def plan(revision: int) -> Transaction | None:
+            outcomes.clear()
+            changed: dict[str, Mapping[str, str]] = {}
+            for change in changes:
+                outcomes.append(self._plan(change, changed))
+            if validate_only or not changed:
+                return None
+            return Transaction(
+                puts={_key(group_id): encode(dict(configs)) for group_id, configs in changed.items() if configs},
+                deletes=[_key(group_id) for group_id, configs in changed.items() if not configs],
+                planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
+            )
+
+        async with self._altering:
+            try:
+                await self._follower.commit_planned(plan)
+            except KafkaError as exc:
+                return [exc if outcome is None else outcome for outcome in outcomes]
+        return outcomes
+
+    def _plan(self, change: NewConfigs, changed: dict[str, Mapping[str, str]]) -> KafkaError | None:
+        """Add to `changed` what a group is to have; why not, if it may not."""
+        try:
+            configs = change.overrides(self._by_group.get(change.name, {}))
+            self._check(configs)
+            if len(self._by_group.keys() | changed.keys() | {change.name}) > max(GROUPS_MAX_COUNT, len(self._by_group)):
+                raise KafkaError(POLICY_VIOLATION, f"No more than {GROUPS_MAX_COUNT:,} groups can have configs.")
+        except KafkaError as exc:
+            return exc
+        changed[change.name] = configs
+        return None
+
+    def _check(self, configs: Mapping[str, str]) -> None:
+        """Raises KafkaError INVALID_CONFIG."""
+        wanted = _parse(configs)
+        try:
+            self.settings.times(wanted)
+        except ValueError as exc:
+            raise KafkaError(INVALID_CONFIG, str(exc)) from exc
+
+
+def _parse(configs: Mapping[str, str]) -> GroupOverrides:
+    """Raises KafkaError INVALID_CONFIG."""
+    values: dict[str, int] = {}
+    for name, text in configs.items():
+        definition = GROUP_CONFIGS.get(name)
+        if definition is None:
+            raise KafkaError(INVALID_CONFIG, f"Unknown group config name: {name}")
+        values[name] = int(str(definition.parse(text)))
+    return GroupOverrides(
+        session_timeout_ms=values.get(SESSION_TIMEOUT), heartbeat_interval_ms=values.get(HEARTBEAT_INTERVAL)
+    )
+
+
+def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> ConfigEntry:
+    assert definition.broker_name is not None
+    synonyms = broker_synonyms(definition.broker_name, default, definition.default)
+    if own is not None:
+        synonyms.insert(0, ConfigSynonym(name=definition.name, value=own, source=ConfigSource.GROUP_CONFIG))
+    first = synonyms[0]
+    return ConfigEntry(definition=definition, value=first.value, source=first.source, synonyms=synonyms)
+
+
+def _key(group_id: str) -> str:
+    return _PREFIX + group_id
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(_PREFIX)

@@ -1,0 +1,154 @@
+"""Configs of single consumer groups: which may be set, that they outlast a restart, and that members are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import attrs
+import pytest
+import trio
+
+from kafscale.cluster import group_configs
+from kafscale.cluster.configs.definitions import ConfigSource
+from kafscale.cluster.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
+from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.errors import KafkaError
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.error_codes import INVALID_CONFIG, NONE, POLICY_VIOLATION
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kafscale.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.devtools.late_metadata import LateMetadataStore, compete
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+
+GROUP = 32
+
+
+def to(group_id: str, configs: Mapping[str, str]) -> NewConfigs:
+    return NewConfigs(name=group_id, overrides=lambda _old: configs)
+
+
+async def test_they_are_there_after_a_restart_and_what_was_removed_is_not() -> None:
+    store = MemoryMetadataStore()
+    configs = GroupConfigs(store)
+    assert await configs.alter([to("a/ü", {SESSION_TIMEOUT: "50000"}), to("b", {HEARTBEAT_INTERVAL: "9000"})]) == [
+        None,
+        None,
+    ]
+    assert await configs.alter([to("b", {})]) == [None]
+    again = GroupConfigs(store)
+    await again.load()
+    for each in (configs, again):
+        assert each.group_ids() == ["a/ü"]
+        assert each.overrides == {"a/ü": GroupOverrides(session_timeout_ms=50_000)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ({SESSION_TIMEOUT: "44999"}, "session timeout must be between"),
+        ({SESSION_TIMEOUT: "60001"}, "session timeout must be between"),
+        ({HEARTBEAT_INTERVAL: "4999"}, "heartbeat interval must be between"),
+        ({HEARTBEAT_INTERVAL: "15001"}, "heartbeat interval must be between"),
+        ({SESSION_TIMEOUT: "soon"}, "Not a number of type INT"),
+        ({SESSION_TIMEOUT: "0"}, "Value must be at least 1"),
+        ({"share.session.timeout.ms": "45000"}, "Unknown group config name: share.session.timeout.ms"),
+    ],
+)
+async def test_what_may_not_be_set_is_refused_and_the_rest_is_set(wanted: Mapping[str, str], why: str) -> None:
+    configs = GroupConfigs(MemoryMetadataStore())
+    refused, accepted = await configs.alter([to("a", wanted), to("b", {SESSION_TIMEOUT: "46000"})])
+    assert refused is not None
+    assert (refused.code, accepted) == (INVALID_CONFIG, None)
+    assert why in str(refused.message)
+    assert configs.group_ids() == ["b"]
+
+
+async def test_nothing_is_set_by_a_trial() -> None:
+    configs = GroupConfigs(MemoryMetadataStore())
+    assert await configs.alter([to("a", {SESSION_TIMEOUT: "50000"})], validate_only=True) == [None]
+    (refused,) = await configs.alter([to("a", {SESSION_TIMEOUT: "1"})], validate_only=True)
+    assert refused is not None
+    assert configs.group_ids() == []
+
+
+async def test_there_is_a_most_of_groups_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_configs, "GROUPS_MAX_COUNT", 2)
+    configs = GroupConfigs(MemoryMetadataStore())
+    *accepted, refused = await configs.alter([to(each, {SESSION_TIMEOUT: "50000"}) for each in ("a", "b", "c")])
+    assert accepted == [None, None]
+    assert isinstance(refused, KafkaError)
+    assert refused.code == POLICY_VIOLATION
+    assert await configs.alter([to("a", {SESSION_TIMEOUT: "51000"})]) == [None]
+
+
+async def test_what_others_have_set_meanwhile_is_kept() -> None:
+    store = LateMetadataStore()
+    ours, theirs = GroupConfigs(store), GroupConfigs(store)
+
+    def further(**more: str) -> NewConfigs:
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return NewConfigs(name="a", overrides=lambda old: {**old, **named})
+
+    await compete(
+        store,
+        lambda: ours.alter([further(consumer_session_timeout_ms="50000")]),
+        lambda: theirs.alter([further(consumer_heartbeat_interval_ms="9000")]),
+    )
+    assert ours.overrides == {"a": GroupOverrides(session_timeout_ms=50_000, heartbeat_interval_ms=9_000)}
+
+
+async def test_what_the_brokers_settings_do_not_allow_any_more_does_not_act(caplog: pytest.LogCaptureFixture) -> None:
+    """It would have ended every heartbeat of the group with an error."""
+    store = MemoryMetadataStore()
+    await GroupConfigs(store).alter([to("a", {HEARTBEAT_INTERVAL: "9000"})])
+    strict = attrs.evolve(ConsumerGroupSettings(), max_heartbeat_interval_ms=8_000)
+    configs = GroupConfigs(store, strict)
+    with caplog.at_level(logging.WARNING):
+        await configs.load()
+    assert configs.overrides == {"a": NO_OVERRIDES}
+    assert "group 'a' has the broker's times" in caplog.text
+    assert [(each.value, each.source) for each in configs.entries("a")] == [
+        ("9000", ConfigSource.GROUP_CONFIG),
+        ("45000", ConfigSource.DEFAULT_CONFIG),
+    ]
+
+
+async def heartbeat_interval(broker: MemoryBroker, member_epoch: int = 0) -> int:
+    """What a member of the group `a` is told."""
+    connection = await broker.connect()
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="a",
+        member_id="m",
+        member_epoch=member_epoch,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    while (answer := await connection.request(request, ConsumerGroupHeartbeatResponse)).error_code:
+        await trio.sleep(0.1)
+    return answer.heartbeat_interval_ms
+
+
+async def test_members_are_told_by_their_next_heartbeat_and_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
+    parts = memory_parts()
+    async with memory_broker(parts) as broker:
+        assert await heartbeat_interval(broker) == 5_000
+        config = AlterableConfig(name=HEARTBEAT_INTERVAL, config_operation=0, value="9000")
+        resource = AlterConfigsResource(resource_type=GROUP, resource_name="a", configs=[config])
+        client = await broker.connect()
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        answer = await client.request(request, IncrementalAlterConfigsResponse)
+        assert [each.error_code for each in answer.responses] == [NONE]
+        assert await heartbeat_interval(broker) == 9_000
+    async with memory_broker(parts) as broker:
+        assert await heartbeat_interval(broker) == 9_000
