@@ -288,13 +288,14 @@ class RestartingCluster(Cluster):
 def test_a_broker_that_is_killed_before_any_request_of_a_commit():
     with broker_process() as broker:
         query = query_of(broker, "killed")
-        requests = query.commit(query.prepare("a"), "a")
+        query.commit(query.prepare("a"), "a")  # which creates the topic of the decisions
+        requests = query.commit(query.prepare("a", 1), "a", batch=1)
         for number in range(1, requests + 1):
-            prepared = query.prepare("a", number)
+            prepared = query.prepare("a", number + 1)
             with closing(RestartingCluster(bootstrap=[broker.kafka], broker=broker, number=number)) as cluster:
-                query.committer(cluster).commit(prepared, run="a", batch=number)
+                query.committer(cluster).commit(prepared, run="a", batch=number + 1)
                 assert cluster.count >= number
-        assert each_batch_is_whole(query.read(), requests + 1)
+        assert each_batch_is_whole(query.read(), requests + 2)
 
 
 @pytest.mark.spark
