@@ -16,7 +16,7 @@ def quiet(autojump_clock: trio.testing.MockClock) -> QuietLog:
 
 
 async def test_lines_of_a_kind_are_left_out_and_their_number_is_told(
-    quiet: QuietLog, caplog: pytest.LogCaptureFixture
+    quiet: QuietLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for number in range(1000):
         quiet.tell("bad input", "line %d", number)
@@ -31,7 +31,9 @@ async def test_lines_of_a_kind_are_left_out_and_their_number_is_told(
     assert caplog.messages[-1] == "again"
 
 
-async def test_the_next_line_tells_what_was_left_out_before(quiet: QuietLog, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_next_line_tells_what_was_left_out_before(
+    quiet: QuietLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
     for _ in range(LINES_MAX_COUNT + 1):
         quiet.tell("bad input", "one")
     await trio.sleep(PERIOD_SECONDS)

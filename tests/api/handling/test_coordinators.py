@@ -56,7 +56,7 @@ from kafscale.wire.messages.sync_group import SyncGroupRequest
 from tests.devtools.assignments import TwoBrokers
 from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.groups import subscription
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.handlers import LOCAL_LOG, ask, some_services
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 HERE, MOVED, NOBODYS = "here", "moved", "nobodys"
@@ -81,7 +81,13 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
     await nursery.start(groups.run)
     assignment = TwoBrokers(NODE)
     services = some_services(
-        node=NODE, topics=topics, groups=groups, assignment=assignment, store=store, offsets_log=offsets_log
+        node=NODE,
+        topics=topics,
+        groups=groups,
+        assignment=assignment,
+        store=store,
+        offsets_log=offsets_log,
+        internal=LOCAL_LOG,
     )
     for group_id in (HERE, *ELSEWHERE):
         offset = groups.new_offset(5, leader_epoch=0, metadata=None, retention_ms=None)
