@@ -76,7 +76,8 @@ class FileRanges:
 
         Only rows that end before `end_offset` (exclusive).
         """
-        row, end_row = footer.row_of(offset), footer.rows_within(footer.row_of(offset), max_bytes)
+        row = footer.row_of(offset)
+        end_row = footer.rows_within(row, max_bytes)
         if end_offset <= footer.last_offset:
             end_row = min(end_row, footer.row_of(end_offset))
         start, end = footer.row_start(row), footer.row_start(end_row)
