@@ -13,6 +13,9 @@ from typing import Any
 
 import attrs
 
+from kafscale.security.principals import ANONYMOUS, Principal
+from kafscale.security.protocols import SecurityProtocol
+
 
 @attrs.define(eq=False)
 class Peer:
@@ -23,6 +26,8 @@ class Peer:
     listener_name: str
     reached_host: str  # the local address that the client reached: what a wildcard listener advertises
     reached_port: int
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    principal: Principal = ANONYMOUS
     software_name: str = ""
     software_version: str = ""
 
