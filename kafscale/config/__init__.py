@@ -1,6 +1,8 @@
 """Settings and limits: what can be set, its default, its trade-off, and where a value came from.
 
     settings.py   Settings: every option of `kafscale serve`
+    ssl_settings.py  SslSettings: those of TLS
+    listeners.py  what must hold of listeners together, and how each is secured
     limits.py     Limits: every named maximum; options too
     option.py     how a field declares an option; the one cattrs converter
     values.py     listeners, store URLs, closed sets of words
@@ -16,15 +18,20 @@ from kafscale.config.limits import Limits
 from kafscale.config.option import Option
 from kafscale.config.settings import Settings, options
 from kafscale.config.sources import BOOTSTRAP_VARIABLE, CONFIG_VARIABLE, Loaded, load
+from kafscale.config.ssl_settings import SslSettings
 from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, parse_duration, parse_size
 from kafscale.config.values import (
     WILDCARD_HOSTS,
     Address,
     Durability,
     Listener,
+    ListenerProtocol,
     LogFormat,
     LogLevel,
     ReplicationFactorPolicy,
+    SecurityProtocol,
+    SslClientAuth,
+    SslVersion,
     StoreUrl,
 )
 
@@ -39,12 +46,17 @@ __all__ = [
     "Durability",
     "Limits",
     "Listener",
+    "ListenerProtocol",
     "Loaded",
     "LogFormat",
     "LogLevel",
     "Option",
     "ReplicationFactorPolicy",
+    "SecurityProtocol",
     "Settings",
+    "SslClientAuth",
+    "SslSettings",
+    "SslVersion",
     "StoreUrl",
     "format_duration",
     "format_size",

@@ -29,6 +29,19 @@ class Limits:
         why="Kafka: max.connections, no limit. Each costs a file descriptor and about 20 KiB.",
         least=1,
     )
+    max_ssl_handshakes_count: int = option(
+        256,
+        "Handshakes of TLS under way at once, over all listeners; past it new connections wait for one to end, and one "
+        "that has taken two seconds or more gives way.",
+        why="Kafka has no limit.",
+        least=1,
+    )
+    ssl_handshake_timeout_seconds: Seconds = option(
+        10.0,
+        "A handshake of TLS must be done this long after its connection was accepted; else that is closed.",
+        why="Kafka has no such limit but connections.max.idle.ms.",
+        least=0.1,
+    )
     max_in_flight_requests_count: int = option(
         128,
         "Requests of one connection that are read and not answered yet; past it the broker stops reading from it.",

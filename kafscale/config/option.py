@@ -27,9 +27,12 @@ from kafscale.config.values import (
     GroupAssignor,
     GroupMigrationPolicy,
     Listener,
+    ListenerProtocol,
     LogFormat,
     LogLevel,
     ReplicationFactorPolicy,
+    SslClientAuth,
+    SslVersion,
     StoreUrl,
 )
 from kafscale.errors import ConfigError
@@ -160,6 +163,7 @@ _FORMS = {
     Milliseconds: "DURATION",
     Address: "HOST:PORT",
     Listener: "[NAME=]HOST:PORT",
+    ListenerProtocol: "NAME=PROTOCOL",
     StoreUrl: "URL",
 }
 
@@ -234,6 +238,7 @@ def _make_converter() -> cattrs.Converter:
         (Milliseconds, _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
         (Address, lambda raw, _type: Address.parse(_text(raw)), str),
         (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
+        (ListenerProtocol, lambda raw, _type: ListenerProtocol.parse(_text(raw)), str),
         (StoreUrl, lambda raw, _type: StoreUrl.parse(_text(raw)), str),
     ]
     for of_type, structure, unstructure in reading:
@@ -245,7 +250,7 @@ def _make_converter() -> cattrs.Converter:
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
     for enum_type in (
         *(Durability, GroupAssignor, GroupMigrationPolicy),
-        *(ReplicationFactorPolicy, LogLevel, LogFormat),
+        *(ReplicationFactorPolicy, LogLevel, LogFormat, SslClientAuth, SslVersion),
     ):
         made.register_structure_hook(enum_type, _word)
         made.register_unstructure_hook(enum_type, str)

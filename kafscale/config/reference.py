@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option, options_of
 from kafscale.config.settings import Settings
+from kafscale.config.ssl_settings import SslSettings
 
 _INTRODUCTION = """\
 # Options of `kafscale serve`
@@ -35,6 +36,7 @@ def options_page() -> str:
     """The whole page, as Markdown."""
     defaults = Settings()
     parts = [_INTRODUCTION, "## Settings\n", *_table(options_of(Settings), defaults)]
+    parts += ["", "## TLS\n", *_table(options_of(SslSettings), defaults)]
     parts += ["", "## Limits\n", *_table(options_of(Limits), defaults)]
     return "\n".join(parts) + "\n"
 

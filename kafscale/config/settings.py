@@ -7,7 +7,7 @@ not options: they would be seen in a list of processes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import attrs
 
 from kafscale.config.limits import Limits
+from kafscale.config.listeners import check_listeners, protocol_of
 from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
+from kafscale.config.ssl_settings import SslSettings, check_ssl
 from kafscale.config.units import GIB, KIB, MIB
 from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
@@ -24,9 +26,11 @@ from kafscale.config.values import (
     GroupAssignor,
     GroupMigrationPolicy,
     Listener,
+    ListenerProtocol,
     LogFormat,
     LogLevel,
     ReplicationFactorPolicy,
+    SecurityProtocol,
     StoreUrl,
 )
 from kafscale.errors import ConfigError
@@ -45,8 +49,15 @@ class Settings:
     listeners: tuple[Listener, ...] = option(
         (Listener(DEFAULT_LISTENER_NAME, "127.0.0.1", 9092),),
         "Address to accept Kafka clients on, as [NAME=]HOST:PORT; repeatable. Port 0 picks a free one.",
-        why="Without a name it is PLAINTEXT. Kafka: listeners.",
+        why="Without a name it is PLAINTEXT. A name that is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL says how the "
+        "listener is secured. Kafka: listeners.",
         name="listen",
+    )
+    listener_security_protocols: tuple[ListenerProtocol, ...] = option(
+        (),
+        "How the listener of another name is secured, as NAME=PROTOCOL; repeatable. Without one it is PLAINTEXT.",
+        why="Kafka: listener.security.protocol.map.",
+        name="listener-security-protocol",
     )
     advertised_listeners: tuple[Listener, ...] = option(
         (),
@@ -57,6 +68,16 @@ class Settings:
     admin_listen: Address = option(
         Address("127.0.0.1", 9644),
         "Address of the admin HTTP server: /healthz, /readyz, /metrics, and /flush for `kafscale flush`.",
+    )
+    admin_ssl: bool = option(
+        False,
+        "Serve the admin HTTP server over TLS, with the certificate of --ssl-certificate-file; it asks for none.",
+    )
+    admin_token_file: Path | None = option(
+        None,
+        "File with the token that requests to the admin server must bring (Authorization: Bearer), but those to "
+        "/healthz and /readyz. Default: none is asked for.",
+        why="Probes of an orchestrator bring no token, and what they learn is whether the broker serves.",
     )
     data_dir: Path = option(
         Path("kafscale-data"),
@@ -427,12 +448,14 @@ class Settings:
     )
     log_level: LogLevel = option(LogLevel.INFO, "Least severe messages to log: debug, info, warning or error.")
     log_format: LogFormat = option(LogFormat.TEXT, "How a log line on stderr looks: text or json.")
+    ssl: SslSettings = attrs.field(factory=SslSettings)
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
         for each in _bounded_options():
             each.check(self.value(each), given_as=each.flag)
-        _check_listeners(self)
+        check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
+        check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
         _check_store(self)
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
@@ -448,19 +471,28 @@ class Settings:
             )
 
     def value(self, wanted: Option) -> object:
-        """The value of an option, whether it is a setting or a limit."""
-        return getattr(self if hasattr(self, wanted.attribute) else self.limits, wanted.attribute)
+        """The value of an option, whether it is a setting of its own or in a group of them."""
+        holders: tuple[object, ...] = (self, *(getattr(self, name) for name in GROUPS))
+        return next(getattr(each, wanted.attribute) for each in holders if hasattr(each, wanted.attribute))
 
     def text(self, attribute: str) -> str:
         """The value of an option as a user would write it."""
         wanted = next(each for each in options() if each.attribute == attribute)
         return wanted.format(self.value(wanted))
 
+    def protocol_of(self, listener: Listener) -> SecurityProtocol:
+        """Return how a listener is secured."""
+        return protocol_of(listener.name, self.listener_security_protocols)
+
+
+# The fields of Settings that hold options in an object of their own.
+GROUPS: Mapping[str, type] = {"ssl": SslSettings, "limits": Limits}
+
 
 @cache
 def options() -> tuple[Option, ...]:
-    """All options: those of `Settings`, then those of `Limits`."""
-    return options_of(Settings) + options_of(Limits)
+    """All options: those of `Settings`, then those of its groups."""
+    return tuple(each for options_class in (Settings, *GROUPS.values()) for each in options_of(options_class))
 
 
 @cache
@@ -485,28 +517,6 @@ def _check_consumer_groups(settings: Settings) -> None:
             "much; allowed: less than --group-consumer-session-timeout, which is "
             f"{settings.text('group_consumer_session_timeout_ms')}"
         )
-
-
-def _check_listeners(settings: Settings) -> None:
-    if not settings.listeners:
-        raise ConfigError("--listen: '' is empty; allowed: at least one [NAME=]HOST:PORT")
-    names = [listener.name for listener in settings.listeners]
-    for flag, listeners in (("--listen", settings.listeners), ("--advertised-listener", settings.advertised_listeners)):
-        for name, count in Counter(listener.name for listener in listeners).items():
-            if count > 1:
-                raise ConfigError(
-                    f"{flag}: '{name}' is given {count} times; allowed: each name once, as NAME=HOST:PORT"
-                )
-    for advertised in settings.advertised_listeners:
-        if advertised.name not in names:
-            raise ConfigError(
-                f"--advertised-listener: '{advertised}' has no listener; "
-                f"allowed: the names of --listen, {', '.join(names)}"
-            )
-        if advertised.is_wildcard or advertised.port == 0:
-            raise ConfigError(
-                f"--advertised-listener: '{advertised}' is nothing to connect to; allowed: a host and a port"
-            )
 
 
 def _check_store(settings: Settings) -> None:

@@ -20,9 +20,8 @@ from typing import Any
 
 import attrs
 
-from kafscale.config.limits import Limits
-from kafscale.config.option import Option
-from kafscale.config.settings import Settings, options
+from kafscale.config.option import Option, options_of
+from kafscale.config.settings import GROUPS, Settings, options
 from kafscale.errors import ConfigError
 
 CONFIG_VARIABLE = "KAFSCALE_CONFIG"
@@ -69,10 +68,15 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: 
     given |= _from_environment(environment)
     given |= _from_flags(flags)
     values = {each.attribute: _parse(each, given[each.attribute]) for each in options() if each.attribute in given}
-    of_limits = {field.name for field in attrs.fields(Limits)}
-    limits = Limits(**{name: value for name, value in values.items() if name in of_limits})
-    settings = Settings(limits=limits, **{name: value for name, value in values.items() if name not in of_limits})
+    groups = {name: _take(values, options_class) for name, options_class in GROUPS.items()}
+    settings = Settings(**groups, **values)
     return Loaded(settings=settings, sources={name: found.source for name, found in given.items()})
+
+
+def _take(values: dict[str, Any], options_class: type) -> Any:
+    """Move the values of a group's options into an object of it."""
+    names = [each.attribute for each in options_of(options_class) if each.attribute in values]
+    return options_class(**{name: values.pop(name) for name in names})
 
 
 def _parse(option: Option, given: _Given) -> Any:

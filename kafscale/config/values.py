@@ -24,6 +24,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
 LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
+LISTENER_PROTOCOL_HELP = "NAME=PROTOCOL, where PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
 STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX, memory: or memory:SIZE"
 
 
@@ -56,6 +57,38 @@ class GroupMigrationPolicy(enum.StrEnum):
     UPGRADE = "upgrade"
     DOWNGRADE = "downgrade"
     DISABLED = "disabled"
+
+
+class SecurityProtocol(enum.StrEnum):
+    """How a listener is secured: with or without TLS, with or without SASL (Kafka: security.protocol)."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class SslClientAuth(enum.StrEnum):
+    """Whether clients of TLS listeners show a certificate, as in Kafka's ssl.client.auth."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+class SslVersion(enum.StrEnum):
+    """Versions of TLS, as Kafka's ssl.enabled.protocols writes them."""
+
+    TLS_1_2 = "TLSv1.2"
+    TLS_1_3 = "TLSv1.3"
 
 
 class LogLevel(enum.StrEnum):
@@ -129,6 +162,25 @@ class Listener:
         except ValueError:
             raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}") from None
         return cls(name, address.host, address.port)
+
+
+@attrs.frozen
+class ListenerProtocol:
+    """The security protocol of the listener of this name, for names that are none (listener.security.protocol.map)."""
+
+    name: str
+    protocol: SecurityProtocol
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.protocol}"
+
+    @classmethod
+    def parse(cls, text: str) -> ListenerProtocol:
+        """Read `NAME=PROTOCOL`. Raises ValueError."""
+        name, _, word = text.strip().partition("=")
+        if not _LISTENER_NAME.fullmatch(name) or word not in SecurityProtocol.__members__:
+            raise ValueError(f"'{text}' is not a listener's protocol; allowed: {LISTENER_PROTOCOL_HELP}")
+        return cls(name, SecurityProtocol[word])
 
 
 @attrs.frozen(kw_only=True)

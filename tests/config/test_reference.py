@@ -6,8 +6,9 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.config import Limits, Settings, options
+from kafscale.config import Settings, options
 from kafscale.config.reference import options_page
+from kafscale.config.settings import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 
@@ -17,7 +18,7 @@ def test_the_page_is_made_from_the_code() -> None:
 
 
 def test_every_field_is_an_option() -> None:
-    declared = {field.name for cls in (Settings, Limits) for field in attrs.fields(cls)} - {"limits"}
+    declared = {field.name for cls in (Settings, *GROUPS.values()) for field in attrs.fields(cls)} - set(GROUPS)
     assert {each.attribute for each in options()} == declared
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import attrs
 import pytest
 
-from kafscale.config import Limits, Listener, Loaded, Settings, load, options
-from kafscale.config.option import Option
+from kafscale.config import Listener, Loaded, Settings, load, options
+from kafscale.config.option import Option, options_of
+from kafscale.config.settings import GROUPS
 from kafscale.errors import ConfigError
 
 
@@ -176,9 +176,9 @@ BOUNDED = [each for each in options() if math.isfinite(each.help.least) or math.
 @pytest.mark.parametrize("each", BOUNDED, ids=lambda each: each.attribute)
 def test_a_value_out_of_bounds_is_refused_wherever_settings_are_made(each: Option) -> None:
     """Not only where text is read."""
-    is_limit = each.attribute in {field.name for field in attrs.fields(Limits)}
+    [group] = [name for name, cls in GROUPS.items() if each in options_of(cls)] or [None]
     for wrong in (each.help.least - 1, each.help.most + 1):
         if math.isfinite(wrong):
             changed = {each.attribute: wrong}
             with pytest.raises(ConfigError, match=rf"{each.flag}: .* is out of range"):
-                Settings(**({"limits": Limits(**changed)} if is_limit else changed))
+                Settings(**({group: GROUPS[group](**changed)} if group else changed))
