@@ -1,1 +1,3 @@
-"""Who a client is and what it may do: security protocols, SASL, principals, ACLs. Nothing here touches a socket."""
+"""Who a client is and what it may do: security protocols, certificates, SASL, principals, ACLs. Nothing here touches a
+socket.
+"""

@@ -1,10 +1,11 @@
-"""Self-signed certificates for tests with TLS, made on the fly. Needs the `cryptography` package."""
+"""Certificates for tests with TLS, made on the fly. Needs the `cryptography` package."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -13,10 +14,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+LOOPBACK = "127.0.0.1"
+BEFORE = datetime.timedelta(hours=1)
+DAY = datetime.timedelta(days=1)
+
 
 @attrs.frozen(kw_only=True)
 class Certificate:
-    """PEM files of a certificate, which is its own authority, and of its key."""
+    """PEM files of a certificate, followed by its authority's, and of its key."""
 
     certificate_file: Path
     key_file: Path
@@ -27,28 +32,101 @@ class Certificate:
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
 
+    def client_context(self, ca_file: Path, *, shown: Certificate | None = None) -> ssl.SSLContext:
+        """A context for a client that trusts these authorities and shows another certificate, or none."""
+        context = ssl.create_default_context(cafile=ca_file)
+        if shown is not None:
+            context.load_cert_chain(shown.certificate_file, shown.key_file)
+        return context
+
+
+@attrs.frozen(kw_only=True)
+class Authority:
+    """A certificate authority, which writes what it issues into its directory; `ca_file` is what others trust."""
+
+    directory: Path
+    ca_file: Path
+    _certificate: x509.Certificate
+    _key: ec.EllipticCurvePrivateKey
+
+    def issue(
+        self,
+        name: str,
+        *,
+        subject: x509.Name | None = None,
+        hosts: Sequence[str] = ("localhost",),
+        good_for: datetime.timedelta = DAY,
+        password: bytes | None = None,
+    ) -> Certificate:
+        """Issue a certificate for 127.0.0.1 and `hosts`; `name` is its common name, unless a subject is given.
+
+        Its files are named by it, and replace those of an earlier one. A negative `good_for` has it expired.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(common_name(name) if subject is None else subject, self._certificate.subject, key, good_for)
+        addresses = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
+        names = x509.SubjectAlternativeName([*map(x509.DNSName, hosts), *addresses])
+        certificate = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        files = Certificate(
+            certificate_file=self.directory / f"{name}.pem", key_file=self.directory / f"{name}-key.pem"
+        )
+        files.certificate_file.write_bytes(_pem(certificate) + _pem(self._certificate))
+        _write_key(files.key_file, key, password)
+        return files
+
+
+def make_authority(directory: Path, name: str = "ca") -> Authority:
+    """Make an authority, good for a day, with its certificate in the directory."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(common_name(f"{name} of tests"), common_name(f"{name} of tests"), key, DAY)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    certificate = builder.sign(key, hashes.SHA256())
+    ca_file = directory / f"{name}.pem"
+    ca_file.write_bytes(_pem(certificate))
+    return Authority(directory=directory, ca_file=ca_file, certificate=certificate, key=key)
+
 
 def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> Certificate:
-    """Write a certificate for 127.0.0.1 and `names`, good for a day, into the directory."""
+    """Write a certificate for 127.0.0.1 and `names` that is its own authority, good for a day, into the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-    now = datetime.datetime.now(datetime.UTC)
-    addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    name = common_name(names[0])
+    addresses = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        _builder(name, name, key, DAY)
         .add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, names), *addresses]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
     files = Certificate(certificate_file=directory / "certificate.pem", key_file=directory / "key.pem")
-    files.certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    files.certificate_file.write_bytes(_pem(certificate))
+    _write_key(files.key_file, key, None)
     return files
+
+
+def common_name(name: str) -> x509.Name:
+    """Return a subject that has a common name alone."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, good_for: datetime.timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BEFORE + min(good_for, datetime.timedelta()))
+        .not_valid_after(now + good_for)
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, password: bytes | None) -> None:
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
