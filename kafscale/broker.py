@@ -38,6 +38,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
+from kafscale.broker_security import BrokerSecurity, open_security, reload_on_signal
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.takeover import Lead, take_lead
@@ -76,9 +77,11 @@ from kafscale.log.wal.disk import Disk, RealDisk
 from kafscale.malloc import keep_freed_memory
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
+from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
-from kafscale.server.kafka.listener import Acceptor, BoundListener, bind
+from kafscale.server.kafka.listener import Acceptor
+from kafscale.server.kafka.listener_security import warn_of_open_listeners
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.opening import open_store
@@ -120,6 +123,7 @@ class Broker:
     admin: BoundListener = attrs.field(init=False)
     services: Services = attrs.field(init=False)
     acceptor: Acceptor = attrs.field(init=False)
+    security: BrokerSecurity | None = attrs.field(default=None, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _not_ready: str | None = attrs.field(default="starting", init=False)
 
@@ -132,6 +136,11 @@ class Broker:
         """Begin an orderly shutdown; `run` returns when it is done."""
         self._stopping.set()
 
+    async def reload_files(self) -> None:
+        """Read certificates and tokens again, for who connects from now on."""
+        if self.security is not None:
+            await self.security.watch.reload()
+
     async def run(self, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop`; reports started when clients can be served.
 
@@ -139,11 +148,14 @@ class Broker:
         """
         with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
             make_private(directory)
+            self.security = open_security(self.settings, _own_names(self.settings))
+            self.security.register(self.metrics)
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
-                names = _own_names(self.settings)
-                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, names)
+                access = self.security.access
+                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, access)
                 nursery.start_soon(server.accept, self.admin.sockets)
+                nursery.start_soon(self.security.run)
                 reserve = Reserve(directory / RESERVE_NAME)
                 reserve.release_if_needed()
                 opened = await open_store(self.settings, self.metrics)
@@ -164,8 +176,10 @@ class Broker:
 
     async def _listen(self) -> None:
         self.listeners = [
-            await bind(listener.name, listener.address, option="--listen") for listener in self.settings.listeners
+            await bind(each.name, each.address, option="--listen", protocol=self.settings.protocol_of(each))
+            for each in self.settings.listeners
         ]
+        warn_of_open_listeners(self.listeners, self.settings.ssl.ssl_client_auth)
 
     async def run_on(
         self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
@@ -412,6 +426,7 @@ class Broker:
             pool=log.pool,
             limits=self.settings.limits,
             metrics=ConnectionMetrics(),
+            tls=self.security.tls if self.security is not None else None,
         )
         acceptor.register(self.metrics)
         async with trio.open_nursery() as connections:
@@ -438,6 +453,7 @@ async def serve(settings: Settings) -> None:
     broker = Broker(settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
+        nursery.start_soon(reload_on_signal, settings, broker.reload_files)
         await broker.run(task_status=_ReadyLine())
         nursery.cancel_scope.cancel()
 

@@ -32,7 +32,7 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import MIB, Address, Listener, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction
-from kafscale.server.kafka.listener import bind
+from kafscale.server.kafka.binding import bind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy

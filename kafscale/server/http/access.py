@@ -1,4 +1,7 @@
-"""Whether a request that changes something may come from where it says: browsers send what any page tells them to.
+"""Who may ask the admin server, and for what: by a token, and from where.
+
+With `--admin-token-file`, who asks for more than a probe brings the token. Browsers send what any page tells them to,
+so a request that changes something is also asked where it comes from.
 
 A page can have a browser POST to an address that only its user reaches. The browser then says in `Origin` where the
 page is from, which is refused unless it is this server. A name that the page's owner points at 127.0.0.1 (DNS
@@ -8,13 +11,62 @@ browser send no `Origin`, and reach the server by an IP address or a name of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hmac
+from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import attrs
 import h11
 
+from kafscale.server.tls.contexts import Tls, read_secret
+
 LOCAL_NAME = "localhost"
+TOKEN_MAX_BYTES = 4096
+_SCHEME = "bearer "
+
+
+@attrs.define(eq=False)
+class AdminToken:
+    """The token of `--admin-token-file` (RFC 6750), which is read again when the file changes."""
+
+    _token: bytes
+    paths: Sequence[Path]
+    what: str = "the token of --admin-token-file"
+
+    @classmethod
+    def open(cls, path: Path) -> AdminToken:
+        """Read the file. Raises StartupError."""
+        return cls(_read_token(path), [path])
+
+    def load(self) -> None:
+        """Read the file again. Raises StartupError, and leaves what was there."""
+        self._token = _read_token(self.paths[0])
+
+    def is_in(self, request: h11.Request) -> bool:
+        """Tell whether a request brings it, in a time that does not tell how much of it was right."""
+        given = _values(request, b"authorization")
+        if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
+            return False
+        return hmac.compare_digest(given[0][len(_SCHEME) :].strip().encode("latin-1"), self._token)
+
+
+def _read_token(path: Path) -> bytes:
+    return read_secret(path, "--admin-token-file", max_bytes=TOKEN_MAX_BYTES).encode()
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class AdminAccess:
+    """`own_names` are the names by which the broker is reached, as far as its settings tell."""
+
+    own_names: Collection[str] = ()
+    token: AdminToken | None = None
+    tls: Tls | None = None
+
+    def is_known(self, request: h11.Request) -> bool:
+        """Tell whether a request may have more than a probe has."""
+        return self.token is None or self.token.is_in(request)
 
 
 def refusal(request: h11.Request, own_names: Iterable[str]) -> str | None:
@@ -27,7 +79,8 @@ def refusal(request: h11.Request, own_names: Iterable[str]) -> str | None:
             "is in --admin-listen, --listen or --advertised-listener"
         )
     origins = _values(request, b"origin")
-    if origins and [origin.lower() for origin in origins] != [f"http://{hosts[0].lower()}"]:
+    ours = [[f"{scheme}://{hosts[0].lower()}"] for scheme in ("http", "https")]
+    if origins and [origin.lower() for origin in origins] not in ours:
         return "the Origin of this request is another site"
     return None
 

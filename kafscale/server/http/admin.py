@@ -3,7 +3,7 @@
     POST /flush?topic=NAME    takes what is not in the bucket yet there, of these topics (`topic` may repeat) or of all;
                               answers with a line of JSON each second, `FlushProgress`, the last one when it is done
 
-`kafscale.server.http.loop` serves it; `kafscale.server.http.access` says who may POST.
+`kafscale.server.http.loop` serves it; `kafscale.server.http.access` says who may ask for what.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
 from kafscale.outside import bounded, escaped
-from kafscale.server.http.access import refusal
+from kafscale.server.http.access import AdminAccess, refusal
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
@@ -45,24 +45,26 @@ class FlushProgress:
 class AdminServer:
     """`not_ready` says why the broker does not serve, or None if it does; `log` is asked only then.
 
-    `own_names` are the names by which the broker is reached, as far as its settings tell.
+    Probes need no token: an orchestrator has none to send.
     """
 
     metrics: Metrics
     not_ready: Callable[[], str | None]
     log: Callable[[], Log]
-    own_names: Collection[str] = ()
+    access: AdminAccess = attrs.field(factory=AdminAccess)
     _flushes_count: int = attrs.field(default=0, init=False)
     _server: HttpServer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         routes = [
-            page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok")),
-            page_route("/readyz", self._readiness),
+            page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok"), is_open=True),
+            page_route("/readyz", self._readiness, is_open=True),
             page_route("/metrics", lambda: Page(HTTPStatus.OK, EXPOSITION, self.metrics.expose())),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
-        self._server = HttpServer("the admin server", routes)
+        tls = self.access.tls
+        context = None if tls is None else lambda: tls.admin_context
+        self._server = HttpServer("the admin server", routes, is_known=self.access.is_known, context=context)
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve whoever connects, until cancelled."""
@@ -89,7 +91,7 @@ class AdminServer:
             self._flushes_count -= 1
 
     def _refused_flush(self, exchange: Exchange, topics: Collection[str]) -> Page | None:
-        refused = refusal(exchange.request, self.own_names)
+        refused = refusal(exchange.request, self.access.own_names)
         if refused is not None:
             return text_page(HTTPStatus.FORBIDDEN, refused)
         reason = self.not_ready()

@@ -13,6 +13,7 @@ Knows nothing of the pages themselves; may not import anything of the log or the
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -44,11 +45,20 @@ class Page:
     status: HTTPStatus
     content_type: str
     body: str
+    headers: Sequence[tuple[str, str]] = ()
 
 
 def text_page(status: HTTPStatus, text: str) -> Page:
     """A line for whoever reads it."""
     return Page(status, TEXT, f"{text}\n")
+
+
+UNKNOWN_PAGE = Page(
+    HTTPStatus.UNAUTHORIZED,
+    TEXT,
+    "this needs the token of --admin-token-file, as `Authorization: Bearer TOKEN`\n",
+    (("www-authenticate", "Bearer"),),
+)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -71,7 +81,7 @@ class Exchange:
     async def send_page(self, page: Page) -> None:
         """Answer with a page."""
         body = page.body.encode()
-        headers = [("content-type", page.content_type), ("content-length", str(len(body)))]
+        headers = [("content-type", page.content_type), ("content-length", str(len(body))), *page.headers]
         events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
         if self.request.method != b"HEAD":
             events.append(h11.Data(data=body))
@@ -98,29 +108,36 @@ class Exchange:
 
 @attrs.frozen(eq=False)
 class Route:
-    """What answers the requests for one path, and to which methods."""
+    """What answers the requests for one path, and to which methods; those that are `is_open` are everybody's."""
 
     path: str
     answer: Callable[[Exchange], Awaitable[None]]
     methods: Sequence[str] = attrs.field(default=READ_METHODS, kw_only=True)
     keeps_place: bool = attrs.field(default=False, kw_only=True)
+    is_open: bool = attrs.field(default=False, kw_only=True)
 
 
-def page_route(path: str, make: Callable[[], Page]) -> Route:
+def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) -> Route:
     """A page that can be read, the same one for everybody."""
 
     async def answer(exchange: Exchange) -> None:
         await exchange.send_page(make())
 
-    return Route(path, answer)
+    return Route(path, answer, is_open=is_open)
 
 
 @attrs.define(eq=False)
 class HttpServer:
-    """Answers by the routes. `name` is what the log calls it."""
+    """Answers by the routes. `name` is what the log calls it.
+
+    `is_known` says whether a request may have routes that are not open. `context` gives that of TLS for a new
+    connection, whose handshake is a part of waiting for its first request.
+    """
 
     name: str
     routes: Sequence[Route]
+    is_known: Callable[[h11.Request], bool] = attrs.field(default=lambda _request: True, kw_only=True)
+    context: Callable[[], ssl.SSLContext] | None = attrs.field(default=None, kw_only=True)
     _open: dict[trio.CancelScope, None] = attrs.field(factory=dict, init=False)  # by their last request, oldest first
     _keeping_place: set[trio.CancelScope] = attrs.field(factory=set, init=False)  # of these
     _quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger), init=False)
@@ -134,6 +151,8 @@ class HttpServer:
         """One connection, until it closes, errs, idles, or has to give way. Raises StorageFailed."""
         if len(self._open) >= CONNECTIONS_MAX_COUNT:
             self._make_room()
+        if self.context is not None:
+            stream = trio.SSLStream(stream, self.context(), server_side=True, https_compatible=True)
         scope = trio.CancelScope()
         self._open[scope] = None
         try:
@@ -173,7 +192,10 @@ class HttpServer:
     async def _answer(self, exchange: Exchange, scope: trio.CancelScope) -> None:
         route = next((route for route in self.routes if route.path == exchange.path), None)
         methods = READ_METHODS if route is None else route.methods
-        if exchange.request.method.decode() not in methods:
+        if not (route is not None and route.is_open) and not self.is_known(exchange.request):
+            self._quiet.tell("tokens", "a request to %s came without the right token", self.name)
+            await exchange.send_page(UNKNOWN_PAGE)
+        elif exchange.request.method.decode() not in methods:
             page = text_page(HTTPStatus.METHOD_NOT_ALLOWED, f"{' and '.join(methods)} only")
             await exchange.send_page(page)
         elif route is None:

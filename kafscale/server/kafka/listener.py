@@ -1,9 +1,9 @@
-"""Listening sockets, and the connections that come in on them."""
+"""The connections that come in on listening sockets."""
 
 from __future__ import annotations
 
-import errno
 import logging
+import socket
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,16 +12,19 @@ import trio
 
 from kafscale.api.handling.calls import Peer
 from kafscale.concurrency.byte_budget import ByteBudget
-from kafscale.config import Address, Limits
+from kafscale.config import Limits
 from kafscale.descriptors import first_reserved, limit
-from kafscale.errors import StartupError
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.metrics import Counter, Metrics
 from kafscale.server.accepting import accept_all
 from kafscale.server.kafka.arrivals import Arrivals
+from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.kafka.connection import Connection, ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
-from kafscale.server.kafka.transport import SocketTransport, Transport
+from kafscale.server.kafka.listener_security import ListenerTls
+from kafscale.server.kafka.tls_transport import TlsTransport
+from kafscale.server.kafka.transport import SocketTransport, Transport, take_socket
+from kafscale.server.tls.handshakes import HandshakeFailure, Handshakes
 
 logger = logging.getLogger(__name__)
 
@@ -29,35 +32,6 @@ IDLE_CHECKS_PER_TIMEOUT = 10
 SILENT_SECONDS = 2.0  # from which on a connection that has asked for nothing gives way to a new one
 ARRIVING_FRACTION = 0.5  # of the chunk pool, for frames that are coming: the rest is for those that are here
 SLOW_CHECK_SECONDS = 1.0
-
-
-@attrs.frozen(eq=False)
-class BoundListener:
-    """A listener with its sockets open; `port` is the real one."""
-
-    name: str
-    host: str
-    port: int
-    sockets: Sequence[trio.SocketListener]
-
-
-async def bind(name: str, address: Address, *, option: str) -> BoundListener:
-    """Open the sockets. `option` names the setting in the error. Raises StartupError."""
-    try:
-        sockets = await trio.open_tcp_listeners(address.port, host=address.host)
-    except OSError as exc:
-        raise StartupError(f"{option} {address}: {_why(exc)}") from exc
-    return BoundListener(name, address.host, sockets[0].socket.getsockname()[1], sockets)
-
-
-def _why(exc: OSError) -> str:
-    number = exc.errno if exc.errno is not None else getattr(exc.__cause__, "errno", None)
-    causes = [exc, *getattr(exc.__cause__, "exceptions", ())]
-    if any(getattr(cause, "errno", number) == errno.EADDRINUSE for cause in causes):
-        return "another program listens there; stop it, or choose another port (0 picks a free one)"
-    if any(getattr(cause, "errno", number) == errno.EACCES for cause in causes):
-        return "not allowed to listen there; choose a port above 1023"
-    return f"can't listen there: {exc}; choose an address of this machine"
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -68,10 +42,12 @@ class Acceptor:
     pool: ChunkPool
     limits: Limits
     metrics: ConnectionMetrics
+    tls: ListenerTls | None = None
     opened_count: Counter = attrs.field(factory=Counter, init=False)
     refused_count: Counter = attrs.field(factory=Counter, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
     arrivals: Arrivals = attrs.field(init=False)
+    handshakes: Handshakes = attrs.field(init=False)
     _silent: dict[Connection, None] = attrs.field(factory=dict, init=False)  # those that may be, oldest first
 
     def __attrs_post_init__(self) -> None:
@@ -81,6 +57,11 @@ class Acceptor:
             timeout_seconds=self.limits.frame_timeout_seconds,
             pool_is_short=lambda: self.pool.waiting_count > 0,
         )
+        self.handshakes = Handshakes(
+            max_count=self.limits.max_ssl_handshakes_count,
+            timeout_seconds=self.limits.ssl_handshake_timeout_seconds,
+            quiet=self.metrics.quiet,
+        )
 
     def register(self, metrics: Metrics) -> None:
         """Show connections to whoever scrapes."""
@@ -89,19 +70,20 @@ class Acceptor:
         metrics.adopt_counter("kafscale_connections_refused_total", "Connections over the limit.", self.refused_count)
         self.metrics.register(metrics)
         self.arrivals.register(metrics)
+        self.handshakes.register(metrics)
 
     async def accept(self, listeners: Sequence[BoundListener], nursery: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; connections run in `nursery`, which outlives this."""
         async with trio.open_nursery() as acceptors:
             for listener in listeners:
-                connect = partial(self._connect, listener.name)
+                connect = partial(self._connect, listener)
                 accept = partial(accept_all, name=listener.name, nursery=nursery, quiet=self.metrics.quiet)
                 acceptors.start_soon(accept, listener.sockets, connect)
             acceptors.start_soon(self._close_idle)
             acceptors.start_soon(self.arrivals.run)
             acceptors.start_soon(self._close_slow)
 
-    async def _connect(self, listener_name: str, stream: trio.SocketStream) -> None:
+    async def _connect(self, listener: BoundListener, stream: trio.SocketStream) -> None:
         full = self._full(stream)
         if full is not None and not self._make_room():
             self.refused_count.value += 1
@@ -109,19 +91,39 @@ class Acceptor:
             await trio.aclose_forcefully(stream)
             return
         try:
-            peer = _peer(listener_name, stream)
+            peer = _peer(listener, stream)
         except OSError:  # it has gone already
             await trio.aclose_forcefully(stream)
+            return
+        if listener.protocol.uses_tls:
+            transport = await self._secure(take_socket(stream), peer)
+            if transport is not None:
+                await self.serve(transport, peer)
         else:
             await self.serve(SocketTransport.of(stream), peer)
 
+    async def _secure(self, taken: socket.socket, peer: Peer) -> TlsTransport | None:
+        """Do the handshake, and say in `peer` who it is by its certificate; None if it does not get through."""
+        assert self.tls is not None
+        secured = await self.handshakes.perform(taken, self.tls.files.context(peer.security_protocol), peer.address)
+        if secured is None:
+            return None
+        try:
+            peer.principal = self.tls.principal_of(secured)
+        except ValueError as exc:
+            self.handshakes.fail(HandshakeFailure.CLIENT_CERTIFICATE, peer.address, str(exc))
+            secured.close()
+            return None
+        return TlsTransport(secured)
+
     def _full(self, stream: trio.SocketStream) -> str | None:
         """Why there should be no more connections; None if there may be."""
-        if len(self.connections) >= self.limits.max_connections_count:
-            return f"{len(self.connections)} are open, which is --max-connections"
+        open_count = len(self.connections) + self.handshakes.count
+        if open_count >= self.limits.max_connections_count:
+            return f"{open_count} are open, which is --max-connections"
         if stream.socket.fileno() >= first_reserved():
             return (
-                f"{len(self.connections)} are open, and of the limit of {limit()} open files the rest is for the log "
+                f"{open_count} are open, and of the limit of {limit()} open files the rest is for the log "
                 "and the store; raise the limit, such as by `ulimit -n`"
             )
         return None
@@ -129,6 +131,8 @@ class Acceptor:
     def _make_room(self) -> bool:
         """End the oldest connection that has asked for nothing yet; False if there is none, or only new ones."""
         before = trio.current_time() - SILENT_SECONDS
+        if self.handshakes.give_way(before):
+            return True
         while self._silent:
             connection = next(iter(self._silent))
             if connection.last_active > before and not connection.has_asked:
@@ -189,11 +193,19 @@ class Acceptor:
 
     def drain(self) -> None:
         """Let every connection answer what it has read, and end."""
+        self.handshakes.drain()
         for connection in self.connections:
             connection.drain()
 
 
-def _peer(listener_name: str, stream: trio.SocketStream) -> Peer:
+def _peer(listener: BoundListener, stream: trio.SocketStream) -> Peer:
     host, port = stream.socket.getpeername()[:2]
     reached_host, reached_port = stream.socket.getsockname()[:2]
-    return Peer(host=host, port=port, listener_name=listener_name, reached_host=reached_host, reached_port=reached_port)
+    return Peer(
+        host=host,
+        port=port,
+        listener_name=listener.name,
+        reached_host=reached_host,
+        reached_port=reached_port,
+        security_protocol=listener.protocol,
+    )

@@ -1,6 +1,7 @@
 """What a connection needs of its socket: receive, receive into a buffer, and send buffers and ranges of files unjoined.
 
-`SocketTransport` is for TCP. `StreamTransport` works over any trio stream, as for tests over memory (and TLS).
+`SocketTransport` is for TCP, `kafscale.server.kafka.tls_transport` for TLS over it. `StreamTransport` works over any
+trio stream, as for tests over memory.
 """
 
 from __future__ import annotations
@@ -50,6 +51,22 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
 
+def take_socket(stream: trio.SocketStream) -> socket.socket:
+    """Take over the socket of a connection that trio has accepted."""
+    taken = socket.socket(fileno=stream.socket.detach())
+    taken.setblocking(False)
+    # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with a
+    # turn of the event loop, and the last one behind MSG_MORE would wait for 200 ms.
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+    return taken
+
+
+def queued_bytes(queue: socket.socket, which: int = termios.TIOCOUTQ) -> int:
+    """Tell how much is in a socket's queue: of what was sent and not confirmed, or with FIONREAD, to be read."""
+    (count,) = struct.unpack("i", fcntl.ioctl(queue, which, bytes(4)))
+    return int(count)
+
+
 @attrs.define(eq=False)
 class SocketTransport:
     """TCP, without a copy where that pays.
@@ -63,12 +80,7 @@ class SocketTransport:
     @classmethod
     def of(cls, stream: trio.SocketStream) -> SocketTransport:
         """Take over a connection that trio has accepted."""
-        taken = socket.socket(fileno=stream.socket.detach())
-        taken.setblocking(False)
-        # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with
-        # a turn of the event loop, and the last one behind MSG_MORE would wait for 200 ms.
-        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
-        return cls(taken)
+        return cls(take_socket(stream))
 
     async def receive(self, max_bytes: int) -> bytes:
         return await self._received(partial(self.socket.recv, max_bytes))
@@ -139,8 +151,7 @@ class SocketTransport:
             position += sent
 
     def untaken_bytes(self) -> int:
-        (count,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
-        return int(count)
+        return queued_bytes(self.socket)
 
     async def aclose(self) -> None:
         trio.lowlevel.notify_closing(self.socket)

@@ -1,0 +1,61 @@
+"""What the settings say of certificates and tokens, read at the start and again when it changes: a part of `broker`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Collection
+
+import attrs
+import trio
+
+from kafscale.config import Settings
+from kafscale.metrics import Metrics
+from kafscale.server.http.access import AdminAccess, AdminToken
+from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
+from kafscale.server.watched_files import FileWatch, Watched
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class BrokerSecurity:
+    """What listeners and the admin server are secured by, and the watch over the files of it."""
+
+    tls: ListenerTls | None = None
+    access: AdminAccess
+    watch: FileWatch
+
+    def register(self, metrics: Metrics) -> None:
+        """Show it to whoever scrapes."""
+        self.watch.register(metrics)
+        if self.tls is not None:
+            self.tls.files.register(metrics)
+
+    async def run(self) -> None:
+        """Read what has changed, until cancelled."""
+        if self.watch.watched:
+            await self.watch.run()
+
+
+def open_security(settings: Settings, own_names: Collection[str]) -> BrokerSecurity:
+    """Read the files. Raises StartupError."""
+    tls = open_listener_tls(settings)
+    token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
+    admin_tls = tls.files if tls is not None and settings.admin_ssl else None
+    watched: list[Watched] = []
+    if tls is not None:
+        watched.append(tls.files)
+    if token is not None:
+        watched.append(token)
+    return BrokerSecurity(
+        tls=tls,
+        access=AdminAccess(own_names=own_names, token=token, tls=admin_tls),
+        watch=FileWatch(watched, settings.ssl.ssl_reload_interval_seconds),
+    )
+
+
+async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:
+    """SIGHUP has all files read again. Where the settings name none it ends the process, as it does others."""
+    if settings.ssl.ssl_certificate_file is None and settings.admin_token_file is None:
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            await reload()

@@ -1,0 +1,59 @@
+"""What the settings say of the security of listeners, made ready for them: TLS, and a warning of what lacks it."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+
+import attrs
+
+from kafscale.config import Settings, SslClientAuth
+from kafscale.errors import StartupError
+from kafscale.security.certificates import Certificate
+from kafscale.security.principals import ANONYMOUS, Principal
+from kafscale.security.ssl_principals import SslPrincipalMapper
+from kafscale.server.kafka.binding import BoundListener
+from kafscale.server.tls.contexts import Tls
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ListenerTls:
+    """What listeners with TLS need: the certificate, and the rules by which clients are known by theirs."""
+
+    files: Tls
+    principals: SslPrincipalMapper
+
+    def principal_of(self, secured: ssl.SSLSocket) -> Principal:
+        """Return who the client is by its certificate, of which the handshake is done. Raises ValueError."""
+        shown = secured.getpeercert(binary_form=True)
+        return ANONYMOUS if shown is None else self.principals.principal(Certificate.parse(shown).subject)
+
+
+def open_listener_tls(settings: Settings) -> ListenerTls | None:
+    """Read the files of TLS; None if the settings name none. Raises StartupError."""
+    if settings.ssl.ssl_certificate_file is None:
+        return None
+    try:
+        principals = SslPrincipalMapper(settings.ssl.ssl_principal_mapping_rules)
+    except ValueError as exc:
+        raise StartupError(f"--ssl-principal-mapping-rules: {exc}") from exc
+    return ListenerTls(files=Tls.open(settings.ssl), principals=principals)
+
+
+def warn_of_open_listeners(listeners: Sequence[BoundListener], client_auth: SslClientAuth) -> None:
+    """Say once which listeners others than this machine reach without saying who they are."""
+    found = [f"{each.name}={each.host}:{each.port}" for each in listeners if _is_open(each, client_auth)]
+    if found:
+        logger.warning(
+            "whoever reaches %s may read, write and delete all topics, as nobody has to say there who they are; listen "
+            "on 127.0.0.1, or with --ssl-client-auth required or SASL",
+            " and ".join(found),
+        )
+
+
+def _is_open(listener: BoundListener, client_auth: SslClientAuth) -> bool:
+    by_certificate = listener.protocol.uses_tls and client_auth is SslClientAuth.REQUIRED
+    return not (listener.is_loopback or listener.protocol.uses_sasl or by_certificate)

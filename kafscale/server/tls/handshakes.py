@@ -1,0 +1,220 @@
+"""Handshakes of TLS with clients: each in its connection's own task, by a deadline, and so many at once.
+
+The steps of a handshake, which take up to some milliseconds of CPU for a large key, are done in threads; the
+interpreter is free meanwhile. While it waits for the peer, a handshake holds one of `max_count` places. When none is
+left, new ones wait in line, and one that has had its place for SLOW_SECONDS gives way: who opens connections and says
+nothing keeps nobody out for longer.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import socket
+import ssl
+
+import attrs
+import trio
+
+from kafscale.metrics import Counter, Metrics
+from kafscale.outside import bounded, escaped
+from kafscale.server.quiet_log import QuietLog
+
+logger = logging.getLogger(__name__)
+
+SLOW_SECONDS = 2.0
+REASON_MAX_COUNT = 300  # characters of a log line
+_CLOSED_ERRORS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
+
+
+class HandshakeFailure(enum.StrEnum):
+    """Why a handshake failed: the label of its metric."""
+
+    CLOSED = "closed"  # by the peer
+    TIMEOUT = "timeout"
+    GAVE_WAY = "gave_way"
+    NOT_TLS = "not_tls"
+    VERSION = "version"
+    CIPHER = "cipher"
+    CLIENT_CERTIFICATE = "client_certificate"  # it is missing, expired, of another authority, or no rule applies
+    SERVER_CERTIFICATE = "server_certificate"  # which the peer refuses
+    OTHER = "other"
+
+
+# OpenSSL's names of errors that have a cause which an operator can do something about; the advice is for the log.
+_CAUSES = {
+    HandshakeFailure.NOT_TLS: (
+        {"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
+        | {"BAD_RECORD_TYPE", "RECORD_LENGTH_MISMATCH", "UNEXPECTED_MESSAGE"},
+        "it does not speak TLS; this listener wants security.protocol SSL or SASL_SSL",
+    ),
+    HandshakeFailure.VERSION: (
+        {"UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE"},
+        "its versions of TLS are older than --ssl-min-version",
+    ),
+    HandshakeFailure.CIPHER: (
+        {"NO_SHARED_CIPHER", "NO_SUITABLE_SIGNATURE_ALGORITHM", "NO_SUITABLE_KEY_SHARE"},
+        "it has no cipher or signature in common with --ssl-ciphers and the certificate",
+    ),
+    HandshakeFailure.CLIENT_CERTIFICATE: (
+        {"PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED"},
+        "its certificate is missing, or is not of --ssl-client-ca-file",
+    ),
+    HandshakeFailure.SERVER_CERTIFICATE: (
+        {"TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"}
+        | {"SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED"},
+        "it does not trust the broker's certificate; see its ssl.truststore.location or ssl.ca.location",
+    ),
+}
+
+_ENDED = {
+    HandshakeFailure.TIMEOUT: "it was not done within --ssl-handshake-timeout",
+    HandshakeFailure.GAVE_WAY: f"others wait for its place, and it has taken more than {SLOW_SECONDS:g} s",
+}
+
+
+@attrs.define(eq=False)
+class _Handshake:
+    """One that is under way, or waits for a place; `failure` is what it will have been if its scope is cancelled."""
+
+    began: float
+    scope: trio.CancelScope
+    failure: HandshakeFailure | None = HandshakeFailure.TIMEOUT
+
+    def end(self, failure: HandshakeFailure | None) -> None:
+        self.failure = failure
+        self.scope.cancel()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Handshakes:
+    """Shared by all listeners."""
+
+    max_count: int
+    timeout_seconds: float
+    quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger))
+    done_count: Counter = attrs.field(factory=Counter, init=False)
+    failed: dict[HandshakeFailure, Counter] = attrs.field(
+        factory=lambda: {reason: Counter() for reason in HandshakeFailure}, init=False
+    )
+    _under_way: dict[_Handshake, None] = attrs.field(factory=dict, init=False)  # oldest first, and so are the next
+    _having_place: dict[_Handshake, float] = attrs.field(factory=dict, init=False)  # since when
+    _places: trio.CapacityLimiter = attrs.field(init=False)
+    _threads: trio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = trio.CapacityLimiter(self.max_count)
+        self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes."""
+        metrics.gauge("kafscale_ssl_handshakes", "Handshakes of TLS under way.", lambda: self.count)
+        metrics.adopt_counter("kafscale_ssl_handshakes_total", "Handshakes of TLS that were done.", self.done_count)
+        metrics.counts(
+            "kafscale_ssl_handshakes_failed_total",
+            "Handshakes of TLS that failed, by reason.",
+            "reason",
+            lambda: {reason.value: counted.value for reason, counted in self.failed.items()},
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of connections that have not done their handshake."""
+        return len(self._under_way)
+
+    def give_way(self, before: float) -> bool:
+        """End the oldest handshake if it has begun before that time, for a new connection; False if there is none."""
+        oldest = next(iter(self._under_way), None)
+        if oldest is None or oldest.began > before:
+            return False
+        self._end(oldest, HandshakeFailure.GAVE_WAY)
+        return True
+
+    def drain(self) -> None:
+        """End all of them."""
+        for handshake in self._under_way:
+            handshake.end(None)
+
+    async def perform(self, taken: socket.socket, context: ssl.SSLContext, address: str) -> ssl.SSLSocket | None:
+        """Do the handshake with who has connected; None if it failed, of which somebody is told.
+
+        The socket does not block, and is the result's or closed afterwards.
+        """
+        now = trio.current_time()
+        handshake = _Handshake(now, trio.CancelScope(deadline=now + self.timeout_seconds))
+        self._under_way[handshake] = None
+        secured: ssl.SSLSocket | None = None
+        is_done = False
+        try:
+            with handshake.scope:
+                await self._wait_for_place(handshake)
+                secured = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
+                await self._shake(secured)
+                is_done = True
+                self.done_count.value += 1
+                return secured
+        except OSError as exc:  # of which those of ssl are
+            self._fail_by(exc, address)
+        finally:
+            self._leave(handshake)
+            if not is_done:
+                (secured or taken).close()
+        if handshake.scope.cancelled_caught and handshake.failure is not None:
+            self.fail(handshake.failure, address, _ENDED[handshake.failure])
+        return None
+
+    async def _wait_for_place(self, handshake: _Handshake) -> None:
+        """Wait in line for one of the places; who has had one for too long loses it."""
+        while True:
+            oldest, since = next(iter(self._having_place.items()), (None, trio.current_time()))
+            with trio.move_on_at(since + SLOW_SECONDS):
+                await self._places.acquire_on_behalf_of(handshake)
+                self._having_place[handshake] = trio.current_time()
+                return
+            if oldest in self._having_place:
+                self._end(oldest, HandshakeFailure.GAVE_WAY)
+
+    def _end(self, handshake: _Handshake, failure: HandshakeFailure) -> None:
+        """End one that is under way, which does not count any more."""
+        handshake.end(failure)
+        self._leave(handshake)
+
+    def _leave(self, handshake: _Handshake) -> None:
+        self._under_way.pop(handshake, None)
+        if self._having_place.pop(handshake, None) is not None:
+            self._places.release_on_behalf_of(handshake)
+
+    async def _shake(self, secured: ssl.SSLSocket) -> None:
+        await trio.lowlevel.wait_readable(secured)
+        while True:
+            try:
+                return await trio.to_thread.run_sync(secured.do_handshake, limiter=self._threads)
+            except ssl.SSLWantReadError:
+                await trio.lowlevel.wait_readable(secured)
+            except ssl.SSLWantWriteError:
+                await trio.lowlevel.wait_writable(secured)
+
+    def _fail_by(self, exc: OSError, address: str) -> None:
+        if isinstance(exc, _CLOSED_ERRORS) or not isinstance(exc, ssl.SSLError):
+            self._count_failure(HandshakeFailure.CLOSED)
+            logger.debug("%s went away during its handshake", address)  # as whoever looks whether a port is open does
+            return
+        name = exc.reason or "an unknown error"
+        for reason, (names, advice) in _CAUSES.items():
+            if name in names:
+                detail = getattr(exc, "verify_message", None)
+                self.fail(reason, address, f"{advice} ({detail or name})")
+                return
+        self.fail(HandshakeFailure.OTHER, address, name)
+
+    def fail(self, reason: HandshakeFailure, address: str, why: str) -> None:
+        """Count a connection that did not get through, and tell of it."""
+        self._count_failure(reason)
+        shown = escaped(bounded(why, REASON_MAX_COUNT))
+        self.quiet.tell(
+            "TLS handshakes", "closing the connection of %s, whose TLS handshake failed: %s", address, shown
+        )
+
+    def _count_failure(self, reason: HandshakeFailure) -> None:
+        self.failed[reason].value += 1

@@ -1,0 +1,97 @@
+"""Files that are read again when they have changed, or on demand: certificates, tokens.
+
+What can't be used is left: what was read before stays, with an error in the log, until the files change once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import trio
+
+from kafscale.errors import StartupError
+from kafscale.metrics import Counter, Metrics
+
+logger = logging.getLogger(__name__)
+
+Fingerprint = tuple[tuple[int, ...] | None, ...]
+
+
+class Watched(Protocol):
+    """Something that is made from files. `what` is how the log calls it."""
+
+    what: str
+    paths: Sequence[Path]
+
+    def load(self) -> None:
+        """Read the files, in whatever thread. Raises StartupError, and leaves what was there."""
+        ...
+
+
+@attrs.define(eq=False)
+class FileWatch:
+    """Looks after all of them. `run` looks in intervals; `reload` reads them whether they have changed or not."""
+
+    watched: Sequence[Watched]
+    interval_seconds: float
+    reload_count: Counter = attrs.field(factory=Counter, init=False)
+    failed_count: Counter = attrs.field(factory=Counter, init=False)
+    _seen: list[Fingerprint] = attrs.field(init=False)
+    _loading: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._seen = [fingerprint(each.paths) for each in self.watched]
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them to whoever scrapes."""
+        help = "Times that files of certificates and tokens were read again."
+        metrics.adopt_counter("kafscale_file_reloads_total", help, self.reload_count)
+        help = "Times that they could not be used."
+        metrics.adopt_counter("kafscale_file_reloads_failed_total", help, self.failed_count)
+
+    async def run(self) -> None:
+        """Read what has changed, until cancelled."""
+        while True:
+            await trio.sleep(self.interval_seconds)
+            await self._read(only_changed=True)
+
+    async def reload(self) -> None:
+        """Read all of them now."""
+        await self._read(only_changed=False)
+
+    async def _read(self, *, only_changed: bool) -> None:
+        async with self._loading:
+            for number, each in enumerate(self.watched):
+                found = await trio.to_thread.run_sync(fingerprint, each.paths)
+                if only_changed and found == self._seen[number]:
+                    continue
+                self._seen[number] = found  # before they are read: what changes meanwhile is read again
+                await self._load(each)
+
+    async def _load(self, each: Watched) -> None:
+        try:
+            await trio.to_thread.run_sync(each.load)
+        except StartupError as exc:
+            self.failed_count.value += 1
+            logger.error("%s stays as it was, as what is new can't be used: %s", each.what, exc)
+        else:
+            self.reload_count.value += 1
+            logger.info("%s was read again", each.what)
+
+
+def fingerprint(paths: Sequence[Path]) -> Fingerprint:
+    """Return what is different once a file has been replaced or written."""
+    return tuple(_state(path) for path in paths)
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
