@@ -1,4 +1,4 @@
-"""What all client commands share: `--bootstrap`, running on trio, and options that hold times and settings."""
+"""What all client commands share: `--bootstrap` and how it is reached, running on trio, and options that hold times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from kafscale.config import BOOTSTRAP_VARIABLE, Address, parse_duration
+from kafscale.config import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE, Address, parse_duration
+from kafscale.errors import ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -95,13 +96,36 @@ TIME = Parsed("TIME", parse_time)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 
-bootstrap_option = click.option(
+COMMAND_CONFIG = "kafscale.command-config"  # in what click keeps for a command
+
+
+def _keep_command_config(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    ctx.meta[COMMAND_CONFIG] = value
+
+
+_bootstrap = click.option(
     "--bootstrap",
     type=ADDRESS,
     envvar=BOOTSTRAP_VARIABLE,
     default=DEFAULT_BOOTSTRAP,
     help=f"A broker of the cluster.  [default: {DEFAULT_BOOTSTRAP}; {BOOTSTRAP_VARIABLE}]",
 )
+_command_config = click.option(
+    "--command-config",
+    metavar="FILE",
+    envvar=COMMAND_CONFIG_VARIABLE,
+    expose_value=False,
+    callback=_keep_command_config,
+    help="File of Kafka's client settings, NAME=VALUE in lines, of which security.protocol and those of ssl count.  "
+    f"[{COMMAND_CONFIG_VARIABLE}]",
+)
+
+
+def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--bootstrap`, and `--command-config`, which `run_with_client` knows of."""
+    return _bootstrap(_command_config(function))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -111,8 +135,23 @@ def run_with_client(bootstrap: Address, use: Callable[[Any], Awaitable[None]]) -
 
     from kafscale.client import connect
 
+    security = _security(click.get_current_context().meta.get(COMMAND_CONFIG))
+
     async def main() -> None:
-        async with connect(bootstrap) as client:
+        async with connect(bootstrap, security=security) as client:
             await use(client)
 
     trio.run(main)
+
+
+def _security(command_config: str | None) -> Any:
+    """Read `--command-config`. Raises ConfigError, which names it."""
+    from kafscale.client.properties import read_properties
+    from kafscale.client.security import PLAINTEXT, client_security
+
+    if command_config is None:
+        return PLAINTEXT
+    try:
+        return client_security(read_properties(Path(command_config)))
+    except ConfigError as exc:
+        raise ConfigError(f"--command-config {command_config}: {exc}") from exc

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlencode
 
+import attrs
 import click
 
-from kafscale.cli.connecting import ADDRESS, Parsed, json_option
+from kafscale.cli.connecting import ADDRESS, Parsed, json_option, take, value_or_file
 from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
-from kafscale.config import Address, parse_duration
+from kafscale.config import ADMIN_CA_VARIABLE, Address, parse_duration
+from kafscale.errors import ConfigError
 
 DEFAULT_ADMIN = "127.0.0.1:9644"
 ADMIN_VARIABLE = "KAFSCALE_ADMIN_LISTEN"
@@ -25,6 +28,37 @@ SILENCE_MAX_SECONDS = 15.0  # the broker says each second how far it has come
 
 def _seconds(text: str) -> float:
     return parse_duration(text) / 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class AdminEndpoint:
+    """Where the broker's admin server is, and what it takes to be let in."""
+
+    admin: Address
+    admin_ssl: bool
+    admin_ca_file: str | None
+    admin_token_file: str | None
+
+    def connection(self) -> HTTPConnection:
+        """Make a connection that is not open yet. Raises ConfigError."""
+        if not (self.admin_ssl or self.admin_ca_file):
+            return HTTPConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS)
+        try:
+            context = ssl.create_default_context(cafile=self.admin_ca_file)
+        except OSError as exc:
+            raise ConfigError(
+                f"--admin-ca-file: '{self.admin_ca_file}' can't be read ({exc.strerror or exc}); allowed: a PEM file"
+            ) from exc
+        return HTTPSConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS, context=context)
+
+    def headers(self) -> dict[str, str]:
+        """Return what is sent along: the token. Raises ConfigError."""
+        if self.admin_token_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {value_or_file(f'@{self.admin_token_file}')}"}
+        except ValueError as exc:
+            raise ConfigError(f"--admin-token-file: {exc}") from exc
 
 
 @click.command("flush")
@@ -36,6 +70,19 @@ def _seconds(text: str) -> float:
     default=DEFAULT_ADMIN,
     help=f"The broker's --admin-listen.  [default: {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
 )
+@click.option("--admin-ssl", is_flag=True, envvar="KAFSCALE_ADMIN_SSL", help="Reach it over TLS.  [KAFSCALE_ADMIN_SSL]")
+@click.option(
+    "--admin-ca-file",
+    type=click.Path(),
+    envvar=ADMIN_CA_VARIABLE,
+    help=f"PEM file of the authorities to trust for it; means TLS.  [default: the system's; {ADMIN_CA_VARIABLE}]",
+)
+@click.option(
+    "--admin-token-file",
+    type=click.Path(),
+    envvar="KAFSCALE_ADMIN_TOKEN_FILE",
+    help="File with the token that it wants, if it wants one.  [KAFSCALE_ADMIN_TOKEN_FILE]",
+)
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -44,13 +91,13 @@ def _seconds(text: str) -> float:
     help="Give up after this long.  [default: 5m]",
 )
 @json_option
-def command(topics: tuple[str, ...], admin: Address, timeout_seconds: float, as_json: bool) -> None:
+def command(topics: tuple[str, ...], timeout_seconds: float, as_json: bool, **how: Any) -> None:
     """Take all records of TOPIC, or of all topics, that are acknowledged and not in the bucket yet there, and wait.
 
     For a reader of the bucket that should see them now, or before a machine is taken away. The broker goes on serving.
     It exits with 0 when all is in the bucket, and with 1 if that can't be known.
     """
-    with _asked(admin, topics) as response:
+    with _asked(take(how, AdminEndpoint), topics) as response:
         result = _follow(response, timeout_seconds)
     if as_json:
         show_json({name: result[name] for name in ("segments", "bytes", "seconds")})
@@ -59,19 +106,24 @@ def command(topics: tuple[str, ...], admin: Address, timeout_seconds: float, as_
 
 
 @contextmanager
-def _asked(admin: Address, topics: tuple[str, ...]) -> Iterator[HTTPResponse]:
+def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPResponse]:
     """The broker's answer, once it has begun to flush."""
-    connection = HTTPConnection(admin.host, admin.port, timeout=SILENCE_MAX_SECONDS)
+    connection, headers, admin = endpoint.connection(), endpoint.headers(), endpoint.admin
     try:
         try:
             connection.connect()
+        except ssl.SSLError as exc:
+            raise click.ClickException(
+                f"the TLS handshake with {admin} failed: {getattr(exc, 'verify_message', None) or exc.reason}; is that "
+                "admin server started with --admin-ssl, and is its authority in --admin-ca-file?"
+            ) from exc
         except OSError as exc:
             raise click.ClickException(
                 f"no broker's admin server at {admin}: {exc.strerror or exc}; start the broker, or give --admin "
                 "HOST:PORT, which is its --admin-listen"
             ) from exc
         query = urlencode([("topic", topic) for topic in topics])
-        connection.request("POST", f"/flush?{query}" if query else "/flush")
+        connection.request("POST", f"/flush?{query}" if query else "/flush", headers=headers)
         response = connection.getresponse()
         if response.status != HTTPStatus.OK:
             raise click.ClickException(_refusal(admin, response))
@@ -91,6 +143,8 @@ def _refusal(admin: Address, response: HTTPResponse) -> str:
     said = response.read(1000).decode(errors="replace").strip()
     if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return f"the broker at {admin} is not ready: {said}; try again later"
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        return f"{admin} wants the token of its --admin-token-file: give --admin-token-file"
     if response.status == HTTPStatus.FORBIDDEN:
         return f"{admin} refuses that: {said}"
     if response.status == HTTPStatus.NOT_FOUND and said.startswith("there is no topic"):

@@ -9,6 +9,8 @@
     admin.py        topics and their configs
     groups.py       consumer groups and their offsets
     transactions.py transactional ids and their transactions
+    security.py     TLS, by the names of Kafka's client settings
+    properties.py   the files that hold those
     failures.py     error codes to KafkaError with the code's name
 
 It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `config`, `errors` and trio only. A task
@@ -22,16 +24,19 @@ from kafscale.client.connection import Call, Connection, Reply, open_connection
 from kafscale.client.consumer import Consumed, Consumer
 from kafscale.client.isolation import IsolationLevel
 from kafscale.client.producer import Producer
+from kafscale.client.security import ClientSecurity, client_security
 
 __all__ = [
     "Call",
     "Client",
+    "ClientSecurity",
     "Connection",
     "Consumed",
     "Consumer",
     "IsolationLevel",
     "Producer",
     "Reply",
+    "client_security",
     "connect",
     "open_connection",
 ]

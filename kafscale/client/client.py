@@ -15,6 +15,7 @@ import trio
 
 from kafscale.client.connection import Connection, connect_to
 from kafscale.client.failures import check, failure
+from kafscale.client.security import PLAINTEXT, ClientSecurity
 from kafscale.config import Address
 from kafscale.wire import error_codes
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -54,6 +55,7 @@ class Client:
 
     bootstrap: Address
     client_id: str
+    security: ClientSecurity = PLAINTEXT
     _connections: dict[Address, Connection] = attrs.field(factory=dict, init=False)
     _nodes: dict[int, Address] = attrs.field(factory=dict, init=False)
     _topics: dict[str, Topic] = attrs.field(factory=dict, init=False)
@@ -110,7 +112,7 @@ class Client:
         """The connection to a broker, opened when it is needed first. Raises BrokerUnavailable."""
         connection = self._connections.get(address)
         if connection is None or connection.is_broken:
-            connection = self._connections[address] = await connect_to(address, self.client_id)
+            connection = self._connections[address] = await connect_to(address, self.client_id, security=self.security)
         return connection
 
     def adopt(self, connection: Connection) -> None:
@@ -140,9 +142,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(bootstrap: Address, client_id: str = "kafscale") -> AsyncIterator[Client]:
+async def connect(
+    bootstrap: Address, client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
+) -> AsyncIterator[Client]:
     """A client whose bootstrap broker has answered. Raises BrokerUnavailable, KafkaError."""
-    client = Client(bootstrap=bootstrap, client_id=client_id)
+    client = Client(bootstrap=bootstrap, client_id=client_id, security=security)
     try:
         await client.connection_to(bootstrap)
         yield client

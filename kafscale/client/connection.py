@@ -8,6 +8,7 @@ does not.
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ import trio
 
 from kafscale import __version__
 from kafscale.buffers import Buffer, size_of
+from kafscale.client.security import PLAINTEXT, ClientSecurity
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.wire import codec, error_codes
@@ -238,24 +240,56 @@ def _newest_version(request_class: type) -> int:
 
 
 @asynccontextmanager
-async def open_connection(address: Address, client_id: str = "kafscale") -> AsyncIterator[Connection]:
+async def open_connection(
+    address: Address, client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
+) -> AsyncIterator[Connection]:
     """Connect to a broker, and close the connection at the end. Raises BrokerUnavailable, KafkaError."""
-    connection = await connect_to(address, client_id)
+    connection = await connect_to(address, client_id, security=security)
     try:
         yield connection
     finally:
         await connection.aclose()
 
 
-async def connect_to(address: Address, client_id: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Connection:
+async def connect_to(
+    address: Address,
+    client_id: str,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    *,
+    security: ClientSecurity = PLAINTEXT,
+) -> Connection:
     """Connect to a broker; the caller closes the connection. Raises BrokerUnavailable, KafkaError."""
     try:
         with trio.fail_after(timeout_seconds):
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
     except (OSError, trio.TooSlowError) as exc:
         raise BrokerUnavailable(f"can't connect to {address}; is a broker listening there?") from exc
     try:
+        if security.context is not None:
+            stream = await _secure(stream, address, security.context, timeout_seconds)
         return await Connection.over(stream, address, client_id, timeout_seconds)
-    except BaseException:
+    except BaseException as exc:
         await trio.aclose_forcefully(stream)
+        if isinstance(exc, BrokerUnavailable) and security.context is None:
+            raise BrokerUnavailable(f"{exc}; where that listener wants TLS, set security.protocol=SSL") from exc
         raise
+
+
+async def _secure(
+    stream: trio.abc.Stream, address: Address, context: ssl.SSLContext, timeout_seconds: float
+) -> trio.abc.Stream:
+    """Do the handshake of TLS, in which the broker shows that it is who it should be. Raises BrokerUnavailable."""
+    secured = trio.SSLStream(stream, context, server_hostname=address.host)
+    try:
+        with trio.fail_after(timeout_seconds):
+            await secured.do_handshake()
+    except trio.TooSlowError as exc:
+        raise BrokerUnavailable(f"no TLS handshake with {address} within {timeout_seconds:g} s") from exc
+    except trio.BrokenResourceError as exc:
+        why = exc.__cause__
+        said = getattr(why, "verify_message", None) or getattr(why, "reason", None) or "it closed the connection"
+        raise BrokerUnavailable(
+            f"the TLS handshake with {address} failed: {said}; is that a listener with TLS, and does "
+            "ssl.truststore.location or ssl.ca.location have its authority?"
+        ) from exc
+    return secured

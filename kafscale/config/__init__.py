@@ -1,13 +1,13 @@
 """Settings and limits: what can be set, its default, its trade-off, and where a value came from.
 
-    settings.py   Settings: every option of `kafscale serve`
-    ssl_settings.py  SslSettings: those of TLS
-    listeners.py  what must hold of listeners together, and how each is secured
-    limits.py     Limits: every named maximum; options too
-    option.py     how a field declares an option; the one cattrs converter
-    values.py     listeners, store URLs, closed sets of words
-    units.py      sizes and durations
-    sources.py    flag over environment over TOML file over default
+    settings.py       Settings: every option of `kafscale serve`
+    ssl_settings.py   SslSettings: those of TLS; options too
+    limits.py         Limits: every named maximum; options too
+    option.py         how a field declares an option; the one cattrs converter
+    values.py         listeners, store URLs, closed sets of words
+    listeners.py      what must hold of listeners together, and how each is secured
+    units.py          sizes and durations
+    sources.py        flag over environment over TOML file over default
 
 Imports the standard library, attrs, cattrs and `kafscale.errors` only.
 """
@@ -17,7 +17,14 @@ from __future__ import annotations
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option
 from kafscale.config.settings import Settings, options
-from kafscale.config.sources import BOOTSTRAP_VARIABLE, CONFIG_VARIABLE, Loaded, load
+from kafscale.config.sources import (
+    ADMIN_CA_VARIABLE,
+    BOOTSTRAP_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    CONFIG_VARIABLE,
+    Loaded,
+    load,
+)
 from kafscale.config.ssl_settings import SslSettings
 from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, parse_duration, parse_size
 from kafscale.config.values import (
@@ -36,7 +43,9 @@ from kafscale.config.values import (
 )
 
 __all__ = [
+    "ADMIN_CA_VARIABLE",
     "BOOTSTRAP_VARIABLE",
+    "COMMAND_CONFIG_VARIABLE",
     "CONFIG_VARIABLE",
     "GIB",
     "KIB",

@@ -108,13 +108,14 @@ class Acceptor:
         secured = await self.handshakes.perform(taken, self.tls.files.context(peer.security_protocol), peer.address)
         if secured is None:
             return None
+        transport = TlsTransport(secured)
         try:
             peer.principal = self.tls.principal_of(secured)
         except ValueError as exc:
             self.handshakes.fail(HandshakeFailure.CLIENT_CERTIFICATE, peer.address, str(exc))
-            secured.close()
+            await transport.aclose()
             return None
-        return TlsTransport(secured)
+        return transport
 
     def _full(self, stream: trio.SocketStream) -> str | None:
         """Why there should be no more connections; None if there may be."""

@@ -1,0 +1,180 @@
+"""How a client's connections are secured, by the names of Kafka's client settings.
+
+    security.protocol                        PLAINTEXT or SSL
+    ssl.truststore.type=PEM                  with ssl.truststore.location, or ssl.truststore.certificates (Java)
+    ssl.keystore.type=PEM                    with ssl.keystore.location, or .certificate.chain and .key as text (Java)
+    ssl.ca.location, ssl.ca.pem              (librdkafka)
+    ssl.certificate.location, .pem           (librdkafka), with ssl.key.location, .pem
+    ssl.key.password                         of the private key
+    ssl.endpoint.identification.algorithm    https, or empty or none to take a certificate for any host
+    enable.ssl.certificate.verification      false to take any certificate (librdkafka)
+    ssl.enabled.protocols                    TLSv1.2, TLSv1.3
+
+Settings that begin otherwise are of other programs, and are left. Of these, one that is not known is an error, as what
+it asks for would not be there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from kafscale.config import SecurityProtocol
+from kafscale.errors import ConfigError
+
+_PROTOCOL = "security.protocol"
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PEM_BLOCK = re.compile(r"(-----BEGIN [^-]+-----)([^-]*)(-----END [^-]+-----)")
+_SECURITY_PREFIXES = ("security.", "ssl.", "enable.ssl.")
+_KNOWN = frozenset(
+    {
+        _PROTOCOL,
+        *(f"ssl.truststore.{name}" for name in ("type", "location", "certificates")),
+        *(f"ssl.keystore.{name}" for name in ("type", "location", "certificate.chain", "key")),
+        *(f"ssl.{kind}.{form}" for kind in ("ca", "certificate", "key") for form in ("location", "pem")),
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+        "ssl.enabled.protocols",
+    }
+)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ClientSecurity:
+    """`context` is that of TLS, if the protocol has it."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    context: ssl.SSLContext | None = None
+
+
+PLAINTEXT = ClientSecurity()
+
+
+def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Read the settings, and the files that they name. Raises ConfigError."""
+    for name in properties:
+        if name.startswith(_SECURITY_PREFIXES) and name not in _KNOWN:
+            raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
+    word = properties.get(_PROTOCOL, "PLAINTEXT").strip().upper()
+    protocol = SecurityProtocol.__members__.get(word)
+    if protocol is None or protocol.uses_sasl:
+        raise ConfigError(f"{_PROTOCOL}: '{word}' is not known here; allowed: PLAINTEXT, SSL")
+    return ClientSecurity(protocol=protocol, context=_context(properties) if protocol.uses_tls else None)
+
+
+def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=_authorities(properties))
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+    if algorithm not in ("https", "none", ""):
+        raise ConfigError(f"ssl.endpoint.identification.algorithm: '{algorithm}' is not known; allowed: https, none")
+    context.check_hostname = algorithm == "https"
+    if properties.get("enable.ssl.certificate.verification", "true").strip().lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    versions = [each.strip() for each in properties.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")]
+    if not versions or any(each not in _VERSIONS for each in versions):
+        raise ConfigError(f"ssl.enabled.protocols: '{','.join(versions)}' is not known; allowed: TLSv1.2, TLSv1.3")
+    context.minimum_version = min(_VERSIONS[each] for each in versions)
+    context.maximum_version = max(_VERSIONS[each] for each in versions)
+    _load_certificate(context, properties)
+    return context
+
+
+def _authorities(properties: Mapping[str, str]) -> str | None:
+    """Return the PEM text of whom to trust; None for those of the system."""
+    found = _first(_text_of(properties, "ssl.ca"), _store(properties, "truststore", "certificates"))
+    if found is None:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found)
+    except (ssl.SSLError, ValueError) as exc:
+        name = "ssl.ca.location" if _text_of(properties, "ssl.ca") is not None else "ssl.truststore.location"
+        raise ConfigError(f"{name}: has no certificates of authorities; allowed: PEM") from exc
+    return found
+
+
+def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    """Have the client show its certificate, if there is one."""
+    chain = _first(_text_of(properties, "ssl.certificate"), _store(properties, "keystore", "certificate.chain"))
+    if chain is None:
+        return
+    key = _first(_text_of(properties, "ssl.key"), _in_lines(properties.get("ssl.keystore.key")), "")
+    password = properties.get("ssl.key.password")
+
+    def give_password() -> str:
+        if password is None:
+            raise ConfigError("ssl.key.password: is missing, and the private key is encrypted; give its password")
+        return password
+
+    try:
+        _load_pem(context, f"{chain}\n{key}\n", give_password)
+    except ssl.SSLError as exc:
+        raise ConfigError(
+            "ssl.key.location: is not the private key of the certificate, or ssl.key.password is not its password; "
+            "give PEM of the two that belong together, or one file of both as ssl.keystore.location"
+        ) from exc
+
+
+def _load_pem(context: ssl.SSLContext, pem: str, password: Callable[[], str]) -> None:
+    """Python takes certificates and keys from files alone: this one only its owner can read, and for a moment."""
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(pem)
+        context.load_cert_chain(path, password=password)
+    finally:
+        os.unlink(path)
+
+
+def _store(properties: Mapping[str, str], store: str, text: str) -> str | None:
+    """Return what Java calls a store, which here is PEM, from a file or given as text."""
+    kind = properties.get(f"ssl.{store}.type", "JKS").strip()
+    given = {name: properties.get(f"ssl.{store}.{name}") for name in ("location", text)}
+    if given == {"location": None, text: None}:
+        return None
+    if kind.upper() != "PEM":
+        raise ConfigError(
+            f"ssl.{store}.type: '{kind}' can't be read here; allowed: PEM, to which `openssl pkcs12 -nodes` turns a "
+            "PKCS12 store (and `keytool -importkeystore -deststoretype PKCS12` a JKS store to that)"
+        )
+    return _first(_in_lines(given[text]), _read(given["location"], f"ssl.{store}.location"))
+
+
+def _text_of(properties: Mapping[str, str], name: str) -> str | None:
+    """Return what librdkafka takes as text (.pem) or from a file (.location)."""
+    return _first(
+        _in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
+    )
+
+
+def _in_lines(pem: str | None) -> str | None:
+    """Give PEM the ends of its lines that a file of settings, where a value is one line, has not kept."""
+
+    def rewrite(block: re.Match[str]) -> str:
+        body = re.sub(r"\s+", "", block[2])
+        return "\n".join([block[1], *(body[start : start + 64] for start in range(0, len(body), 64)), block[3], ""])
+
+    return pem if pem is None or "\n" in pem.strip() else _PEM_BLOCK.sub(rewrite, pem)
+
+
+def _first(*found: str | None) -> str | None:
+    """Return the first that is there, be it empty: an empty list of whom to trust is not everybody."""
+    return next((each for each in found if each is not None), None)
+
+
+def _read(location: str | None, name: str) -> str | None:
+    if location is None:
+        return None
+    try:
+        return Path(location).expanduser().read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{name}: '{location}' can't be read ({exc.strerror or exc}); allowed: a PEM file") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{name}: '{location}' is no text; allowed: a PEM file") from exc
