@@ -2,14 +2,15 @@
 
 The steps of a handshake, which take up to some milliseconds of CPU for a large key, are done in threads; the
 interpreter is free meanwhile. While it waits for the peer, a handshake holds one of `max_count` places. When none is
-left, new ones wait in line, and one that has had its place for SLOW_SECONDS gives way: who opens connections and says
-nothing keeps nobody out for longer.
+left, new ones wait in line, and the one whose peer has said nothing for longest, and for SLOW_SECONDS, gives way: who
+opens connections and says nothing keeps nobody out for longer.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import math
 import os
 import socket
 import ssl
@@ -71,16 +72,19 @@ _CAUSES = {
 
 _ENDED = {
     HandshakeFailure.TIMEOUT: "it was not done within --ssl-handshake-timeout",
-    HandshakeFailure.GAVE_WAY: f"others wait for its place, and it has taken more than {SLOW_SECONDS:g} s",
+    HandshakeFailure.GAVE_WAY: f"others wait for its place, and it has said nothing for {SLOW_SECONDS:g} s",
 }
 
 
 @attrs.define(eq=False)
 class _Handshake:
-    """One that is under way, or waits for a place; `failure` is what it will have been if its scope is cancelled."""
+    """One that is under way, or waits for a place; `failure` is what it will have been if its scope is cancelled.
 
-    began: float
+    `waits_since` is when it began to wait for its peer; it does not while it waits for a place or for a thread.
+    """
+
     scope: trio.CancelScope
+    waits_since: float = math.inf
     failure: HandshakeFailure | None = HandshakeFailure.TIMEOUT
 
     def end(self, failure: HandshakeFailure | None) -> None:
@@ -100,7 +104,7 @@ class Handshakes:
         factory=lambda: {reason: Counter() for reason in HandshakeFailure}, init=False
     )
     _under_way: dict[_Handshake, None] = attrs.field(factory=dict, init=False)  # oldest first, and so are the next
-    _having_place: dict[_Handshake, float] = attrs.field(factory=dict, init=False)  # since when
+    _having_place: set[_Handshake] = attrs.field(factory=set, init=False)
     _places: trio.CapacityLimiter = attrs.field(init=False)
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
@@ -125,9 +129,9 @@ class Handshakes:
         return len(self._under_way)
 
     def give_way(self, before: float) -> bool:
-        """End the oldest handshake if it has begun before that time, for a new connection; False if there is none."""
+        """End the oldest handshake, for a new connection, if its peer has said nothing since that time; else False."""
         oldest = next(iter(self._under_way), None)
-        if oldest is None or oldest.began > before:
+        if oldest is None or oldest.waits_since > before:
             return False
         self._end(oldest, HandshakeFailure.GAVE_WAY)
         return True
@@ -143,7 +147,7 @@ class Handshakes:
         The socket does not block, and is the result's or closed afterwards.
         """
         now = trio.current_time()
-        handshake = _Handshake(now, trio.CancelScope(deadline=now + self.timeout_seconds))
+        handshake = _Handshake(trio.CancelScope(deadline=now + self.timeout_seconds))
         self._under_way[handshake] = None
         secured: ssl.SSLSocket | None = None
         is_done = False
@@ -151,7 +155,7 @@ class Handshakes:
             with handshake.scope:
                 await self._wait_for_place(handshake)
                 secured = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
-                await self._shake(secured)
+                await self._shake(secured, handshake)
                 is_done = True
                 self.done_count.value += 1
                 return secured
@@ -166,15 +170,15 @@ class Handshakes:
         return None
 
     async def _wait_for_place(self, handshake: _Handshake) -> None:
-        """Wait in line for one of the places; who has had one for too long loses it."""
+        """Wait in line for one of the places; who has one and lets us wait for too long loses it."""
         while True:
-            oldest, since = next(iter(self._having_place.items()), (None, trio.current_time()))
-            with trio.move_on_at(since + SLOW_SECONDS):
+            slowest = min(self._having_place, key=lambda each: each.waits_since, default=handshake)
+            with trio.move_on_at(min(slowest.waits_since, trio.current_time()) + SLOW_SECONDS):
                 await self._places.acquire_on_behalf_of(handshake)
-                self._having_place[handshake] = trio.current_time()
+                self._having_place.add(handshake)
                 return
-            if oldest in self._having_place:
-                self._end(oldest, HandshakeFailure.GAVE_WAY)
+            if slowest in self._having_place and slowest.waits_since <= trio.current_time() - SLOW_SECONDS:
+                self._end(slowest, HandshakeFailure.GAVE_WAY)
 
     def _end(self, handshake: _Handshake, failure: HandshakeFailure) -> None:
         """End one that is under way, which does not count any more."""
@@ -183,18 +187,22 @@ class Handshakes:
 
     def _leave(self, handshake: _Handshake) -> None:
         self._under_way.pop(handshake, None)
-        if self._having_place.pop(handshake, None) is not None:
+        if handshake in self._having_place:
+            self._having_place.remove(handshake)
             self._places.release_on_behalf_of(handshake)
 
-    async def _shake(self, secured: ssl.SSLSocket) -> None:
-        await trio.lowlevel.wait_readable(secured)
+    async def _shake(self, secured: ssl.SSLSocket, handshake: _Handshake) -> None:
+        wait = trio.lowlevel.wait_readable
         while True:
+            handshake.waits_since = trio.current_time()
+            await wait(secured)
+            handshake.waits_since = math.inf
             try:
                 return await trio.to_thread.run_sync(secured.do_handshake, limiter=self._threads)
             except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(secured)
+                wait = trio.lowlevel.wait_readable
             except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(secured)
+                wait = trio.lowlevel.wait_writable
 
     def _fail_by(self, exc: OSError, address: str) -> None:
         if isinstance(exc, _CLOSED_ERRORS) or not isinstance(exc, ssl.SSLError):

@@ -1,0 +1,59 @@
+"""A broker process with a listener of TLS, and settings of clients for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import attrs
+
+from kafscale.config import Address
+from kafscale.testing.certificates import Authority, Certificate, make_authority
+from tests.devtools.process import BrokerProcess, broker_process
+
+
+@attrs.frozen(kw_only=True)
+class TlsBroker:
+    """`process` has a listener without TLS too. `certificate` are the files that it was started with."""
+
+    process: BrokerProcess
+    authority: Authority
+    certificate: Certificate
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of the listener with TLS."""
+        return self.process.further_listeners[0]
+
+    @property
+    def address(self) -> Address:
+        return Address.parse(self.bootstrap)
+
+    def librdkafka(self, shown: Certificate | None = None) -> dict[str, str]:
+        """Return its settings, with those of a client's certificate."""
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.authority.ca_file),
+        }
+        if shown is not None:
+            settings["ssl.certificate.location"] = str(shown.certificate_file)
+            settings["ssl.key.location"] = str(shown.key_file)
+        return settings
+
+
+@contextmanager
+def tls_broker(*options: str, client_auth: str = "requested") -> Iterator[TlsBroker]:
+    """Run one for the block; its files are removed at the end."""
+    with TemporaryDirectory(prefix="kafscale-tls-") as directory:
+        authority = make_authority(Path(directory))
+        certificate = authority.issue("broker")
+        flags = (
+            *("--listen", "SSL=127.0.0.1:0", "--ssl-client-auth", client_auth),
+            *("--ssl-certificate-file", str(certificate.certificate_file), "--ssl-key-file", str(certificate.key_file)),
+            *("--ssl-client-ca-file", str(authority.ca_file)),
+        )
+        with broker_process(*flags, *options) as process:
+            yield TlsBroker(process=process, authority=authority, certificate=certificate)

@@ -1,0 +1,124 @@
+"""Attacks on a listener with TLS, with a well-behaved client of the same broker beside them.
+
+Half handshakes cost a socket each until they give way or their time is over; whole ones cost CPU, in threads.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+import trio
+
+from kafscale.client.client import connect
+from kafscale.client.security import client_security
+from tests.devtools.hostile import announced_frame, bystander, next_answer, raw_connections
+from tests.devtools.tls import TlsBroker, tls_broker
+
+ROUND_MAX_SECONDS = 3.0
+GROWN_MAX_MIB = 200
+METADATA = 3
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TlsBroker]:
+    with tls_broker("--ssl-handshake-timeout", "3s") as running:
+        yield running
+        assert running.process.returncode is None, running.process.log
+
+
+async def _good_client(broker: TlsBroker) -> None:
+    """Connects over TLS, and asks for something."""
+    security = client_security({"security.protocol": "SSL", "ssl.ca.location": str(broker.authority.ca_file)})
+    with trio.fail_after(30):
+        async with connect(broker.address, security=security) as client:
+            await client.metadata([])
+
+
+async def _all_end(streams: Sequence[trio.abc.ReceiveStream], within_seconds: float) -> None:
+    with trio.fail_after(within_seconds):
+        for stream in streams:
+            assert await next_answer(stream) is None
+
+
+async def test_half_handshakes_keep_nobody_out(broker: TlsBroker) -> None:
+    """More than there are places for; each ends by its deadline, a good client gets in meanwhile."""
+    async with bystander(broker.process) as seen, raw_connections(broker.address, 400) as attackers:
+        for attacker in attackers[:200]:
+            with suppress(trio.BrokenResourceError):  # it has ended already
+                await attacker.send_all(HALF_HELLO)
+        await _good_client(broker)
+        await _all_end(attackers, 30)
+    assert not seen.failures
+    assert seen.worst_seconds < ROUND_MAX_SECONDS
+    assert seen.grown_mib < GROWN_MAX_MIB
+    lines = broker.process.log.count("whose TLS handshake failed")
+    assert 1 <= lines <= 40, "ten lines in ten seconds"
+
+
+async def test_300_handshakes_at_once_hold_up_nobody(broker: TlsBroker) -> None:
+    context = broker.certificate.client_context(broker.authority.ca_file)
+    done = 0
+
+    async def shake() -> None:
+        nonlocal done
+        stream = await trio.open_tcp_stream(broker.address.host, broker.address.port)
+        secured = trio.SSLStream(stream, context, server_hostname="localhost")
+        await secured.do_handshake()
+        done += 1
+        await trio.aclose_forcefully(secured)
+
+    async with bystander(broker.process) as seen:
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(shake)
+    assert done == 300
+    assert not seen.failures
+    assert seen.worst_loop_seconds < 1.0, "the steps of handshakes are not the event loop's"
+
+
+async def test_what_is_not_tls_ends_at_once(broker: TlsBroker) -> None:
+    async with bystander(broker.process) as seen, raw_connections(broker.address, 50) as attackers:
+        for attacker in attackers:
+            await attacker.send_all(announced_frame(1 << 20, api_key=METADATA) + bytes(1000))
+        await _all_end(attackers, 2.5)
+    assert not seen.failures
+
+
+@pytest.mark.faults
+async def test_the_bounds_on_frames_hold_over_tls() -> None:
+    """What is announced takes no memory, and half a frame ends its connection."""
+    with tls_broker("--frame-timeout", "1s") as broker:
+        context = broker.certificate.client_context(broker.authority.ca_file)
+        async with bystander(broker.process) as seen, raw_connections(broker.address, 20) as sockets:
+            attackers = [trio.SSLStream(each, context, server_hostname="localhost") for each in sockets]
+            for attacker in attackers:
+                await attacker.send_all(announced_frame(1 << 20, api_key=METADATA))
+            await _all_end(attackers, 20)
+            async with raw_connections(broker.address, 1) as [raw]:
+                stranger = trio.SSLStream(raw, context, server_hostname="localhost")
+                await stranger.send_all(announced_frame(90 << 20, api_key=METADATA))
+                await _all_end([stranger], 5)
+        assert not seen.failures
+        assert seen.grown_mib < GROWN_MAX_MIB
+
+
+@pytest.mark.faults
+async def test_a_slot_is_given_up_by_who_does_not_shake_hands() -> None:
+    with tls_broker("--max-connections", "4") as broker:
+        async with raw_connections(broker.address, 4):
+            await trio.sleep(2.2)  # from which on they give way
+            await _good_client(broker)
+
+
+async def test_sessions_are_not_resumed(broker: TlsBroker) -> None:
+    """Who comes with a ticket does not show a certificate again, though its authority may be trusted no more."""
+    context = broker.certificate.client_context(broker.authority.ca_file)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in TLSv1.3 there would be a message of its own
+    async with raw_connections(broker.address, 1) as [raw]:
+        secured = trio.SSLStream(raw, context, server_hostname="localhost")
+        await secured.do_handshake()
+        assert not secured._ssl_object.session.has_ticket  # type: ignore[attr-defined]
