@@ -42,7 +42,8 @@ WAYS = {"without TLS": None, "own transport": "own", "trio.SSLStream": TRIO}
 TOPIC = "bench"
 MIB = 1 << 20
 PRODUCE_VERSION = 9
-FETCHED_MIB = 64
+FETCHED_MIB = 32
+VALUE_BYTES = MIB - (4 << 10)  # a MiB with what is around it
 
 
 @attrs.frozen(kw_only=True)
@@ -74,13 +75,13 @@ async def fetch(client: Client, count: int) -> None:
     """So many MiB of what is in the topic `fetched`."""
     consumer = Consumer(client=client, topic="fetched", positions={0: 0})
     fetched_bytes = 0
-    while fetched_bytes < count * MIB - MIB:
+    while fetched_bytes < count * VALUE_BYTES:
         fetched_bytes += sum(len(each.record.value or b"") for each in await consumer.poll())
 
 
 LOADS = (
-    Load(name="1 KiB produce, one at a time", unit="us", count=4_000, run=lambda client, n: produce(client, n, 1)),
-    Load(name="1 KiB produce, 64 at once", unit="us", count=32_000, run=lambda client, n: produce(client, n, 64)),
+    Load(name="1 KiB produce, one at a time", unit="us", count=800, run=lambda client, n: produce(client, n, 1)),
+    Load(name="1 KiB produce, 64 at once", unit="us", count=9_600, run=lambda client, n: produce(client, n, 64)),
     Load(name="fetch", unit="us/MiB", count=FETCHED_MIB, run=fetch),
 )
 
@@ -114,7 +115,7 @@ async def fill(client: Client) -> None:
     """Have something to fetch, which the chunk pool holds."""
     producer = Producer(client=client, topic="fetched")
     for _ in range(FETCHED_MIB):
-        await producer.send([Record(value=bytes(900_000), timestamp_ms=1)], partition=0)
+        await producer.send([Record(value=bytes(VALUE_BYTES), timestamp_ms=1)], partition=0)
 
 
 async def measure(process: BrokerProcess, directory: Path, way: str | None) -> dict[str, float]:
@@ -132,16 +133,14 @@ async def measure(process: BrokerProcess, directory: Path, way: str | None) -> d
 async def compare(rounds: int) -> None:
     """Measure the ways in turn, and print the lowest and the median of each."""
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         for name, way in WAYS.items():
             with TemporaryDirectory(prefix="kafscale-bench-") as place:
                 directory = Path(place)
                 with broker(directory, way) as process:
                     async with connected(process, directory, None) as client:
                         await fill(client)
-                    found = await measure(process, directory, way)
-            if number:  # the first round warms up what the machine has
-                rows[name].append(found)
+                    rows[name].append(await measure(process, directory, way))
     for load in LOADS:
         for name, found in rows.items():
             values = [each[load.name] for each in found]

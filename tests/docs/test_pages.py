@@ -22,7 +22,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|json|txt))`")
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 _COMMANDS_OF_OTHERS = re.compile(
-    r"^.*(?:docker|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
+    r"^.*(?:docker|curl|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
 )
 _FLAGS_OF_OTHERS = {"--cores", "--memory", "--packages", "--py-files"}  # Spark's own
 

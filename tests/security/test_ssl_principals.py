@@ -119,6 +119,7 @@ def test_a_comma_that_is_escaped_in_the_subject() -> None:
     [
         ("RULE:.*/x/", "CN=a", "xx"),  # Java replaces the empty rest as well
         ("RULE:^.*$/x/", "CN=a", "x"),
+        ("RULE:a/x/,DEFAULT", "CN=a", "CN=a"),  # a pattern is for the whole subject
         ("RULE:CN=(a)(b)?/$1-$2/", "CN=a", "a-"),
         ("RULE:CN=(.)(.)/$2$1$0/", "CN=ab", "baCN=ab"),
         ("RULE:CN=(.*)/$1@$4/", "CN=a", "a@$4"),
