@@ -46,6 +46,7 @@ class TlsTransport:
     socket: ssl.SSLSocket
     _readable: trio.Event | None = attrs.field(default=None, init=False)  # while a task waits until it is
     _writable: trio.Event | None = attrs.field(default=None, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)  # what said so is read, and the socket may be silent now
     _sent_bytes: int = attrs.field(default=0, init=False)  # in this turn of the event loop
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -54,30 +55,38 @@ class TlsTransport:
         if not data or len(data) == max_bytes or not self._has_more():
             return data
         parts, left = [data], min(max_bytes, RECEIVE_MAX_BYTES) - len(data)
-        with suppress(OSError):  # it comes again with the next read, as does the end
-            while data and left and self._has_more():
-                data = self.socket.recv(min(left, RECORD_MAX_BYTES))
-                parts.append(data)
-                left -= len(data)
+        while left and (data := self._more(partial(self.socket.recv, min(left, RECORD_MAX_BYTES)), b"")):
+            parts.append(data)
+            left -= len(data)
         return b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill the buffer as far as there is something for it."""
         buffer = buffer[:RECEIVE_MAX_BYTES]
         filled = await self._received(partial(self.socket.recv_into, buffer))
-        count = filled
-        with suppress(OSError):
-            while count and filled < len(buffer) and self._has_more():
-                count = self.socket.recv_into(buffer[filled:])
-                filled += count
+        while 0 < filled < len(buffer) and (count := self._more(partial(self.socket.recv_into, buffer[filled:]), 0)):
+            filled += count
         return filled
+
+    def _more(self, receive: Callable[[], T], nothing: T) -> T:
+        """Read what is there besides what was just read; the end, or an error, is kept for the next read to meet."""
+        if not self._has_more():
+            return nothing
+        try:
+            found = receive()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return nothing
+        except OSError:
+            found = nothing
+        self._has_ended = not found
+        return found
 
     def _has_more(self) -> bool:
         """Tell whether a read might have something now: decrypted already, or a part of a record at least."""
         return self.socket.pending() > 0 or queued_bytes(self.socket, termios.FIONREAD) > 0
 
     async def _received(self, receive: Callable[[], T]) -> T:
-        if self.socket.pending():
+        if self._has_ended or self.socket.pending():
             await trio.lowlevel.checkpoint()
         else:
             await self._wait_readable()

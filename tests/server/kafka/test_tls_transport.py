@@ -208,7 +208,10 @@ async def test_a_buffer_is_filled(authority: Authority) -> None:
 
 
 async def test_after_the_peers_end_replies_still_go(authority: Authority) -> None:
-    """It has said that nothing more comes (close_notify), and reads on."""
+    """It has said that nothing more comes (close_notify), and reads on.
+
+    That came with its last bytes, was read with them, and waited for ever after.
+    """
     context = authority.issue("client").client_context(authority.ca_file)
     has_ended = threading.Event()
 
