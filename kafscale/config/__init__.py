@@ -2,6 +2,7 @@
 
     settings.py       Settings: every option of `kafscale serve`
     ssl_settings.py   SslSettings: those of TLS; options too
+    sasl_settings.py  SaslSettings: those of SASL; options too
     limits.py         Limits: every named maximum; options too
     option.py         how a field declares an option; the one cattrs converter
     values.py         listeners, store URLs, closed sets of words
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option
+from kafscale.config.sasl_settings import SaslSettings
 from kafscale.config.settings import Settings, options
 from kafscale.config.sources import (
     ADMIN_CA_VARIABLE,
@@ -36,6 +38,7 @@ from kafscale.config.values import (
     LogFormat,
     LogLevel,
     ReplicationFactorPolicy,
+    SaslMechanism,
     SecurityProtocol,
     SslClientAuth,
     SslVersion,
@@ -61,6 +64,8 @@ __all__ = [
     "LogLevel",
     "Option",
     "ReplicationFactorPolicy",
+    "SaslMechanism",
+    "SaslSettings",
     "SecurityProtocol",
     "Settings",
     "SslClientAuth",

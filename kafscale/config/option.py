@@ -31,6 +31,7 @@ from kafscale.config.values import (
     LogFormat,
     LogLevel,
     ReplicationFactorPolicy,
+    SaslMechanism,
     SslClientAuth,
     SslVersion,
     StoreUrl,
@@ -250,7 +251,7 @@ def _make_converter() -> cattrs.Converter:
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
     for enum_type in (
         *(Durability, GroupAssignor, GroupMigrationPolicy),
-        *(ReplicationFactorPolicy, LogLevel, LogFormat, SslClientAuth, SslVersion),
+        *(ReplicationFactorPolicy, LogLevel, LogFormat, SaslMechanism, SslClientAuth, SslVersion),
     ):
         made.register_structure_hook(enum_type, _word)
         made.register_unstructure_hook(enum_type, str)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option, options_of
+from kafscale.config.sasl_settings import SaslSettings
 from kafscale.config.settings import Settings
 from kafscale.config.ssl_settings import SslSettings
 
@@ -37,6 +38,7 @@ def options_page() -> str:
     defaults = Settings()
     parts = [_INTRODUCTION, "## Settings\n", *_table(options_of(Settings), defaults)]
     parts += ["", "## TLS\n", *_table(options_of(SslSettings), defaults)]
+    parts += ["", "## SASL\n", *_table(options_of(SaslSettings), defaults)]
     parts += ["", "## Limits\n", *_table(options_of(Limits), defaults)]
     return "\n".join(parts) + "\n"
 

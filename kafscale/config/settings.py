@@ -17,6 +17,7 @@ import attrs
 from kafscale.config.limits import Limits
 from kafscale.config.listeners import check_listeners, protocol_of
 from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
+from kafscale.config.sasl_settings import SaslSettings
 from kafscale.config.ssl_settings import SslSettings, check_ssl
 from kafscale.config.units import GIB, KIB, MIB
 from kafscale.config.values import (
@@ -449,6 +450,7 @@ class Settings:
     log_level: LogLevel = option(LogLevel.INFO, "Least severe messages to log: debug, info, warning or error.")
     log_format: LogFormat = option(LogFormat.TEXT, "How a log line on stderr looks: text or json.")
     ssl: SslSettings = attrs.field(factory=SslSettings)
+    sasl: SaslSettings = attrs.field(factory=SaslSettings)
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
@@ -486,7 +488,7 @@ class Settings:
 
 
 # The fields of Settings that hold options in an object of their own.
-GROUPS: Mapping[str, type] = {"ssl": SslSettings, "limits": Limits}
+GROUPS: Mapping[str, type] = {"ssl": SslSettings, "sasl": SaslSettings, "limits": Limits}
 
 
 @cache

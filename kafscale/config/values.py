@@ -91,6 +91,15 @@ class SslVersion(enum.StrEnum):
     TLS_1_3 = "TLSv1.3"
 
 
+class SaslMechanism(enum.StrEnum):
+    """How a client may authenticate; the words are those of Kafka's protocol."""
+
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    PLAIN = "PLAIN"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
 class LogLevel(enum.StrEnum):
     """Level of the broker's own log, as in the standard library's logging."""
 

@@ -1,0 +1,106 @@
+"""Keys that encrypt what nobody who reads the metadata is to read: AES-256-GCM, by the library cryptography.
+
+A key file has a key on each line, as 64 hexadecimal digits; lines that begin with # are comments. The first key
+encrypts, all of them decrypt: to change the key, put a new one in front, and remove the old one when every user has
+been added anew. Each value is bound to its place, so that one can't be moved to another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from kafscale.errors import DamagedObject, StartupError
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+FILE_MAX_BYTES = 64 << 10
+_LINE = re.compile(r"[0-9a-fA-F]{64}")
+
+
+@attrs.frozen(kw_only=True)
+class Sealed:
+    """Something encrypted; `key_id` tells by which key."""
+
+    key_id: str
+    nonce: bytes
+    data: bytes
+
+
+@attrs.frozen
+class SecretKeys:
+    """The keys of a file; at least one."""
+
+    _keys: Sequence[bytes] = attrs.field(repr=False)
+
+    @property
+    def for_decoys(self) -> bytes:
+        """Return a secret that goes with the first key, and tells nothing of it."""
+        return hashlib.sha256(b"kafscale decoys " + self._keys[0]).digest()
+
+    def seal(self, place: str, data: bytes) -> Sealed:
+        """Encrypt something that is to be kept at a place."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = AESGCM(self._keys[0]).encrypt(nonce, data, place.encode())
+        return Sealed(key_id=_key_id(self._keys[0]), nonce=nonce, data=sealed)
+
+    def open(self, place: str, sealed: Sealed) -> bytes:
+        """Decrypt what was found at a place. Raises DamagedObject."""
+        for key in self._keys:
+            if _key_id(key) == sealed.key_id:
+                try:
+                    return AESGCM(key).decrypt(sealed.nonce, sealed.data, place.encode())
+                except (InvalidTag, ValueError) as exc:
+                    raise DamagedObject(f"what the metadata has at {place} was not encrypted for it") from exc
+        raise DamagedObject(f"what the metadata has at {place} was encrypted by another key ({sealed.key_id})")
+
+
+def _key_id(key: bytes) -> str:
+    return hashlib.sha256(b"kafscale key id " + key).hexdigest()[:16]
+
+
+def read_key_file(path: Path) -> SecretKeys | None:
+    """Read a key file; None if there is none. Raises StartupError."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_MAX_BYTES).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise StartupError(f"--secret-key-file {path} can't be read: {exc.strerror}") from exc
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not lines or not all(_LINE.fullmatch(line) for line in lines):
+        raise StartupError(
+            f"--secret-key-file {path} is not a key file; it has a key on each line, as 64 hexadecimal digits, such as "
+            "`openssl rand -hex 32` makes"
+        )
+    return SecretKeys([bytes.fromhex(line) for line in lines])
+
+
+def make_key_file(path: Path) -> SecretKeys:
+    """Make a key file for this user alone, durably. Raises StartupError; also if there is one by now."""
+    key = secrets.token_bytes(KEY_BYTES)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, key.hex().encode() + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as exc:
+        raise StartupError(f"the key file {path} can't be made: {exc.strerror}") from exc
+    return SecretKeys([key])
