@@ -29,6 +29,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.calls import Api
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
@@ -41,6 +42,7 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_security import BrokerSecurity, open_security, reload_on_signal
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
+from kafscale.cluster.controller.same_store import check_same_store
 from kafscale.cluster.controller.takeover import Lead, take_lead
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.coordination.group_topics import follow_topics
@@ -51,13 +53,12 @@ from kafscale.cluster.groups.coordinating.moving import move_groups
 from kafscale.cluster.groups.hosted.settings import consumer_group_settings
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.internal import InternalLog, Leadership
-from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producer_ids import ProducerIds
+from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
 from kafscale.cluster.transactions.settings import TransactionSettings
@@ -82,6 +83,7 @@ from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor
 from kafscale.server.kafka.listener_security import warn_of_open_listeners
+from kafscale.server.token_keys import PublishedKeys
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.opening import open_store
@@ -90,7 +92,6 @@ from kafscale.store.opening.views import StoreViews
 
 logger = logging.getLogger(__name__)
 
-STORE_KEY = f"{LOCAL_PREFIX}store"
 # For the buffers of reads, of 256 KiB. 16 KiB batches, 64 in flight, cost 26.1 us like this, 31.0 without, and on 16
 # partitions 30.5 and 34.6.
 KEPT_FREED_BYTES, KEPT_BLOCK_MAX_BYTES = 4 << 20, 1 << 20
@@ -124,6 +125,9 @@ class Broker:
     services: Services = attrs.field(init=False)
     acceptor: Acceptor = attrs.field(init=False)
     security: BrokerSecurity | None = attrs.field(default=None, init=False)
+    _token_keys: PublishedKeys = attrs.field(
+        default=attrs.Factory(lambda broker: PublishedKeys.of(broker.settings.sasl), takes_self=True), init=False
+    )
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _not_ready: str | None = attrs.field(default="starting", init=False)
 
@@ -193,8 +197,15 @@ class Broker:
             await leading.start(lead.run)
             log = await self._build(lead, parts.disk)
             services = self.services
-            for registry in (services.topics, services.client_quotas, services.group_configs, services.producer_ids):
+            for registry in (
+                services.topics,
+                services.client_quotas,
+                services.group_configs,
+                services.scram_users,
+                services.producer_ids,
+            ):
                 leading.start_soon(registry.run)
+            leading.start_soon(self._token_keys.run)
             await self._restore(lead, log, parts.disk)
             await self._run_storage(lead, log, task_status)
             await self._last_checkpoints(lead, log)
@@ -224,6 +235,7 @@ class Broker:
         draining = trio.Event()
         client_quotas = ClientQuotas(metadata)
         group_configs = GroupConfigs(metadata, consumer_group_settings(settings))
+        scram_users = ScramUsers.of(settings, metadata)
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         internal, leadership = InternalLog(log), Leadership(log)
         groups = GroupCoordinator(
@@ -263,6 +275,10 @@ class Broker:
             fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
             client_quotas=client_quotas,
             group_configs=group_configs,
+            scram_users=scram_users,
+            authenticator=Authenticator(
+                settings=settings.sasl, users=scram_users, metrics=self.metrics, token_keys=self._token_keys
+            ),
             quotas=quotas,
             gate=Gate(quotas=quotas),
             record_checks=RecordChecks(log.reader.unpacking),
@@ -279,6 +295,9 @@ class Broker:
         follow_topics(services.groups.topics, services.topics)
         await services.client_quotas.load()
         await services.group_configs.load()
+        await services.scram_users.load()
+        if any(self.settings.protocol_of(listener).uses_sasl for listener in self.settings.listeners):
+            services.scram_users.check_readable()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
         await log.restore()
@@ -522,22 +541,6 @@ def _storage_directory(settings: Settings) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
-    """Metadata and WAL go with one bucket: with another one, segments would be missing. Raises StartupError."""
-    url = settings.store
-    if url.scheme == "file":
-        url = attrs.evolve(url, path=Path(await trio.Path(url.path).absolute()))
-    wanted = f"{url} {settings.s3_endpoint or ''} {settings.namespace}"
-    entry = await metadata.get(STORE_KEY)
-    if entry is None:
-        await metadata.commit(Transaction(puts={STORE_KEY: encode(wanted)}, essential=True))
-    elif (known := decode(str, entry.value)) != wanted:
-        raise StartupError(
-            f"--data-dir {settings.data_dir} belongs to the store '{known.strip()}', not to '{wanted.strip()}': "
-            "give that --store, or another --data-dir"
-        )
 
 
 def _partition_count(topics: TopicRegistry, name: str) -> int:

@@ -21,12 +21,8 @@ class NotServed:
 
 NOT_SERVED: Sequence[NotServed] = (
     NotServed(
-        {17: "SaslHandshake", 36: "SaslAuthenticate"},
-        "Clients do not authenticate: who reaches a listener may do everything.",
-    ),
-    NotServed(
         {29: "DescribeAcls", 30: "CreateAcls", 31: "DeleteAcls"},
-        "There are no users whose rights could differ.",
+        "All users have the same rights.",
     ),
     NotServed(
         {
@@ -34,9 +30,8 @@ NOT_SERVED: Sequence[NotServed] = (
             39: "RenewDelegationToken",
             40: "ExpireDelegationToken",
             41: "DescribeDelegationToken",
-            51: "AlterUserScramCredentials",
         },
-        "There are no users who could have tokens or passwords.",
+        "Users have passwords, or tokens of an identity provider (OAUTHBEARER); the broker gives out none of its own.",
     ),
     NotServed(
         {64: "UnregisterBroker"},

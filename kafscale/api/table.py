@@ -25,7 +25,6 @@ from kafscale.api.configs import (
     alter_configs,
     describe_client_quotas,
     describe_configs,
-    describe_user_scram_credentials,
     incremental_alter_configs,
     list_config_resources,
 )
@@ -50,6 +49,12 @@ from kafscale.api.records import (
     fetch,
     list_offsets,
     offset_for_leader_epoch,
+)
+from kafscale.api.security import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from kafscale.api.topics import (
     alter_partition_reassignments,
@@ -85,6 +90,7 @@ MODULES: Sequence[ModuleType] = (
     sync_group,
     describe_groups,
     list_groups,
+    sasl_handshake,
     api_versions,
     create_topics,
     delete_topics,
@@ -100,6 +106,7 @@ MODULES: Sequence[ModuleType] = (
     alter_configs,
     alter_replica_log_dirs,
     describe_log_dirs,
+    sasl_authenticate,
     create_partitions,
     delete_groups,
     elect_leaders,
@@ -110,6 +117,7 @@ MODULES: Sequence[ModuleType] = (
     describe_client_quotas,
     alter_client_quotas,
     describe_user_scram_credentials,
+    alter_user_scram_credentials,
     describe_quorum,
     update_features,
     describe_cluster,

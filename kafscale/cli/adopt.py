@@ -101,9 +101,9 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 async def _adopt(
     settings: Settings, chosen: Sequence[str], configs: dict[str, str], dry_run: bool
 ) -> Sequence[Adoption]:
-    from kafscale.broker import check_same_store
     from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
     from kafscale.cluster.controller.recovery import preview
+    from kafscale.cluster.controller.same_store import check_same_store
     from kafscale.cluster.controller.takeover import take_lead
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore

@@ -21,7 +21,7 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
 
     Raises StartupError if that belongs to another store.
     """
-    from kafscale.broker import check_same_store
+    from kafscale.cluster.controller.same_store import check_same_store
     from kafscale.cluster.metadata.base import Transaction
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 

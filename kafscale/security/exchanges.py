@@ -81,5 +81,5 @@ class VerifierSource(Protocol):
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None: ...
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """What to show of a user that there is not."""
+        """Return what to show of a user that there is not."""
         ...

@@ -57,7 +57,7 @@ class ScramExchange:
         raise AssertionError("SCRAM asks for nothing")
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        """What scramp asks for, by the name that the client sent."""
+        """Return what scramp asks for, by the name that the client sent."""
         found = self.users.verifier(self.mechanism, name)
         self._name, self._is_known = name, found is not None
         shown = self.users.decoy(self.mechanism, name) if found is None else found

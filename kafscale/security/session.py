@@ -75,7 +75,7 @@ Step = Answer | DeriveKey | FetchKeys
 
 @attrs.define(eq=False, kw_only=True)
 class SaslSession:
-    """Of one connection. `max_session_ms` is 0 for sessions without an end.
+    """Holds what is known of one connection's client. `max_session_ms` is 0 for sessions without an end.
 
     `failure` says why the connection has to end, for the broker's log.
     """
@@ -97,6 +97,11 @@ class SaslSession:
     def is_authenticated(self) -> bool:
         """Tell whether it has been, whatever has become of the session since."""
         return self.principal is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a login has begun and is not over."""
+        return self.state in (State.EXCHANGE, State.WRONG_MECHANISM)
 
     def admits(self, api_key: int, now_seconds: float) -> bool:
         """Tell whether a request may be looked at."""

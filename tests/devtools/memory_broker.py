@@ -18,7 +18,7 @@ import trio
 from kafscale.api.handling.calls import Peer
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
-from kafscale.config import Address, Settings, StoreUrl
+from kafscale.config import Address, SecurityProtocol, Settings, StoreUrl
 from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -57,18 +57,25 @@ class MemoryBroker:
     broker: Broker
     nursery: trio.Nursery
 
-    def open_stream(self, listener_name: str = "PLAINTEXT") -> MemoryStream:
+    def open_stream(
+        self, listener_name: str = "PLAINTEXT", *, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    ) -> MemoryStream:
         """Connect a client; the other end is a connection of the broker."""
         ours, theirs = memory_stream_pair()
         peer = Peer(
-            host="192.0.2.1", port=1024, listener_name=listener_name, reached_host="192.0.2.2", reached_port=9092
+            host="192.0.2.1",
+            port=1024,
+            listener_name=listener_name,
+            reached_host="192.0.2.2",
+            reached_port=9092,
+            security_protocol=protocol,
         )
         self.nursery.start_soon(self.broker.acceptor.serve, StreamTransport(theirs), peer)
         return ours
 
-    async def connect(self) -> Connection:
+    async def connect(self, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> Connection:
         """Connect the project's own client, which negotiates versions first."""
-        return await Connection.over(self.open_stream(), Address("192.0.2.2", 9092))
+        return await Connection.over(self.open_stream(protocol=protocol), Address("192.0.2.2", 9092))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@
     services               the components that handlers work with
     partitions             the partition that a request is about, or who leads it instead
     gate                   whether a Produce is allowed, before anyone looks at its batches
+    authentication         what takes time in a login by SASL
     quotas                 byte rates of clients
     record_checks          the check of what is inside of batches, within bounds
     fetch_sessions         what a Fetch leaves out because its client knows it (KIP-227)

@@ -15,6 +15,7 @@ import attrs
 
 from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.security.protocols import SecurityProtocol
+from kafscale.security.session import SaslSession
 
 
 @attrs.define(eq=False)
@@ -28,6 +29,7 @@ class Peer:
     reached_port: int
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     principal: Principal = ANONYMOUS
+    sasl: SaslSession | None = None  # of a listener with SASL: what it may send is decided there
     software_name: str = ""
     software_version: str = ""
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
+from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
@@ -19,6 +20,7 @@ from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Node
 from kafscale.cluster.producer_ids import ProducerIds
+from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.topics import TopicRegistry
 from kafscale.config import Settings
 from kafscale.log.log import Log
@@ -51,6 +53,8 @@ class Services:
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
     group_configs: GroupConfigs
+    scram_users: ScramUsers
+    authenticator: Authenticator
     quotas: Quotas
     gate: Gate
     record_checks: RecordChecks

@@ -30,6 +30,7 @@ from kafscale.errors import ProtocolError, StorageFailed
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter, Metrics
 from kafscale.outside import bounded
+from kafscale.security.session import SaslSession
 from kafscale.server.kafka.arrivals import FREE_BYTES, Arrival, Arrivals
 from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
 from kafscale.server.kafka.pauses import PauseReason, Pauses
@@ -48,6 +49,7 @@ LARGE_FRAME_BYTES = 64 << 10
 # ... once FREE_BYTES of it are here, and this part if it is larger than usual: what is announced gets none of the pool.
 UNUSUAL_FRAME_HERE_FRACTION = 8
 OTHER_FRAME_MAX_BYTES = 16 << 20  # decoded, a request takes up to 40 times its size; 500,000 partitions fit
+PRODUCE = produce.API.key
 PRODUCE_PREFIX = b"\0\0"  # the API key, at the start of every request
 ROOM_MAX_SECONDS = 20.0  # for memory or disk space; Kafka's clients give up a request after 30 s
 ROOM_AGAIN_MAX_SECONDS = 0.25  # once that was in vain: those sent together must all be refused in time
@@ -116,12 +118,18 @@ class Connection:
     _was_refused: bool = attrs.field(default=False, init=False)  # for want of room, and nothing was taken since
     _without_lease: bool = attrs.field(default=False, init=False)  # the frame that is coming: the pool had no room
     _given_up: ProtocolError | None = attrs.field(default=None, init=False)
+    _session: SaslSession | None = attrs.field(init=False)  # of a listener with SASL
 
     def __attrs_post_init__(self) -> None:
         self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
         self.pauses = Pauses(self.metrics.pauses)
         self.arrival = Arrival(self.arrivals, self._give_up)
         self._short_way = self.dispatcher.short_way(self.peer)
+        self._session = self.peer.sasl
+        if self._session is not None:
+            sasl = self.dispatcher.services.settings.sasl
+            self._frames.max_frame_bytes = min(self.limits.max_frame_bytes, sasl.sasl_server_max_receive_bytes)
+            self._serving.deadline = trio.current_time() + sasl.sasl_authentication_timeout_seconds
 
     @property
     def idle(self) -> bool:
@@ -163,6 +171,8 @@ class Connection:
                     self._work.set()
                     if not self._reading.cancel_called or refused:  # a drain has the broker's own deadline
                         nursery.cancel_scope.deadline = trio.current_time() + EOF_GRACE_SECONDS
+            if self._serving.cancelled_caught and trio.current_time() >= self._serving.deadline:
+                raise ProtocolError("it has not authenticated in time")
             if refused is not None:
                 raise refused
         except* ProtocolError as group:
@@ -231,8 +241,10 @@ class Connection:
 
     def _note_whole(self) -> None:
         """Frames have become whole: only that counts as a sign of life."""
-        self.last_active = trio.current_time()
-        self.has_asked = True
+        self.last_active = now = trio.current_time()
+        self.has_asked = self._session is None or self._session.is_authenticated
+        if self._session is not None and not self._session.admits(PRODUCE, now):
+            self._short_way = self.dispatcher.short_way(self.peer)  # which takes nothing that the gate has not seen
         self._without_lease = False
         if self.arrival.frame_bytes:
             self.arrival.note(0)
@@ -340,6 +352,8 @@ class Connection:
 
     def _check_announced(self, size_bytes: int, is_produce: bool | None) -> None:
         """Raises ProtocolError for a frame that is not to be received at all."""
+        if is_produce and self._session is not None and not self._session.admits(PRODUCE, trio.current_time()):
+            raise ProtocolError("a large Produce of a client that has not authenticated, or has to do it again")
         if not self.has_asked and size_bytes > self._usual_max_bytes:
             raise ProtocolError(f"a first request of {size_bytes} bytes; the limit is {self._usual_max_bytes}")
         if is_produce is False and size_bytes > OTHER_FRAME_MAX_BYTES:
@@ -432,6 +446,8 @@ class Connection:
                         self._begin_turn(request)
                     reply = await self.dispatcher.answer(request)
                     outgoing.append((request, reply))
+                    if self._session is not None:
+                        await self._follow(self._session, outgoing)
                     if reply.throttle_ms:
                         self._mute(reply.throttle_ms)
                     self._queue.popleft()
@@ -447,6 +463,18 @@ class Connection:
         finally:
             for _, reply in outgoing:
                 reply.release()
+
+    async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, Reply]]) -> None:
+        """End the connection after the answer that a login has failed; lift the limits once one has not.
+
+        Raises ProtocolError.
+        """
+        if session.failure is not None:
+            await self._send(outgoing)
+            raise ProtocolError(session.failure)
+        if session.is_authenticated and self._serving.deadline != math.inf:
+            self._serving.deadline = math.inf
+            self._frames.max_frame_bytes = self.limits.max_frame_bytes
 
     def _begin_turn(self, request: Request) -> None:
         """The handler has what it needs of the frame by the time it waits."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
+import trio
 
 from kafscale.api import produce
 from kafscale.api.cluster import api_versions
@@ -25,6 +26,7 @@ from kafscale.errors import ProtocolError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
 from kafscale.metrics import Counter, Histogram
+from kafscale.security.session import SaslSession
 from kafscale.server.kafka.error_counts import ErrorCounter
 from kafscale.server.kafka.pieces import (
     LONG_REQUEST_BYTES,
@@ -128,6 +130,8 @@ class Dispatcher:
             raise ProtocolError(
                 f"{api.name} version {version} is not supported, only {api.min_version} to {api.max_version}"
             )
+        if peer.sasl is not None:
+            _check_admitted(peer.sasl, api)
         call = Call(api.key, version, header.correlation_id, header.client_id or "", peer)
         return Request(api, call, frame[header.body_offset :], received_at, len(frame))
 
@@ -140,6 +144,10 @@ class Dispatcher:
         return produce.begin(
             self.services, request.call, message, size_bytes=request.size_bytes, frame_lease=frame_lease
         )
+
+    def open_session(self) -> SaslSession:
+        """Begin the session of a connection to a listener with SASL."""
+        return self.services.authenticator.open_session()
 
     def short_way(self, peer: Peer) -> ShortWay:
         """The short way of one connection for its Produces."""
@@ -231,6 +239,18 @@ class Dispatcher:
         row = self._rows[request.api.key]
         row.request_count.value += request.count
         row.latency_seconds.observe(now - request.received_at, request.count)
+
+
+def _check_admitted(session: SaslSession, api: Api) -> None:
+    """The gate for clients of listeners with SASL: every request goes through it, but those of the short way.
+
+    That has nothing to repeat before a first Produce has come through here, and forgets it when a session ends.
+
+    Raises ProtocolError.
+    """
+    if not session.admits(api.key, trio.current_time()):
+        reason = "its session is over" if session.is_authenticated else "it has not authenticated"
+        raise ProtocolError(f"a request of {api.name}, although {reason}")
 
 
 def _flexible_since(message: Any) -> int:

@@ -146,6 +146,8 @@ class Acceptor:
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
         """Serve one client until it goes away."""
+        if peer.security_protocol.uses_sasl:
+            peer.sasl = self.dispatcher.open_session()
         connection = Connection(
             transport=transport,
             peer=peer,

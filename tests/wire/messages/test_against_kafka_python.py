@@ -18,7 +18,7 @@ from tests.devtools.wire_messages import message_classes, message_versions, some
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol import admin, consumer, metadata, producer, sasl
     from kafka.protocol.schemas.fields.codecs import BitField
 
 NOT_IN_KAFKA_PYTHON = {  # message and version; `test_against_java` has these
@@ -47,7 +47,12 @@ DEFAULT_OF_ITS_OWN = {("CreatePartitionsTopic", "assignments")}  # kafka-python'
 def theirs(cls):
     """kafka-python's class for one of our message classes, or None."""
     return next(
-        (found for package in (admin, consumer, metadata, producer) if (found := vars(package).get(cls.__name__))), None
+        (
+            found
+            for package in (admin, consumer, metadata, producer, sasl)
+            if (found := vars(package).get(cls.__name__))
+        ),
+        None,
     )
 
 

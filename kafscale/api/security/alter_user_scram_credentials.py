@@ -1,0 +1,116 @@
+"""AlterUserScramCredentials (51, KIP-554): add, change and remove the passwords of users.
+
+v0  (flexible) of each user one change, which has a salted password or removes one mechanism's
+
+`kafka-configs.sh --alter --add-config 'SCRAM-SHA-512=[password=…]' --entity-type users` sends it. Changes act at once:
+the next login sees them. Who is connected stays so until it has to authenticate anew (`--connections-max-reauth`), as
+in Kafka. What one request changes is written together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.cluster.scram_users import CredentialKey
+from kafscale.concurrency.turns import in_turns
+from kafscale.errors import KafkaError
+from kafscale.security.verifiers import (
+    HASHES,
+    ITERATIONS_LEAST,
+    ITERATIONS_MOST,
+    SALT_LEAST_BYTES,
+    SALT_MOST_BYTES,
+    SCRAM_TYPES,
+    ScramVerifier,
+    check_user_name,
+    verifier_of_salted,
+)
+from kafscale.wire.error_codes import (
+    DUPLICATE_RESOURCE,
+    RESOURCE_NOT_FOUND,
+    UNACCEPTABLE_CREDENTIAL,
+    UNSUPPORTED_SASL_MECHANISM,
+)
+from kafscale.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+
+async def handle(
+    services: Services, call: Call, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Accept or refuse each user's change on its own; those that are accepted take effect together."""
+    results: dict[str, AlterUserScramCredentialsResult] = {}
+    changes: dict[str, tuple[CredentialKey, ScramVerifier | None]] = {}
+    asked: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
+    async for each in in_turns(asked):
+        result = AlterUserScramCredentialsResult(user=each.name)
+        if each.name in results:
+            changes.pop(each.name, None)
+            result.error_code = DUPLICATE_RESOURCE
+            result.error_message = "A user credential cannot be altered twice in the same request"
+        else:
+            try:
+                changes[each.name] = _change(services, each)
+            except KafkaError as exc:
+                result.error_code, result.error_message = exc.code, exc.message
+        results[each.name] = result
+    if changes:
+        try:
+            await services.scram_users.alter(dict(changes.values()))
+        except KafkaError as exc:
+            for name in changes:
+                results[name].error_code, results[name].error_message = exc.code, exc.message
+    return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _change(
+    services: Services, asked: ScramCredentialDeletion | ScramCredentialUpsertion
+) -> tuple[CredentialKey, ScramVerifier | None]:
+    """Raises KafkaError."""
+    if not asked.name:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if asked.mechanism not in SCRAM_TYPES:
+        raise KafkaError(UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    key = CredentialKey(SCRAM_TYPES[asked.mechanism], asked.name)
+    if isinstance(asked, ScramCredentialUpsertion):
+        return key, _verifier(key, asked)
+    if not services.scram_users.has(key):
+        raise KafkaError(RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+    return key, None
+
+
+def _verifier(key: CredentialKey, asked: ScramCredentialUpsertion) -> ScramVerifier:
+    """Raises KafkaError UNACCEPTABLE_CREDENTIAL."""
+    try:
+        check_user_name(asked.name)
+    except ValueError as exc:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, str(exc)) from exc
+    if asked.iterations < ITERATIONS_LEAST:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if asked.iterations > ITERATIONS_MOST:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    salt, salted_password = bytes(asked.salt), bytes(asked.salted_password)
+    if not SALT_LEAST_BYTES <= len(salt) <= SALT_MOST_BYTES:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, f"The salt must have {SALT_LEAST_BYTES} to {SALT_MOST_BYTES} bytes")
+    size_bytes = hashlib.new(HASHES[key.mechanism]).digest_size
+    if len(salted_password) != size_bytes:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, f"A salted password of {key.mechanism} has {size_bytes} bytes")
+    return verifier_of_salted(key.mechanism, salted_password, salt, asked.iterations)
+
+
+API = Api(
+    51,
+    "AlterUserScramCredentials",
+    0,
+    0,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    handle,
+)

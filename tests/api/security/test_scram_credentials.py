@@ -1,0 +1,143 @@
+"""AlterUserScramCredentials and DescribeUserScramCredentials."""
+
+import pytest
+
+from kafscale.api.security import alter_user_scram_credentials, describe_user_scram_credentials
+from kafscale.cluster.scram_users import ScramUsers
+from kafscale.config import SaslMechanism
+from kafscale.security.verifiers import salt_password
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.error_codes import (
+    DUPLICATE_RESOURCE,
+    NONE,
+    RESOURCE_NOT_FOUND,
+    UNACCEPTABLE_CREDENTIAL,
+    UNKNOWN_SERVER_ERROR,
+    UNSUPPORTED_SASL_MECHANISM,
+)
+from kafscale.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kafscale.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from tests.devtools.handlers import ask, some_services
+from tests.devtools.sasl import PASSWORD, SALT, verifier_of
+
+SHA_256, SHA_512 = 1, 2
+
+
+@pytest.fixture
+async def services(tmp_path):
+    users = ScramUsers(store=MemoryMetadataStore(), key_file=tmp_path / "key", may_make_key=True)
+    await users.load()
+    return some_services(scram_users=users)
+
+
+def upsert(name, mechanism=SHA_512, *, iterations=4096, salt=SALT, salted_password=None):
+    if salted_password is None:
+        of = SaslMechanism.SCRAM_SHA_512 if mechanism == SHA_512 else SaslMechanism.SCRAM_SHA_256
+        salted_password = salt_password(of, PASSWORD.encode(), salt, 4096)
+    return ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted_password
+    )
+
+
+def deletion(name, mechanism=SHA_512):
+    return ScramCredentialDeletion(name=name, mechanism=mechanism)
+
+
+async def alter(services, *, upsertions=(), deletions=()):
+    request = AlterUserScramCredentialsRequest(upsertions=list(upsertions), deletions=list(deletions))
+    response = await ask(alter_user_scram_credentials.API, services, request)
+    return {each.user: each.error_code for each in response.results}
+
+
+async def describe(services, *names):
+    request = DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in names] or None)
+    return (await ask(describe_user_scram_credentials.API, services, request)).results
+
+
+async def test_a_password_that_a_client_has_salted_can_be_checked(services):
+    assert await alter(services, upsertions=[upsert("alice"), upsert("bob", SHA_256)]) == {"alice": NONE, "bob": NONE}
+    users = services.scram_users
+    assert users.verifier(SaslMechanism.SCRAM_SHA_512, "alice") == verifier_of(SaslMechanism.SCRAM_SHA_512, PASSWORD)
+    assert users.verifier(SaslMechanism.SCRAM_SHA_256, "bob") == verifier_of(SaslMechanism.SCRAM_SHA_256, PASSWORD)
+    assert users.verifier(SaslMechanism.SCRAM_SHA_256, "alice") is None
+
+
+async def test_users_are_described_without_what_a_password_could_be_guessed_from(services):
+    await alter(services, upsertions=[upsert("bob", SHA_256), upsert("alice", iterations=8192)])
+    await alter(services, upsertions=[upsert("alice", SHA_256)])
+    described = await describe(services)
+    assert [each.user for each in described] == ["alice", "bob"]
+    assert [(info.mechanism, info.iterations) for info in described[0].credential_infos] == [(1, 4096), (2, 8192)]
+
+
+async def test_users_that_are_named(services):
+    await alter(services, upsertions=[upsert("alice")])
+    results = await describe(services, "alice", "nobody", "bob", "bob", "bob")
+    assert {each.user: each.error_code for each in results} == {
+        "alice": NONE,
+        "nobody": RESOURCE_NOT_FOUND,
+        "bob": DUPLICATE_RESOURCE,
+    }
+    assert results[1].error_message == "Attempt to describe a user credential that does not exist: nobody"
+    assert results[2].error_message == (
+        "Cannot describe SCRAM credentials for the same user twice in a single request: bob"
+    )
+
+
+async def test_there_are_no_users(services):
+    assert await describe(services) == []
+
+
+async def test_removing_one_mechanism_and_then_the_user(services):
+    await alter(services, upsertions=[upsert("alice")])
+    await alter(services, upsertions=[upsert("alice", SHA_256)])
+    assert await alter(services, deletions=[deletion("alice")]) == {"alice": NONE}
+    assert await alter(services, deletions=[deletion("alice")]) == {"alice": RESOURCE_NOT_FOUND}
+    assert [info.mechanism for info in (await describe(services, "alice"))[0].credential_infos] == [SHA_256]
+    assert await alter(services, deletions=[deletion("alice", SHA_256)]) == {"alice": NONE}
+    assert await describe(services) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "error_code"),
+    [
+        (upsert("a", iterations=4095), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", iterations=16_385), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", iterations=-1), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", iterations=2**31 - 1), UNACCEPTABLE_CREDENTIAL),
+        (upsert("", iterations=4096), UNACCEPTABLE_CREDENTIAL),
+        (upsert("Ⅸ"), UNACCEPTABLE_CREDENTIAL),
+        (upsert("x" * 256), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", salt=b"short"), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", salt=b"x" * 1025), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", salted_password=b""), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", salted_password=b"x" * 32), UNACCEPTABLE_CREDENTIAL),
+        (upsert("a", 0), UNSUPPORTED_SASL_MECHANISM),
+        (upsert("a", 3), UNSUPPORTED_SASL_MECHANISM),
+    ],
+)
+async def test_what_is_refused(asked, error_code, services):
+    assert await alter(services, upsertions=[asked, upsert("good")]) == {asked.name: error_code, "good": NONE}
+    assert [each.user for each in await describe(services)] == ["good"]
+
+
+async def test_the_bounds_of_iterations_are_allowed(services):
+    asked = [upsert("least", iterations=4096), upsert("most", iterations=16_384)]
+    assert await alter(services, upsertions=asked) == {"least": NONE, "most": NONE}
+
+
+async def test_a_user_who_is_changed_twice_is_not_changed(services):
+    await alter(services, upsertions=[upsert("alice")])
+    twice = {"deletions": [deletion("alice")], "upsertions": [upsert("alice", SHA_256), upsert("bob")]}
+    assert await alter(services, **twice) == {"alice": DUPLICATE_RESOURCE, "bob": NONE}
+    assert [info.mechanism for info in (await describe(services, "alice"))[0].credential_infos] == [SHA_512]
+
+
+async def test_a_key_file_that_can_not_be_made(tmp_path):
+    users = ScramUsers(store=MemoryMetadataStore(), key_file=tmp_path / "no" / "key", may_make_key=True)
+    await users.load()
+    assert await alter(some_services(scram_users=users), upsertions=[upsert("a")]) == {"a": UNKNOWN_SERVER_ERROR}
