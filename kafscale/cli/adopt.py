@@ -11,11 +11,12 @@ import attrs
 import click
 
 from kafscale.cli.connecting import SETTING, json_option
+from kafscale.cli.offline import led_metadata
 from kafscale.cli.output import show
 from kafscale.cli.previewing import copied_metadata
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
-from kafscale.config import Durability, Settings, load
+from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
@@ -103,14 +104,10 @@ async def _adopt(
 ) -> Sequence[Adoption]:
     from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
     from kafscale.cluster.controller.recovery import preview
-    from kafscale.cluster.controller.same_store import check_same_store
-    from kafscale.cluster.controller.takeover import take_lead
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
     from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
-    from kafscale.store.opening.views import StoreViews
     from kafscale.store.paths import topic_id_text
 
     keep_files_private()
@@ -119,17 +116,11 @@ async def _adopt(
         if settings.data_dir.is_dir() or not dry_run:
             stack.enter_context(lock_data_directory(settings.data_dir))
         metadata: MetadataStore
-        checkpointer = None
         if dry_run:
             metadata = await stack.enter_async_context(copied_metadata(settings, with_data_dir=True))
             await preview(store, settings.namespace, metadata)
         else:
-            # What the bucket has of metadata goes before what this directory has, also at the next start.
-            path = settings.data_dir / "metadata.db"
-            metadata = local = await stack.enter_async_context(SqliteMetadataStore.open(path))
-            await check_same_store(metadata, settings)
-            lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), local)
-            checkpointer = lead.checkpointer
+            metadata = await stack.enter_async_context(led_metadata(settings, store))
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         await topics.load()
         known = {topic.topic_id for topic in topics.all()}
@@ -140,7 +131,4 @@ async def _adopt(
             if unknown := [name for name in chosen if name not in names]:
                 raise NotFound(f"{unknown[0]}: no topic of this name or id that is to be adopted in {settings.store}")
             found = [topic for topic in found if {topic.name, topic_id_text(topic.topic_id)} & {*chosen}]
-        adoptions = await adopt(topics, found, configs, broker_id=settings.broker_id, dry_run=dry_run)
-        if checkpointer is not None:
-            await checkpointer.write()
-        return adoptions
+        return await adopt(topics, found, configs, broker_id=settings.broker_id, dry_run=dry_run)

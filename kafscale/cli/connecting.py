@@ -116,7 +116,7 @@ _command_config = click.option(
     envvar=COMMAND_CONFIG_VARIABLE,
     expose_value=False,
     callback=_keep_command_config,
-    help="File of Kafka's client settings, NAME=VALUE in lines, of which security.protocol and those of ssl count.  "
+    help="File of Kafka's client settings, NAME=VALUE in lines; security.protocol, ssl.… and sasl.… count.  "
     f"[{COMMAND_CONFIG_VARIABLE}]",
 )
 

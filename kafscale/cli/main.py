@@ -27,6 +27,7 @@ COMMANDS = (
     "topics",
     "groups",
     "transactions",
+    "users",
     "produce",
     "consume",
     "flush",

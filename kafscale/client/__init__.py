@@ -9,6 +9,8 @@
     admin.py        topics and their configs
     groups.py       consumer groups and their offsets
     transactions.py transactional ids and their transactions
+    sasl.py         SASL, likewise
+    users.py        users and their passwords
     security.py     TLS, by the names of Kafka's client settings
     properties.py   the files that hold those
     failures.py     error codes to KafkaError with the code's name

@@ -57,6 +57,7 @@ class Client:
     client_id: str
     security: ClientSecurity = PLAINTEXT
     _connections: dict[Address, Connection] = attrs.field(factory=dict, init=False)
+    _former: list[Connection] = attrs.field(factory=list, init=False)  # on which others may still wait for replies
     _nodes: dict[int, Address] = attrs.field(factory=dict, init=False)
     _topics: dict[str, Topic] = attrs.field(factory=dict, init=False)
 
@@ -111,7 +112,9 @@ class Client:
     async def connection_to(self, address: Address) -> Connection:
         """The connection to a broker, opened when it is needed first. Raises BrokerUnavailable."""
         connection = self._connections.get(address)
-        if connection is None or connection.is_broken:
+        if connection is None or connection.is_over:
+            if connection is not None:
+                self._former = [each for each in (*self._former, connection) if not each.is_broken]
             connection = self._connections[address] = await connect_to(address, self.client_id, security=self.security)
         return connection
 
@@ -125,7 +128,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._former):
             await connection.aclose()
 
     async def _look_up(self, name: str, create: bool) -> Topic:

@@ -8,6 +8,7 @@ does not.
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +20,7 @@ import trio
 
 from kafscale import __version__
 from kafscale.buffers import Buffer, size_of
+from kafscale.client.sasl import authenticate
 from kafscale.client.security import PLAINTEXT, ClientSecurity
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
@@ -30,6 +32,8 @@ MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but 
 RECEIVE_BYTES = 256 << 10
 JOIN_BELOW_BYTES = 256 << 10  # the parts of a larger request are written one by one instead of being copied together
 DEFAULT_TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms, 30 s
+
+SESSION_FRACTION = 0.85  # after which the next request goes over a new connection; Java's clients renew it by then
 
 R = TypeVar("R")
 
@@ -79,6 +83,7 @@ class Connection:
     _receiving: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _next_correlation_id: int = attrs.field(default=0, init=False)
     _broken: str = attrs.field(default="", init=False)
+    _session_until: float = attrs.field(default=math.inf, init=False)
 
     @classmethod
     async def over(
@@ -97,6 +102,16 @@ class Connection:
     def is_broken(self) -> bool:
         """Tell whether nothing more can be sent on it."""
         return bool(self._broken)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether another one had better be used, as this one is broken or its session ends soon."""
+        return self.is_broken or trio.current_time() >= self._session_until
+
+    def session_lasts(self, seconds: float | None) -> None:
+        """The broker ends the session after this long."""
+        if seconds is not None:
+            self._session_until = trio.current_time() + SESSION_FRACTION * seconds
 
     def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
         """The call at a given version, or at the newest that both sides have and that names topics.
@@ -267,7 +282,10 @@ async def connect_to(
     try:
         if security.context is not None:
             stream = await _secure(stream, address, security.context, timeout_seconds)
-        return await Connection.over(stream, address, client_id, timeout_seconds)
+        connection = await Connection.over(stream, address, client_id, timeout_seconds)
+        if security.sasl is not None:
+            connection.session_lasts(await authenticate(connection, security.sasl))
+        return connection
     except BaseException as exc:
         await trio.aclose_forcefully(stream)
         if isinstance(exc, BrokerUnavailable) and security.context is None:

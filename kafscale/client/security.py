@@ -1,6 +1,7 @@
 """How a client's connections are secured, by the names of Kafka's client settings.
 
-    security.protocol                        PLAINTEXT or SSL
+    security.protocol                        PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    sasl.…                                   those of `kafscale.client.sasl`
     ssl.truststore.type=PEM                  with ssl.truststore.location, or ssl.truststore.certificates (Java)
     ssl.keystore.type=PEM                    with ssl.keystore.location, or .certificate.chain and .key as text (Java)
     ssl.ca.location, ssl.ca.pem              (librdkafka)
@@ -25,13 +26,15 @@ from pathlib import Path
 
 import attrs
 
+from kafscale.client import sasl
+from kafscale.client.sasl import ClientSasl, client_sasl
 from kafscale.config import SecurityProtocol
 from kafscale.errors import ConfigError
 
 _PROTOCOL = "security.protocol"
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PEM_BLOCK = re.compile(r"(-----BEGIN [^-]+-----)([^-]*)(-----END [^-]+-----)")
-_SECURITY_PREFIXES = ("security.", "ssl.", "enable.ssl.")
+_SECURITY_PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.")
 _KNOWN = frozenset(
     {
         _PROTOCOL,
@@ -42,16 +45,18 @@ _KNOWN = frozenset(
         "ssl.endpoint.identification.algorithm",
         "enable.ssl.certificate.verification",
         "ssl.enabled.protocols",
+        *sasl.KNOWN,
     }
 )
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class ClientSecurity:
-    """`context` is that of TLS, if the protocol has it."""
+    """`context` is that of TLS, if the protocol has it, and `sasl` who logs in."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     context: ssl.SSLContext | None = None
+    sasl: ClientSasl | None = None
 
 
 PLAINTEXT = ClientSecurity()
@@ -64,9 +69,13 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
             raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
     word = properties.get(_PROTOCOL, "PLAINTEXT").strip().upper()
     protocol = SecurityProtocol.__members__.get(word)
-    if protocol is None or protocol.uses_sasl:
-        raise ConfigError(f"{_PROTOCOL}: '{word}' is not known here; allowed: PLAINTEXT, SSL")
-    return ClientSecurity(protocol=protocol, context=_context(properties) if protocol.uses_tls else None)
+    if protocol is None:
+        raise ConfigError(f"{_PROTOCOL}: '{word}' is not known here; allowed: {', '.join(SecurityProtocol)}")
+    return ClientSecurity(
+        protocol=protocol,
+        context=_context(properties) if protocol.uses_tls else None,
+        sasl=client_sasl(properties) if protocol.uses_sasl else None,
+    )
 
 
 def _context(properties: Mapping[str, str]) -> ssl.SSLContext:

@@ -24,6 +24,7 @@ from kafscale.config.sources import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
     CONFIG_VARIABLE,
+    USER_PASSWORD_VARIABLE,
     Loaded,
     load,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "GIB",
     "KIB",
     "MIB",
+    "USER_PASSWORD_VARIABLE",
     "WILDCARD_HOSTS",
     "Address",
     "Durability",

@@ -37,9 +37,8 @@ FAST = {"connection_failed_authentication_delay_ms": 100}
 async def sasl_broker(tmp_path, **sasl):
     """Run a broker that knows alice."""
     (tmp_path / "key").write_text("ab" * 32)
-    settings = SaslSettings(
-        sasl_mechanisms=(*SCRAMS, SaslMechanism.PLAIN), secret_key_file=tmp_path / "key", **(FAST | sasl)
-    )
+    given = {"sasl_mechanisms": (*SCRAMS, SaslMechanism.PLAIN), "secret_key_file": tmp_path / "key"}
+    settings = SaslSettings(**(given | FAST | sasl))
     async with memory_broker(memory_parts(), memory_settings(sasl=settings)) as running:
         users = running.broker.services.scram_users
         await users.alter({CredentialKey(each, ALICE): verifier_of(each, PASSWORD) for each in SCRAMS})

@@ -1,0 +1,230 @@
+"""`kafscale users add|list|remove`: over a connection, or of a broker that is stopped.
+
+Passwords come from a file, the environment or the terminal, and never from an argument, which everybody sees who lists
+the processes. They are salted here: the broker never gets to see one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from kafscale.cli.adopt import STORE_OPTIONS
+from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client, value_or_file
+from kafscale.cli.output import say, show
+from kafscale.cli.serve import settings_flags
+from kafscale.config import USER_PASSWORD_VARIABLE, Address, SaslMechanism, Settings, StoreUrl, load
+from kafscale.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from kafscale.cluster.scram_users import ScramUsers
+
+SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
+OFFLINE_OPTIONS = (*STORE_OPTIONS, "broker_id", "secret_key_file")
+STDIN = "-"
+BUCKET_NAME = "bucket"  # in --data-dir, where no store is given
+
+
+@attrs.frozen(kw_only=True)
+class UserRow:
+    user: str
+    mechanism: str
+    iterations: int
+
+
+@click.group("users")
+def command() -> None:
+    """Add, list and remove users, who log in by SCRAM or PLAIN.
+
+    Over a connection to a broker; or, with --data-dir or --store, of a broker that is stopped, as for the first user.
+    """
+
+
+def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--mechanism",
+        "mechanisms",
+        type=click.Choice([each.value for each in SCRAMS]),
+        multiple=True,
+        help="Only for this mechanism; repeatable.  [default: both]",
+    )(function)
+
+
+def _where(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command what says which broker it is about."""
+    return bootstrap_option(settings_flags(only=OFFLINE_OPTIONS)(function))
+
+
+@command.command("add")
+@click.argument("user")
+@click.option("--password-file", metavar="FILE", help=f"File with the password, or {STDIN} for stdin.")
+@_mechanism_option
+@click.option("--iterations", type=click.IntRange(4096, 16_384), default=8192, show_default=True)
+@_where
+def add_command(
+    user: str, password_file: str | None, mechanisms: tuple[str, ...], iterations: int, **where: Any
+) -> None:
+    """Add USER, or change the password.
+
+    It comes from --password-file, or else the environment (KAFSCALE_USER_PASSWORD), or is asked for.
+    """
+    from kafscale.security.verifiers import MADE_SALT_BYTES, salt_password
+
+    password = _password(user, password_file)
+    salted = {}
+    for mechanism in _chosen(mechanisms):
+        salt = secrets.token_bytes(MADE_SALT_BYTES)
+        salted[mechanism] = salt, salt_password(mechanism, password.encode(), salt, iterations)
+
+    async def over_connection(client: Any) -> None:
+        from kafscale.client.users import SaltedPassword, set_password
+
+        passwords = [
+            SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted_password)
+            for mechanism, (salt, salted_password) in salted.items()
+        ]
+        await set_password(client, user, passwords)
+
+    async def offline(users: ScramUsers) -> None:
+        from kafscale.cluster.scram_users import CredentialKey
+        from kafscale.security.verifiers import verifier_of_salted
+
+        await users.alter(
+            {
+                CredentialKey(mechanism, user): verifier_of_salted(mechanism, salted_password, salt, iterations)
+                for mechanism, (salt, salted_password) in salted.items()
+            }
+        )
+
+    _run(where, over_connection, offline)
+    say(f"{user} can log in by {' and '.join([*map(str, salted), 'PLAIN'])}, where these are enabled")
+
+
+@command.command("list")
+@json_option
+@_where
+def list_command(as_json: bool, **where: Any) -> None:
+    """List all users, and by which mechanisms they log in."""
+    found: dict[str, dict[SaslMechanism, int]] = {}
+
+    async def over_connection(client: Any) -> None:
+        from kafscale.client.users import list_users
+
+        found.update(await list_users(client))
+
+    async def offline(users: ScramUsers) -> None:
+        found.update(users.iterations())
+
+    _run(where, over_connection, offline)
+    rows = [
+        UserRow(user=user, mechanism=mechanism.value, iterations=iterations)
+        for user, infos in sorted(found.items())
+        for mechanism, iterations in sorted(infos.items())
+    ]
+    show(UserRow, rows, as_json=as_json)
+
+
+@command.command("remove")
+@click.argument("user")
+@_mechanism_option
+@_where
+def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None:
+    """Remove USER.
+
+    Who is connected stays so until the session ends (--connections-max-reauth).
+    """
+
+    def known(infos: Mapping[SaslMechanism, int]) -> list[SaslMechanism]:
+        """Return which mechanisms to remove. Raises NotFound."""
+        wanted = [each for each in _chosen(mechanisms) if each in infos]
+        if not wanted:
+            raise NotFound(f"{user}: there is no such user; `kafscale users list` tells who there is")
+        return wanted
+
+    async def over_connection(client: Any) -> None:
+        from kafscale.client.users import list_users, remove_user
+
+        await remove_user(client, user, known((await list_users(client)).get(user, {})))
+
+    async def offline(users: ScramUsers) -> None:
+        from kafscale.cluster.scram_users import CredentialKey
+
+        await users.alter({CredentialKey(each, user): None for each in known(users.iterations().get(user, {}))})
+
+    _run(where, over_connection, offline)
+
+
+def _chosen(mechanisms: tuple[str, ...]) -> list[SaslMechanism]:
+    return [each for each in SCRAMS if not mechanisms or each.value in mechanisms]
+
+
+def _password(user: str, password_file: str | None) -> str:
+    """Raises ConfigError for one that is not fit, or for a name that is not."""
+    from kafscale.security.verifiers import check_password, check_user_name
+
+    try:
+        check_user_name(user)
+    except ValueError as exc:
+        raise ConfigError(f"USER: '{user}' is not fit: {exc}") from exc
+    try:
+        if password_file == STDIN:
+            password = sys.stdin.readline().rstrip("\r\n")
+        elif password_file is not None:
+            password = value_or_file(f"@{password_file}")
+        else:
+            password = os.environ.get(USER_PASSWORD_VARIABLE) or _prompted(user)
+        check_password(password)
+    except ValueError as exc:
+        raise ConfigError(f"--password-file: {exc}") from exc
+    return password
+
+
+def _prompted(user: str) -> str:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"--password-file: is missing; allowed: a file, {STDIN} for stdin, or {USER_PASSWORD_VARIABLE}"
+        )
+    password: str = click.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
+    return password
+
+
+def _run(
+    where: dict[str, Any],
+    over_connection: Callable[[Any], Awaitable[None]],
+    offline: Callable[[ScramUsers], Awaitable[None]],
+) -> None:
+    """Do it over a connection; or, if a directory, a store or a file of settings is given, of a stopped broker."""
+    import trio
+
+    bootstrap: Address = where.pop("bootstrap")
+    config_file: str | None = where.pop("config_file")
+    if config_file is None and where.get("data_dir") is None and where.get("store") is None:
+        run_with_client(bootstrap, over_connection)
+        return
+    trio.run(_offline, load(where, os.environ, config_file).settings, offline)
+
+
+async def _offline(settings: Settings, use: Callable[[ScramUsers], Awaitable[None]]) -> None:
+    from kafscale.cli.offline import led_metadata
+    from kafscale.cluster.scram_users import ScramUsers
+    from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
+    from kafscale.store.opening.opening import store_of_command
+
+    keep_files_private()
+    if settings.store.scheme == "memory":
+        raise ConfigError(
+            f"--store: '{settings.store}' forgets users with the broker; allowed: file:PATH or s3://BUCKET"
+        )
+    with lock_data_directory(settings.data_dir):
+        if settings.store == StoreUrl(scheme="file", path=settings.data_dir / BUCKET_NAME):
+            settings.store.path.mkdir(exist_ok=True)  # what a first start would make
+        async with store_of_command(settings) as store, led_metadata(settings, store) as metadata:
+            users = ScramUsers.of(settings, metadata)
+            await users.load()
+            await use(users)

@@ -1,0 +1,114 @@
+"""SASL from the client's side: the settings, each mechanism, sessions that end."""
+
+import json
+
+import pytest
+import trio
+
+from kafscale.client.client import Client
+from kafscale.client.sasl import ClientSasl, authenticate, client_sasl
+from kafscale.client.security import client_security
+from kafscale.config import Address, SaslMechanism, SecurityProtocol
+from kafscale.errors import ConfigError, KafkaError
+from kafscale.security.tokens import parse_key_set
+from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
+from tests.devtools.sasl import ALICE, PASSWORD, key_set, sign, signing_key
+from tests.server.kafka.test_sasl import SASL, sasl_broker
+
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+
+
+@pytest.mark.parametrize(
+    ("options", "username", "password"),
+    [
+        ('username="alice" password="secret";', "alice", "secret"),
+        ("username=alice password=secret ;", "alice", "secret"),
+        (' password = "a \\"quoted\\\\ one; really"\n username="alice";', "alice", 'a "quoted\\ one; really'),
+    ],
+)
+def test_jaas(options, username, password):
+    found = client_sasl({"sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS + options})
+    assert (found.username, found.password) == (username, password)
+    assert password not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sasl.mechanism": "GSSAPI"},
+        {"sasl.mechanism": "PLAIN"},
+        {"sasl.mechanism": "PLAIN", "sasl.username": "a"},
+        {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "nonsense"},
+        {"sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS + 'username="a password=b;'},
+        {"sasl.mechanism": "OAUTHBEARER"},
+        {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://example.com/token"},
+        {"sasl.unknown": "x", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"},
+    ],
+)
+def test_settings_that_are_wrong(settings):
+    with pytest.raises(ConfigError, match=r"sasl\."):
+        client_security({"security.protocol": "SASL_PLAINTEXT", **settings})
+
+
+def test_settings_of_librdkafka():
+    given = {"sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": ALICE, "sasl.password": PASSWORD}
+    found = client_security({"security.protocol": "sasl_plaintext", **given})
+    assert found.protocol is SecurityProtocol.SASL_PLAINTEXT
+    assert found.sasl == ClientSasl(mechanism=SaslMechanism.SCRAM_SHA_256, username=ALICE, password=PASSWORD)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+async def test_passwords(mechanism, tmp_path):
+    async with sasl_broker(tmp_path, connections_max_reauth_ms=60_000) as running:
+        sasl = ClientSasl(mechanism=SaslMechanism(mechanism), username=ALICE, password=PASSWORD)
+        assert await authenticate(await running.connect(SASL), sasl) == 60
+        with pytest.raises(KafkaError) as caught:
+            await authenticate(
+                await running.connect(SASL), ClientSasl(mechanism=sasl.mechanism, username=ALICE, password="wrong")
+            )
+        assert caught.value.code == SASL_AUTHENTICATION_FAILED
+        assert "wrong" not in str(caught.value)
+
+
+async def test_tokens(tmp_path):
+    url = "file:///nowhere"
+    async with sasl_broker(
+        tmp_path, sasl_mechanisms=(SaslMechanism.OAUTHBEARER,), sasl_oauthbearer_jwks_endpoint_url=url
+    ) as running:
+        keys = running.broker.services.authenticator.token_keys
+        keys.current = parse_key_set(json.dumps(key_set(signing_key())).encode())
+        sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, token_file=tmp_path / "token")
+        (tmp_path / "token").write_text(sign(lifetime_seconds=100) + "\n")
+        assert 90 < await authenticate(await running.connect(SASL), sasl) <= 100
+        (tmp_path / "token").write_text(sign(lifetime_seconds=-100))
+        with pytest.raises(KafkaError, match="invalid_token"):
+            await authenticate(await running.connect(SASL), sasl)
+
+
+async def test_a_mechanism_that_the_broker_does_not_have(tmp_path):
+    async with sasl_broker(tmp_path, sasl_mechanisms=(SaslMechanism.PLAIN,)) as running:
+        sasl = ClientSasl(mechanism=SaslMechanism.SCRAM_SHA_256, username=ALICE, password=PASSWORD)
+        with pytest.raises(KafkaError, match="the broker has PLAIN") as caught:
+            await authenticate(await running.connect(SASL), sasl)
+        assert caught.value.code == UNSUPPORTED_SASL_MECHANISM
+
+
+async def test_before_a_session_ends_another_connection_is_used(tmp_path, autojump_clock, monkeypatch):
+    async with sasl_broker(tmp_path, connections_max_reauth_ms=60_000) as running:
+        opened = []
+
+        async def connect_to(address, client_id, **_):
+            connection = await running.connect()
+            connection.session_lasts(60)
+            opened.append(connection)
+            return connection
+
+        monkeypatch.setattr("kafscale.client.client.connect_to", connect_to)
+        client = Client(bootstrap=Address("192.0.2.2", 9092), client_id="c")
+        for _ in range(4):
+            await client.metadata([])
+            await trio.sleep(30)
+        assert len(opened) == 2
+        await client.aclose()
+        assert all(each.is_broken for each in opened)
