@@ -61,6 +61,8 @@ def parse_key_set(data: bytes) -> KeySet:
 def _key(data: dict[str, Any]) -> RSAKey | ECKey | None:
     if data.get("kty") not in ("RSA", "EC") or data.get("use", "sig") != "sig":
         return None
+    if data["kty"] == "RSA" and not RSA_LEAST_BITS <= 6 * len(str(data.get("n"))) <= RSA_MOST_BITS + 6:
+        return None  # before the library, which warns of it
     try:
         key = JWKRegistry.import_key(data)
     except (JoseError, ValueError, TypeError, KeyError, OverflowError):

@@ -25,6 +25,7 @@ _COMMANDS_OF_OTHERS = re.compile(
     r"^.*(?:docker|curl|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
 )
 _FLAGS_OF_OTHERS = {"--cores", "--memory", "--packages", "--py-files"}  # Spark's own
+_FLAGS_OF_OTHERS |= {"--add-config", "--entity-type", "--entity-name"}  # those of Kafka's tools
 
 
 def _links(page: Path) -> list[tuple[Path, str]]:

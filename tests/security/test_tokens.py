@@ -135,6 +135,12 @@ def test_a_payload_that_is_no_object(payload, keys):
         check(serialize_compact({"alg": "ES256", "kid": "one"}, payload, signing_key()), keys)
 
 
+def test_a_key_that_is_too_short_is_left_out():
+    short = {"kty": "RSA", "n": "wJ" * 85 + "w", "e": "AQAB", "kid": "short"}
+    data = json.dumps({"keys": [short, *key_set(signing_key())["keys"]]}).encode()
+    assert [key.kid for key in parse_key_set(data)] == ["one"]
+
+
 def test_keys_that_sign_nothing_here_are_left_out():
     shared = OctKey.generate_key(256, {"kid": "shared"}).as_dict(private=True)
     encrypting = {**signing_key("EC", "enc").as_dict(private=False), "use": "enc"}
