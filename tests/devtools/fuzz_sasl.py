@@ -109,8 +109,9 @@ def _answered(session: SaslSession, data: bytes) -> Answer:
     now = Moment(0.0, _now_ms())
     step = session.authenticate(data, now)
     while not isinstance(step, Answer):
-        derive = isinstance(step, DeriveKey)
-        result = salt_password(step.mechanism, step.password, step.salt, 1) if derive else b""
+        result = b""
+        if isinstance(step, DeriveKey):
+            result = salt_password(step.mechanism, step.password, step.salt, step.iterations)
         step = session.resume(result, now)
     return step
 
