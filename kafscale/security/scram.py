@@ -10,12 +10,15 @@ so is one that wants to act for somebody else (an authorization id).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
-from scramp import ScramException, ScramMechanism
-from scramp.core import ScramServer
 
 from kafscale.config import SaslMechanism
 from kafscale.security.exchanges import Challenge, Granted, Outcome, Refused, VerifierSource
+
+if TYPE_CHECKING:
+    from scramp.core import ScramServer
 
 # scramp looks at each character of a name in fifteen tables: a millisecond for so many.
 MESSAGE_MAX_BYTES = 1024
@@ -33,9 +36,13 @@ class ScramExchange:
     _is_challenged: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        from scramp import ScramMechanism  # only now: it takes a start 50 ms
+
         self._server = ScramMechanism(self.mechanism.value).make_server(self._verifier)
 
     def receive(self, data: bytes, now_ms: int) -> Outcome:
+        from scramp import ScramException
+
         if len(data) > MESSAGE_MAX_BYTES:
             return Refused(f"a message of {len(data)} bytes; the limit is {MESSAGE_MAX_BYTES}")
         try:

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kafscale.errors import DamagedObject, StartupError
 
@@ -48,12 +46,17 @@ class SecretKeys:
 
     def seal(self, place: str, data: bytes) -> Sealed:
         """Encrypt something that is to be kept at a place."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only now: it takes a start 20 ms
+
         nonce = secrets.token_bytes(NONCE_BYTES)
         sealed = AESGCM(self._keys[0]).encrypt(nonce, data, place.encode())
         return Sealed(key_id=_key_id(self._keys[0]), nonce=nonce, data=sealed)
 
     def open(self, place: str, sealed: Sealed) -> bytes:
         """Decrypt what was found at a place. Raises DamagedObject."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         for key in self._keys:
             if _key_id(key) == sealed.key_id:
                 try:

@@ -13,8 +13,6 @@ import secrets
 from typing import Final
 
 import attrs
-from scramp import ScramException
-from scramp.utils import saslprep
 
 from kafscale.config import SaslMechanism
 
@@ -112,6 +110,9 @@ def check_password(password: str) -> None:
 
 
 def _check_prepared(what: str, text: str) -> None:
+    from scramp import ScramException  # only now: it takes a start 50 ms
+    from scramp.utils import saslprep
+
     try:
         prepared = saslprep(text)
     except ScramException as exc:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import attrs
 import httpx
 import trio
-from joserfc.jwk import KeySet
 
 from kafscale.config import SaslSettings
 from kafscale.outside import bounded
-from kafscale.security.tokens import KEY_SET_MAX_BYTES, NO_KEYS, parse_key_set
+
+if TYPE_CHECKING:
+    from joserfc.jwk import KeySet
 
 READ_SECONDS = 10.0  # for one attempt, as a whole
 PAUSE_LEAST_SECONDS = 10.0  # between two reads for keys that are not known; Kafka's, too
@@ -36,7 +38,7 @@ class PublishedKeys:
     url: str | None
     refresh_seconds: float
     pause_seconds: float = PAUSE_LEAST_SECONDS
-    current: KeySet = attrs.field(default=NO_KEYS, init=False)
+    current: KeySet | None = attrs.field(default=None, init=False)
     _read_at: float | None = attrs.field(default=None, init=False)
     _reading: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
@@ -85,6 +87,8 @@ class PublishedKeys:
 
 def _read_keys(url: str) -> KeySet:
     """Read and take apart what is at a URL; blocks. Raises OSError, httpx.HTTPError, httpx.InvalidURL, ValueError."""
+    from kafscale.security.tokens import KEY_SET_MAX_BYTES, parse_key_set
+
     parts = urlsplit(url)
     if parts.scheme == "file":
         with Path(unquote(parts.path)).open("rb") as file:

@@ -19,7 +19,7 @@ async def until(condition):
 
 
 def key_ids(keys):
-    return [key.kid for key in keys.current]
+    return [key.kid for key in keys.current or ()]
 
 
 async def test_keys_of_a_file_are_read_again_when_one_is_not_known(tmp_path, mock_clock):

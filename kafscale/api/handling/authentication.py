@@ -8,23 +8,23 @@ beyond that is disconnected, and tries again.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
-from joserfc.jwk import KeySet
 
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.security.exchanges import DeriveKey, Exchange
-from kafscale.security.oauthbearer import OauthbearerExchange
 from kafscale.security.plain import PlainExchange
 from kafscale.security.scram import ScramExchange
 from kafscale.security.session import Answer, Moment, SaslSession
-from kafscale.security.tokens import NO_KEYS, TokenPolicy
 from kafscale.security.verifiers import salt_password
+
+if TYPE_CHECKING:
+    from joserfc.jwk import KeySet
 
 DERIVATIONS_COUNT = 2  # at once: half of what 4 cores have; one takes 4 to 12 ms
 WAITING_MAX_COUNT = 1000  # of derivations: 5 s of work
@@ -34,7 +34,7 @@ class TokenKeys(Protocol):
     """The keys that sign tokens, as far as they are known."""
 
     @property
-    def current(self) -> KeySet: ...
+    def current(self) -> KeySet | None: ...
 
     async def fetch(self) -> None:
         """Read them again, unless that was done lately or is impossible. Returns when it has been tried."""
@@ -45,7 +45,7 @@ class TokenKeys(Protocol):
 class NoTokenKeys:
     """Where OAUTHBEARER is not enabled."""
 
-    current: KeySet = NO_KEYS
+    current: KeySet | None = None
 
     async def fetch(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -59,12 +59,10 @@ class Authenticator:
     users: ScramUsers
     metrics: Metrics
     token_keys: TokenKeys = attrs.field(factory=NoTokenKeys)
-    _policy: TokenPolicy = attrs.field(init=False)
     _outcomes: CounterFamily = attrs.field(init=False)
     _deriving: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(DERIVATIONS_COUNT), init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._policy = TokenPolicy.of(self.settings)
         self._outcomes = self.metrics.counter(
             "kafscale_authentications_total", "Logins of clients.", "mechanism", "outcome"
         )
@@ -81,8 +79,14 @@ class Authenticator:
         if mechanism is SaslMechanism.PLAIN:
             return PlainExchange(self.users)
         if mechanism is SaslMechanism.OAUTHBEARER:
-            return OauthbearerExchange(self._policy, lambda: self.token_keys.current)
+            return self._make_oauthbearer()
         return ScramExchange(mechanism, self.users)
+
+    def _make_oauthbearer(self) -> Exchange:
+        from kafscale.security.oauthbearer import OauthbearerExchange  # only now: it takes a start 100 ms
+        from kafscale.security.tokens import NO_KEYS, TokenPolicy
+
+        return OauthbearerExchange(TokenPolicy.of(self.settings), lambda: self.token_keys.current or NO_KEYS)
 
     async def handshake(self, session: SaslSession, version: int, mechanism: str) -> int:
         """Return the error code of a SaslHandshake's answer, late if it ends the connection."""
