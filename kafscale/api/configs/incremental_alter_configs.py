@@ -67,7 +67,8 @@ def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
     if definition is None or definition.type is not ConfigType.LIST:
         operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
         raise KafkaError(INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST.")
-    items = [item for item in configs.get(config.name, definition.default).split(",") if item]
+    current = configs.get(config.name, definition.default) or ""
+    items = [item for item in current.split(",") if item]
     for item in value.split(","):
         if config.config_operation == SUBTRACT and item in items:
             items.remove(item)

@@ -1,19 +1,20 @@
 """This broker's settings under the names that Kafka's broker configs have, so that Kafka's tools can show them.
 
 They are read-only: KafScale's settings are set where it is started. Listed are Kafka's names that mean something here,
-and the defaults of the topic configs.
+and the defaults of the topic configs. None has a secret: of those, the settings have files only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import attrs
 
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults
-from kafscale.config import Listener, Settings
+from kafscale.config import Listener, SecurityProtocol, Settings, SslVersion
 
 
 @attrs.frozen
@@ -22,7 +23,7 @@ class _BrokerConfig:
 
     name: str
     type: ConfigType
-    default: str
+    default: str | None
     value: Callable[[Settings], object]
     documentation: str
 
@@ -30,18 +31,43 @@ class _BrokerConfig:
         definition = ConfigDefinition(
             name=self.name, type=self.type, default=self.default, documentation=self.documentation
         )
-        value = self.value(settings)
-        return _read_only(definition, str(value).lower() if isinstance(value, bool) else str(value))
+        return _read_only(definition, _text(self.value(settings)))
+
+
+def _text(value: object) -> str | None:
+    """Write a value as Kafka does; None is null there."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _INT, _LONG, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.STRING, ConfigType.BOOLEAN
 _LIST = ConfigType.LIST
 _NO_LIMIT = str(2**31 - 1)
+_DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
 
 def _listeners(listeners: Iterable[Listener]) -> str:
     """Return listeners as Kafka writes them: NAME://HOST:PORT, separated by commas."""
     return ",".join(f"{listener.name}://{listener.address}" for listener in listeners)
+
+
+def _protocol_map(settings: Settings) -> str:
+    """Return Kafka's default where each listener's name is its protocol, else how each listener is secured."""
+    if all(listener.name in SecurityProtocol.__members__ for listener in settings.listeners):
+        return _DEFAULT_PROTOCOL_MAP
+    return ",".join(f"{listener.name}:{settings.protocol_of(listener)}" for listener in settings.listeners)
+
+
+def _enabled_protocols(settings: Settings) -> tuple[SslVersion, ...]:
+    versions = tuple(SslVersion)
+    return versions[versions.index(settings.ssl.ssl_min_version) :]
+
+
+def _store_type(file: Path | None) -> str:
+    return "JKS" if file is None else "PEM"
 
 
 _TABLE = (
@@ -54,11 +80,25 @@ _TABLE = (
     ),
     _BrokerConfig("broker.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
     _BrokerConfig(
+        "connection.failed.authentication.delay.ms",
+        _INT,
+        "100",
+        lambda s: s.sasl.connection_failed_authentication_delay_ms,
+        "How long the answer to a login that has failed is held back.",
+    ),
+    _BrokerConfig(
         "connections.max.idle.ms",
         _LONG,
         "600000",
         lambda s: round(s.limits.connection_idle_timeout_seconds * 1000),
         "A connection that is idle for longer is closed.",
+    ),
+    _BrokerConfig(
+        "connections.max.reauth.ms",
+        _LONG,
+        "0",
+        lambda s: s.sasl.connections_max_reauth_ms,
+        "How long a client goes on before it has to authenticate anew; 0 is without an end.",
     ),
     _BrokerConfig(
         "default.replication.factor", _INT, "1", lambda s: 1, "Replication factor of a topic created without one."
@@ -69,7 +109,7 @@ _TABLE = (
         "group.consumer.assignors",
         _LIST,
         "uniform,range",
-        lambda s: ",".join(s.group_consumer_assignors),
+        lambda s: s.group_consumer_assignors,
         "Assignors of consumer groups of Kafka 4's protocol; the first is the default.",
     ),
     _BrokerConfig(
@@ -158,6 +198,13 @@ _TABLE = (
         "6000",
         lambda s: s.group_min_session_timeout_ms,
         "Shortest session timeout of a group member.",
+    ),
+    _BrokerConfig(
+        "listener.security.protocol.map",
+        _STRING,
+        _DEFAULT_PROTOCOL_MAP,
+        _protocol_map,
+        "How each listener is secured.",
     ),
     _BrokerConfig(
         "listeners",
@@ -257,11 +304,130 @@ _TABLE = (
         "Bytes of requests that wait for their turn.",
     ),
     _BrokerConfig(
+        "sasl.enabled.mechanisms",
+        _LIST,
+        "GSSAPI",
+        lambda s: s.sasl.sasl_mechanisms,
+        "How clients of listeners with SASL may authenticate.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.clock.skew.seconds",
+        _INT,
+        "30",
+        lambda s: round(s.sasl.sasl_oauthbearer_clock_skew_seconds),
+        "How far the clock of who signs tokens may differ.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.expected.audience",
+        _LIST,
+        None,
+        lambda s: s.sasl.sasl_oauthbearer_expected_audience or None,
+        "Audiences of which a token must have one.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.expected.issuer",
+        _STRING,
+        None,
+        lambda s: s.sasl.sasl_oauthbearer_expected_issuer,
+        "Issuer that a token must have.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        _LONG,
+        "3600000",
+        lambda s: s.sasl.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        "How often the keys that sign tokens are read again.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        _STRING,
+        None,
+        lambda s: s.sasl.sasl_oauthbearer_jwks_endpoint_url,
+        "Where the keys are that sign tokens.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.scope.claim.name",
+        _STRING,
+        "scope",
+        lambda s: s.sasl.sasl_oauthbearer_scope_claim_name,
+        "Claim of a token that has its scopes.",
+    ),
+    _BrokerConfig(
+        "sasl.oauthbearer.sub.claim.name",
+        _STRING,
+        "sub",
+        lambda s: s.sasl.sasl_oauthbearer_sub_claim_name,
+        "Claim of a token that names the user.",
+    ),
+    _BrokerConfig(
+        "sasl.server.max.receive.size",
+        _INT,
+        "524288",
+        lambda s: s.sasl.sasl_server_max_receive_bytes,
+        "Largest request of a client that has not authenticated.",
+    ),
+    _BrokerConfig(
         "socket.request.max.bytes",
         _INT,
         "104857600",
         lambda s: s.limits.max_frame_bytes,
         "Largest request that is read.",
+    ),
+    _BrokerConfig(
+        "ssl.cipher.suites",
+        _LIST,
+        "",
+        lambda s: (s.ssl.ssl_ciphers or "").replace(":", ","),
+        "Ciphers for TLSv1.2, by OpenSSL's names.",
+    ),
+    _BrokerConfig(
+        "ssl.client.auth",
+        _STRING,
+        "none",
+        lambda s: s.ssl.ssl_client_auth,
+        "Whether clients of SSL listeners show a certificate.",
+    ),
+    _BrokerConfig(
+        "ssl.enabled.protocols",
+        _LIST,
+        "TLSv1.2,TLSv1.3",
+        _enabled_protocols,
+        "Versions of TLS.",
+    ),
+    _BrokerConfig(
+        "ssl.keystore.location",
+        _STRING,
+        None,
+        lambda s: s.ssl.ssl_certificate_file,
+        "File of the certificate of listeners with TLS.",
+    ),
+    _BrokerConfig(
+        "ssl.keystore.type",
+        _STRING,
+        "JKS",
+        lambda s: _store_type(s.ssl.ssl_certificate_file),
+        "Format of that file.",
+    ),
+    _BrokerConfig(
+        "ssl.principal.mapping.rules",
+        _STRING,
+        "DEFAULT",
+        lambda s: s.ssl.ssl_principal_mapping_rules,
+        "How the subject of a client's certificate becomes its name.",
+    ),
+    _BrokerConfig(
+        "ssl.truststore.location",
+        _STRING,
+        None,
+        lambda s: s.ssl.ssl_client_ca_file,
+        "File of the authorities whose client certificates are trusted.",
+    ),
+    _BrokerConfig(
+        "ssl.truststore.type",
+        _STRING,
+        "JKS",
+        lambda s: _store_type(s.ssl.ssl_client_ca_file),
+        "Format of that file.",
     ),
     _BrokerConfig(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -313,7 +479,7 @@ def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
     ]
 
 
-def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:
+def _read_only(definition: ConfigDefinition, value: str | None) -> ConfigEntry:
     is_default = value == definition.default
     return ConfigEntry(
         definition=definition,

@@ -41,14 +41,15 @@ class ConfigSource(enum.IntEnum):
 class ConfigDefinition:
     """One config as Kafka documents it.
 
-    `default` is text, as it travels. `least` and `most` bound numbers, `allowed` lists the values (of a LIST: the
-    items) if they are a closed set, `item_pattern` is what each item of a LIST must match. `broker_name` is the broker
-    config that gives a topic config its default. `acts` is whether KafScale does anything by it.
+    `default` is text, as it travels, and None only for configs of brokers that need not be set. `least` and `most`
+    bound numbers, `allowed` lists the values (of a LIST: the items) if they are a closed set, `item_pattern` is what
+    each item of a LIST must match. `broker_name` is the broker config that gives a topic config its default. `acts` is
+    whether KafScale does anything by it.
     """
 
     name: str
     type: ConfigType
-    default: str
+    default: str | None
     documentation: str
     broker_name: str | None = None
     least: float = -math.inf

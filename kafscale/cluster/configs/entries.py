@@ -15,7 +15,7 @@ class ConfigSynonym:
     """A config that the value may come from."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
@@ -24,7 +24,7 @@ class ConfigEntry:
     """A config, its effective value, where that comes from, and where else it might have, most specific first."""
 
     definition: ConfigDefinition
-    value: str
+    value: str | None
     source: ConfigSource
     read_only: bool = False
     synonyms: Sequence[ConfigSynonym] = ()
@@ -50,7 +50,7 @@ def _topic_entry(definition: ConfigDefinition, overrides: Mapping[str, str], def
     )
 
 
-def broker_synonyms(name: str, value: str, default: str) -> list[ConfigSynonym]:
+def broker_synonyms(name: str, value: str | None, default: str | None) -> list[ConfigSynonym]:
     """A broker's own setting, where it differs from Kafka's default, and that default."""
     synonyms = [ConfigSynonym(name=name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
     if value != default:

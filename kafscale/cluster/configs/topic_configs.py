@@ -340,6 +340,7 @@ class BrokerDefaults:
             case "file.delete.delay.ms":
                 return str(self.log.file_delete_delay_ms)
             case _:
+                assert definition.default is not None
                 return definition.default
 
     def source(self, definition: ConfigDefinition) -> ConfigSource:
@@ -402,7 +403,7 @@ This page is made from `kafscale/cluster/configs/topic_configs.py`; a test holds
 |---|---|---|---|---|---|"""
 
 
-def _shown(default: str) -> str:
+def _shown(default: str | None) -> str:
     return f"`{default}`" if default else "empty"
 
 

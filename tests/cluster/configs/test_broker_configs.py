@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kafscale.cluster.configs.broker_configs import broker_entries
-from kafscale.config import Limits, Listener, Settings
+from kafscale.config import (
+    Limits,
+    Listener,
+    ListenerProtocol,
+    SaslMechanism,
+    SaslSettings,
+    SecurityProtocol,
+    Settings,
+    SslClientAuth,
+    SslSettings,
+    SslVersion,
+)
 
 
-def values_of(settings: Settings, *advertised: Listener) -> dict[str, str]:
+def values_of(settings: Settings, *advertised: Listener) -> dict[str, str | None]:
     return {entry.definition.name: entry.value for entry in broker_entries(settings, advertised)}
 
 
@@ -40,4 +53,47 @@ def test_what_is_set_is_told_in_kafkas_units() -> None:
 def test_times_are_told_alike_in_hours_and_in_milliseconds() -> None:
     values = values_of(Settings())
     for name in ("log.retention", "log.roll"):
-        assert int(values[f"{name}.hours"]) * 3_600_000 == int(values[f"{name}.ms"]) == 7 * 24 * 3_600_000
+        assert int(values[f"{name}.hours"] or 0) * 3_600_000 == int(values[f"{name}.ms"] or 0) == 7 * 24 * 3_600_000
+
+
+def test_what_secures_listeners_is_told_without_secrets(tmp_path: Path) -> None:
+    password_file = tmp_path / "password"
+    settings = Settings(
+        listeners=(Listener("SASL_SSL", "127.0.0.1", 9092), Listener("OUT", "127.0.0.1", 9093)),
+        listener_security_protocols=(ListenerProtocol("OUT", SecurityProtocol.SSL),),
+        ssl=SslSettings(
+            ssl_certificate_file=Path("broker.pem"),
+            ssl_key_password_file=password_file,
+            ssl_client_ca_file=Path("ca.pem"),
+            ssl_client_auth=SslClientAuth.REQUIRED,
+            ssl_min_version=SslVersion.TLS_1_3,
+            ssl_ciphers="A:B",
+        ),
+        sasl=SaslSettings(
+            sasl_mechanisms=(SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256), secret_key_file=tmp_path / "secret"
+        ),
+    )
+    values = values_of(settings)
+    told = {name: value for name, value in values.items() if name.startswith(("ssl.", "listener.security"))}
+    assert told == {
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,OUT:SSL",
+        "ssl.cipher.suites": "A,B",
+        "ssl.client.auth": "required",
+        "ssl.enabled.protocols": "TLSv1.3",
+        "ssl.keystore.location": "broker.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.principal.mapping.rules": "DEFAULT",
+        "ssl.truststore.location": "ca.pem",
+        "ssl.truststore.type": "PEM",
+    }
+    assert values["sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256"
+    assert not any(str(tmp_path) in (value or "") for name, value in values.items() if name != "log.dirs")
+
+
+def test_what_need_not_be_set_is_null() -> None:
+    values = values_of(Settings())
+    assert values["ssl.keystore.location"] is None
+    assert values["sasl.oauthbearer.expected.audience"] is None
+    assert values["listener.security.protocol.map"] == (
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+    )
