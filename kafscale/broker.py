@@ -82,7 +82,7 @@ from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import warn_of_open_listeners
+from kafscale.server.kafka.listener_security import warn_of_listeners
 from kafscale.server.token_keys import PublishedKeys
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
@@ -152,7 +152,7 @@ class Broker:
         """
         with lock_data_directory(self.settings.data_dir), _storage_directory(self.settings) as directory:
             make_private(directory)
-            self.security = open_security(self.settings, _own_names(self.settings))
+            self.security = open_security(self.settings)
             self.security.register(self.metrics)
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
@@ -183,7 +183,7 @@ class Broker:
             await bind(each.name, each.address, option="--listen", protocol=self.settings.protocol_of(each))
             for each in self.settings.listeners
         ]
-        warn_of_open_listeners(self.listeners, self.settings.ssl.ssl_client_auth)
+        warn_of_listeners(self.listeners, self.settings.ssl.ssl_client_auth, self.settings.sasl.sasl_mechanisms)
 
     async def run_on(
         self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
@@ -197,13 +197,8 @@ class Broker:
             await leading.start(lead.run)
             log = await self._build(lead, parts.disk)
             services = self.services
-            for registry in (
-                services.topics,
-                services.client_quotas,
-                services.group_configs,
-                services.scram_users,
-                services.producer_ids,
-            ):
+            configured = services.client_quotas, services.group_configs, services.scram_users
+            for registry in (services.topics, *configured, services.producer_ids):
                 leading.start_soon(registry.run)
             leading.start_soon(self._token_keys.run)
             await self._restore(lead, log, parts.disk)
@@ -560,12 +555,6 @@ def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[s
     for listener in settings.advertised_listeners:
         found[listener.name] = Endpoint(host=listener.host, port=listener.port)
     return found
-
-
-def _own_names(settings: Settings) -> set[str]:
-    """Return the names by which the broker may be reached."""
-    listeners = (*settings.listeners, *settings.advertised_listeners)
-    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
 
 
 def open_transactions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -35,7 +35,7 @@ class BrokerSecurity:
             await self.watch.run()
 
 
-def open_security(settings: Settings, own_names: Collection[str]) -> BrokerSecurity:
+def open_security(settings: Settings) -> BrokerSecurity:
     """Read the files. Raises StartupError."""
     tls = open_listener_tls(settings)
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
@@ -47,9 +47,15 @@ def open_security(settings: Settings, own_names: Collection[str]) -> BrokerSecur
         watched.append(token)
     return BrokerSecurity(
         tls=tls,
-        access=AdminAccess(own_names=own_names, token=token, tls=admin_tls),
+        access=AdminAccess(own_names=_own_names(settings), token=token, tls=admin_tls),
         watch=FileWatch(watched, settings.ssl.ssl_reload_interval_seconds),
     )
+
+
+def _own_names(settings: Settings) -> set[str]:
+    """Return the names by which the broker may be reached."""
+    listeners = (*settings.listeners, *settings.advertised_listeners)
+    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
 
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:

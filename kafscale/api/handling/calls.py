@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from kafscale.config import SecurityProtocol
 from kafscale.security.principals import ANONYMOUS, Principal
-from kafscale.security.protocols import SecurityProtocol
 from kafscale.security.session import SaslSession
 
 

@@ -1,4 +1,4 @@
-"""What the settings say of the security of listeners, made ready for them: TLS, and a warning of what lacks it."""
+"""What the settings say of the security of listeners, made ready for them: TLS, and warnings of what lacks it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from kafscale.config import Settings, SslClientAuth
+from kafscale.config import SaslMechanism, SecurityProtocol, Settings, SslClientAuth
 from kafscale.errors import StartupError
 from kafscale.security.certificates import Certificate
 from kafscale.security.principals import ANONYMOUS, Principal
@@ -17,6 +17,8 @@ from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.tls.contexts import Tls
 
 logger = logging.getLogger(__name__)
+
+SENT_AS_THEY_ARE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)  # the passwords and tokens of these
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -43,17 +45,32 @@ def open_listener_tls(settings: Settings) -> ListenerTls | None:
     return ListenerTls(files=Tls.open(settings.ssl), principals=principals)
 
 
-def warn_of_open_listeners(listeners: Sequence[BoundListener], client_auth: SslClientAuth) -> None:
-    """Say once which listeners others than this machine reach without saying who they are."""
-    found = [f"{each.name}={each.host}:{each.port}" for each in listeners if _is_open(each, client_auth)]
-    if found:
+def warn_of_listeners(
+    listeners: Sequence[BoundListener], client_auth: SslClientAuth, mechanisms: Sequence[SaslMechanism]
+) -> None:
+    """Say once which listeners others than this machine reach without saying who they are, or with bare passwords."""
+    exposed = [each for each in listeners if not each.is_loopback]
+    if open_ := [each for each in exposed if _is_open(each, client_auth)]:
         logger.warning(
             "whoever reaches %s may read, write and delete all topics, as nobody has to say there who they are; listen "
             "on 127.0.0.1, or with --ssl-client-auth required or SASL",
-            " and ".join(found),
+            _shown(open_),
         )
+    in_the_clear = [each for each in exposed if each.protocol is SecurityProtocol.SASL_PLAINTEXT]
+    readable = [each for each in mechanisms if each in SENT_AS_THEY_ARE]
+    if in_the_clear and readable:
+        logger.warning(
+            "the network can read what clients of %s log in with by %s; make it SASL_SSL, or let "
+            "--sasl-mechanisms be SCRAM alone",
+            _shown(in_the_clear),
+            " or ".join(readable),
+        )
+
+
+def _shown(listeners: Sequence[BoundListener]) -> str:
+    return " and ".join(f"{each.name}={each.host}:{each.port}" for each in listeners)
 
 
 def _is_open(listener: BoundListener, client_auth: SslClientAuth) -> bool:
     by_certificate = listener.protocol.uses_tls and client_auth is SslClientAuth.REQUIRED
-    return not (listener.is_loopback or listener.protocol.uses_sasl or by_certificate)
+    return not (listener.protocol.uses_sasl or by_certificate)

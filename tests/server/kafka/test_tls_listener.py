@@ -24,6 +24,7 @@ from kafscale.config import (
     Address,
     Limits,
     Listener,
+    SaslMechanism,
     SecurityProtocol,
     Settings,
     SslClientAuth,
@@ -36,7 +37,7 @@ from kafscale.server.kafka import listener
 from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import open_listener_tls, warn_of_open_listeners
+from kafscale.server.kafka.listener_security import open_listener_tls, warn_of_listeners
 from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
@@ -343,13 +344,44 @@ async def test_a_stop_ends_handshakes(authority: Authority, caplog: pytest.LogCa
 async def test_listeners_without_authentication_are_warned_of_once(
     protocol: str, host: str, client_auth: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    ports = await bind_and_warn(protocol, host, client_auth=SslClientAuth(client_auth))
+    assert len(caplog.records) == is_told
+    if is_told:
+        assert f"whoever reaches A={host}:{ports[0]} and B={host}:{ports[1]} may read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("protocol", "host", "mechanism", "is_told"),
+    [
+        ("SASL_PLAINTEXT", "0.0.0.0", SaslMechanism.PLAIN, True),
+        ("SASL_PLAINTEXT", "0.0.0.0", SaslMechanism.OAUTHBEARER, True),
+        ("SASL_PLAINTEXT", "0.0.0.0", SaslMechanism.SCRAM_SHA_512, False),
+        ("SASL_PLAINTEXT", "127.0.0.1", SaslMechanism.PLAIN, False),
+        ("SASL_SSL", "0.0.0.0", SaslMechanism.PLAIN, False),
+    ],
+)
+async def test_passwords_and_tokens_in_the_clear_are_warned_of_once(
+    protocol: str, host: str, mechanism: SaslMechanism, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports = await bind_and_warn(protocol, host, mechanisms=(SaslMechanism.SCRAM_SHA_256, mechanism))
+    assert len(caplog.records) == is_told
+    if is_told:
+        assert f"clients of A={host}:{ports[0]} and B={host}:{ports[1]} log in with by {mechanism};" in caplog.text
+
+
+async def bind_and_warn(
+    protocol: str,
+    host: str,
+    *,
+    client_auth: SslClientAuth = SslClientAuth.NONE,
+    mechanisms: Sequence[SaslMechanism] = (),
+) -> list[int]:
+    """Open two listeners, and return their ports."""
     bound: list[BoundListener] = [
         await bind(name, Address(host, 0), option="--listen", protocol=SecurityProtocol(protocol)) for name in "AB"
     ]
-    warn_of_open_listeners(bound, SslClientAuth(client_auth))
+    warn_of_listeners(bound, client_auth, mechanisms)
     for each in bound:
         for opened in each.sockets:
             await opened.aclose()
-    assert len(caplog.records) == is_told
-    if is_told:
-        assert f"whoever reaches A={host}:{bound[0].port} and B={host}:{bound[1].port} may read" in caplog.text
+    return [each.port for each in bound]
