@@ -293,6 +293,7 @@ class Broker:
         await services.scram_users.load()
         if any(self.settings.protocol_of(listener).uses_sasl for listener in self.settings.listeners):
             services.scram_users.check_readable()
+            services.authenticator.prepare()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
         await log.restore()

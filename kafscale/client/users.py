@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 
 from kafscale.client.client import Client
 from kafscale.client.failures import check
 from kafscale.config import SaslMechanism
+from kafscale.security.verifiers import SCRAM_TYPES
 from kafscale.wire.error_codes import RESOURCE_NOT_FOUND
 from kafscale.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -21,8 +22,7 @@ from kafscale.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
 )
 
-TYPES: Mapping[int, SaslMechanism] = {1: SaslMechanism.SCRAM_SHA_256, 2: SaslMechanism.SCRAM_SHA_512}
-_NUMBERS = {mechanism: number for number, mechanism in TYPES.items()}
+_NUMBERS = {mechanism: number for number, mechanism in SCRAM_TYPES.items()}
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +40,11 @@ async def list_users(client: Client) -> dict[str, dict[SaslMechanism, int]]:
     response = await client.request(DescribeUserScramCredentialsRequest(), DescribeUserScramCredentialsResponse)
     check(response.error_code, "users", response.error_message)
     return {
-        each.user: {TYPES[info.mechanism]: info.iterations for info in each.credential_infos if info.mechanism in TYPES}
+        each.user: {
+            SCRAM_TYPES[info.mechanism]: info.iterations
+            for info in each.credential_infos
+            if info.mechanism in SCRAM_TYPES
+        }
         for each in response.results
         if each.error_code != RESOURCE_NOT_FOUND
     }

@@ -49,8 +49,8 @@ class PlainExchange:
             )
         for mechanism in STRONGEST_FIRST:
             self._known = self.users.verifier(mechanism, self._name)
-            self._mechanism = mechanism
             if self._known is not None:
+                self._mechanism = mechanism
                 break
         shown = self._known or self.users.decoy(self._mechanism, self._name)
         return DeriveKey(self._mechanism, password.encode(), shown.salt, shown.iterations)

@@ -36,7 +36,7 @@ class ScramExchange:
     _is_challenged: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        from scramp import ScramMechanism  # only now: it takes a start 50 ms
+        from scramp import ScramMechanism  # only where it is enabled: 50 ms
 
         self._server = ScramMechanism(self.mechanism.value).make_server(self._verifier)
 

@@ -90,20 +90,28 @@ def read_key_file(path: Path) -> SecretKeys | None:
 
 
 def make_key_file(path: Path) -> SecretKeys:
-    """Make a key file for this user alone, durably. Raises StartupError; also if there is one by now."""
+    """Make a key file for this user alone, whole or not at all. Raises StartupError; also if there is one by now."""
     key = secrets.token_bytes(KEY_BYTES)
+    written = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(descriptor, key.hex().encode() + b"\n")
-            os.fsync(descriptor)
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(key.hex().encode() + b"\n")
+                file.flush()
+                os.fsync(descriptor)
+            os.link(written, path)
         finally:
-            os.close(descriptor)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            written.unlink(missing_ok=True)
+        _sync_directory(path.parent)
     except OSError as exc:
         raise StartupError(f"the key file {path} can't be made: {exc.strerror}") from exc
     return SecretKeys([key])
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -157,10 +157,6 @@ class SaslSession:
         assert self._exchange is not None
         return self._step(self._exchange.resume(result, now.unix_ms), now)
 
-    def give_up(self, why: str) -> None:
-        """The connection has to end."""
-        self._fail(NONE, why)
-
     def _step(self, outcome: Outcome, now: Moment) -> Step:
         if isinstance(outcome, Challenge):
             return Answer(data=outcome.data)

@@ -166,6 +166,12 @@ def test_plain_by_the_right_password(users, authorization_id):
     assert plain(plain_message(authorization_id=authorization_id), users) == Granted(ALICE)
 
 
+def test_plain_derives_alike_for_users_that_there_are_and_others():
+    """By the same mechanism, as the time that it takes tells which one it was."""
+    known, unknown = (PlainExchange(Users()).receive(plain_message(user=user), 0) for user in (ALICE, "nobody"))
+    assert known.mechanism is unknown.mechanism
+
+
 @pytest.mark.parametrize("message", [plain_message(password="wrong"), plain_message(user="nobody")])
 def test_wrong_passwords_and_users_that_there_are_not_look_alike(message):
     refused = plain(message)

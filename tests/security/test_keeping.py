@@ -1,5 +1,7 @@
 """What is kept of a password, and how it is encrypted."""
 
+import errno
+import os
 import stat
 
 import attrs
@@ -91,6 +93,18 @@ def test_a_key_file_is_for_its_user_alone_and_is_made_once(tmp_path):
     assert repr(made) == "SecretKeys()"
     with pytest.raises(StartupError, match="exists"):
         make_key_file(path)
+
+
+def test_a_key_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    """Half of one would keep the broker from its next start."""
+
+    def fail(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StartupError, match="can't be made: No space left"):
+        make_key_file(tmp_path / "secret.key")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "abc\n", "ab" * 31, "zz" * 32, "ab" * 32 + "\nabc"])

@@ -99,7 +99,7 @@ class Connection:
     metrics: ConnectionMetrics
     pauses: Pauses = attrs.field(init=False)
     last_active: float = attrs.field(factory=trio.current_time, init=False)
-    has_asked: bool = attrs.field(default=False, init=False)  # at least one request was whole
+    has_asked: bool = attrs.field(default=False, init=False)  # at least one request was whole, or a login with SASL
     sending_since: float = attrs.field(default=math.inf, init=False)  # how long the peer has not taken what is sent
     arrival: Arrival = attrs.field(init=False)
     sending_bytes: int = attrs.field(default=0, init=False)  # how much that was in all
@@ -242,7 +242,7 @@ class Connection:
     def _note_whole(self) -> None:
         """Frames have become whole: only that counts as a sign of life."""
         self.last_active = now = trio.current_time()
-        self.has_asked = self._session is None or self._session.is_authenticated
+        self.has_asked = self.has_asked or self._session is None
         if self._session is not None and not self._session.admits(PRODUCE, now):
             self._short_way = self.dispatcher.short_way(self.peer)  # which takes nothing that the gate has not seen
         self._without_lease = False
@@ -475,6 +475,7 @@ class Connection:
         if session.is_authenticated and self._serving.deadline != math.inf:
             self._serving.deadline = math.inf
             self._frames.max_frame_bytes = self.limits.max_frame_bytes
+            self.has_asked = True
 
     def _begin_turn(self, request: Request) -> None:
         """The handler has what it needs of the frame by the time it waits."""

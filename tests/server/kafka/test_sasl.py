@@ -7,9 +7,10 @@ import attrs
 import pytest
 import trio
 
+from kafscale.api.handling.authentication import Authenticator
 from kafscale.cluster.scram_users import CredentialKey
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.config import SaslMechanism, SaslSettings, SecurityProtocol
+from kafscale.config import Listener, SaslMechanism, SaslSettings, SecurityProtocol
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import codec
 from kafscale.wire.error_codes import (
@@ -22,7 +23,7 @@ from kafscale.wire.error_codes import (
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataResponse
-from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
@@ -245,6 +246,31 @@ async def test_requests_may_be_large_after_the_login(tmp_path, autojump_clock):
         assert response.brokers
         (served,) = running.broker.acceptor.connections
         assert served._frames.max_frame_bytes == running.broker.settings.limits.max_frame_bytes
+
+
+async def test_the_first_request_after_the_login_may_be_large(tmp_path, autojump_clock):
+    """It was taken for a stranger's: a producer that connected anew for more than two large batches was refused."""
+    async with sasl_broker(tmp_path) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        connection = await connect(running)
+        await log_in(connection)
+        limit = running.broker.settings.limits.max_message_bytes
+        data = PartitionProduceData(index=0, records=memoryview(bytes(3 * limit)))
+        topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
+        response = await connection.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=topics), ProduceResponse)
+        assert response.responses[0].partition_responses[0].error_code != NONE
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+async def test_what_logins_need_is_imported_at_the_start(protocol, autojump_clock, monkeypatch):
+    """Where there are logins; not by the first one, while others are served."""
+    made = []
+    monkeypatch.setattr(Authenticator, "_make_exchange", lambda _, mechanism: made.append(mechanism))
+    settings = memory_settings(
+        sasl=SaslSettings(sasl_mechanisms=SCRAMS), listeners=(Listener(protocol, "127.0.0.1", 9092),)
+    )
+    async with memory_broker(memory_parts(), settings):
+        assert made == (list(SCRAMS) if protocol == "SASL_PLAINTEXT" else [])
 
 
 async def test_a_session_that_is_over(tmp_path, autojump_clock):
