@@ -26,7 +26,8 @@ ALWAYS = """
     compaction_unreadable_batches_total lookup_unreadable_batches_total metadata_changes_refused_total
     start_restore_seconds start_restored_partitions superseded_batches tail_bytes throttle_seconds
     topic_bytes_in_total topic_bytes_out_total topic_records_in_total topic_records_out_total
-    transactional_ids transactions_total hanging_transactions_total
+    transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes
+    ssl_handshakes_total ssl_handshakes_failed_total
 """
 LOCAL_LOG = """
     spilled_bytes_total wal_bytes wal_entries_total wal_files wal_out_of_space wal_pending_entries

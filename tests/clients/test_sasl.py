@@ -1,15 +1,19 @@
 """Unmodified clients on a listener with SASL: each mechanism, and what must not let anybody in."""
 
 import asyncio
+import ssl
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from urllib.request import urlopen
 
+import attrs
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from aiokafka.errors import KafkaError as AiokafkaError
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
@@ -18,10 +22,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SecurityProtocol
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.process import broker_process
-from tests.devtools.sasl import PASSWORD, sign, signing_key, write_key_set
+from tests.devtools.sasl import PASSWORD, SaslBroker, sasl_broker, sign, signing_key
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,40 +39,31 @@ pytestmark = [
 ]
 
 MECHANISMS = [each.value for each in SaslMechanism]
-OAUTH = "OAUTHBEARER"
+SCRAM, OAUTH = "SCRAM-SHA-512", "OAUTHBEARER"
 WRONG = "not the password"
+QUICK = ("--connection-failed-authentication-delay", "10ms")
 SESSION_MS = 1500
 BOOTSTRAP_MS = 1500
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """One with all mechanisms, on which sessions last as long as connections."""
-    with sasl_broker(tmp_path_factory.mktemp("sasl")) as process:
-        yield process
-
-
-def sasl_broker(directory, *options):
-    mechanisms = [option for each in MECHANISMS for option in ("--sasl-mechanisms", each)]
-    url = write_key_set(directory / "keys.json", signing_key())
-    return broker_process(
-        *("--listen", "SASL_PLAINTEXT=127.0.0.1:0", "--sasl-oauthbearer-jwks-endpoint-url", url),
-        *("--connection-failed-authentication-delay", "10ms", "--sasl-oauthbearer-clock-skew", "0", *mechanisms),
-        *options,
-    )
+def broker():
+    """One on which sessions last as long as connections."""
+    with sasl_broker(*QUICK) as running:
+        yield running
 
 
 def alter(broker, *changes):
     """Over the listener without SASL."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
     for future in admin.alter_user_scram_credentials(list(changes)).values():
         future.result(DEADLINE_SECONDS)
 
 
-def add(broker, user, *mechanisms, password=PASSWORD):
-    """Have clients salt the password, with the least number of iterations."""
-    for each in mechanisms or (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(each, 4096), password.encode()))
+def add(broker, user):
+    """Have the client salt the password, with the least number of iterations."""
+    for each in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(each, 4096), PASSWORD.encode()))
 
 
 def remove(broker, user):
@@ -80,29 +74,50 @@ def remove(broker, user):
 # ---- each client, as its users write it ------------------------------------------------------------------------------
 
 
-def confluent_config(broker, mechanism, user, password, token):
+@attrs.frozen(kw_only=True)
+class Login:
+    """Who logs in, and how; `token` makes a token each time that it is called."""
+
+    broker: SaslBroker
+    mechanism: str
+    user: str = ""
+    password: str = PASSWORD
+    token: Callable[[], str] = sign
+    protocol: SecurityProtocol = SecurityProtocol.SASL_PLAINTEXT
+
+    @property
+    def bootstrap(self):
+        return self.broker.bootstrap(self.protocol)
+
+    @property
+    def ca_file(self):
+        return str(self.broker.ca_file)
+
+
+def confluent_config(login):
     config = {
-        "bootstrap.servers": broker.further_listeners[0],
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": login.protocol.value,
+        "ssl.ca.location": login.ca_file,
+        "sasl.mechanism": login.mechanism,
     }
-    if mechanism == OAUTH:
-        return {**config, "oauth_cb": lambda _: (token(), time.time() + 300)}
-    return {**config, "sasl.username": user, "sasl.password": password}
+    if login.mechanism == OAUTH:
+        return {**config, "oauth_cb": lambda _: (login.token(), time.time() + 300)}
+    return {**config, "sasl.username": login.user, "sasl.password": login.password}
 
 
-def confluent(broker, topic, mechanism, user, password=PASSWORD, token=None):
+def confluent(login, topic):
     """Produce one record and consume it; return the error that the client tells, or None."""
     errors = []
-    config = confluent_config(broker, mechanism, user, password, token) | {"error_cb": errors.append}
-    producer = Producer({**config, "message.timeout.ms": 60_000})
+    config = {**confluent_config(login), "error_cb": errors.append}
+    producer = Producer({**config, "message.timeout.ms": 60_000, "linger.ms": 0})
     producer.produce(topic, b"confluent", on_delivery=lambda error, _: error and errors.append(error))
     poll_until(lambda: len(producer) == 0 or _refused(errors), lambda: producer.poll(0.05), what="delivered or refused")
     if refused := _refused(errors):
         producer.purge()
         return refused
-    consumer = Consumer({**config, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
+    consumer = Consumer({**config, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
     message = consumer.poll(DEADLINE_SECONDS)
     consumer.close()
     assert message.value() == b"confluent"
@@ -130,21 +145,22 @@ class AioTokens(AioTokenProvider):
         return self._token()
 
 
-def python_config(broker, mechanism, user, password, tokens):
+def python_config(login, tokens):
     config = {
-        "bootstrap_servers": broker.further_listeners[0],
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
+        "bootstrap_servers": login.bootstrap,
+        "security_protocol": login.protocol.value,
+        "sasl_mechanism": login.mechanism,
+        "ssl_context": ssl.create_default_context(cafile=login.ca_file),
     }
-    if mechanism == OAUTH:
+    if login.mechanism == OAUTH:
         return {**config, "sasl_oauth_token_provider": tokens}
-    return {**config, "sasl_plain_username": user, "sasl_plain_password": password}
+    return {**config, "sasl_plain_username": login.user, "sasl_plain_password": login.password}
 
 
-def kafka_python(broker, topic, mechanism, user, password=PASSWORD, token=None):
-    config = python_config(broker, mechanism, user, password, Tokens(token))
+def kafka_python(login, topic):
+    config = python_config(login, Tokens(login.token))
     try:
-        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if token is None else 60_000)
+        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if login.password == WRONG else 60_000)
     except KafkaPythonError as exc:
         return str(exc)
     try:
@@ -157,9 +173,9 @@ def kafka_python(broker, topic, mechanism, user, password=PASSWORD, token=None):
     return None
 
 
-def aiokafka(broker, topic, mechanism, user, password=PASSWORD, token=None):
+def aiokafka(login, topic):
     async def produce():
-        producer = AIOKafkaProducer(**python_config(broker, mechanism, user, password, AioTokens(token)))
+        producer = AIOKafkaProducer(**python_config(login, AioTokens(login.token)))
         try:
             await producer.start()
             await producer.send_and_wait(topic, b"aiokafka")
@@ -173,60 +189,83 @@ def aiokafka(broker, topic, mechanism, user, password=PASSWORD, token=None):
     return None
 
 
-CLIENTS = pytest.mark.parametrize("client", [confluent, kafka_python, aiokafka], ids=lambda each: each.__name__)
+CLIENTS = (confluent, kafka_python, aiokafka)
+FAULTS = [pytest.mark.faults]
 
 
-@CLIENTS
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_client_by_every_mechanism(mechanism, client, broker, name):
+def clients_and(values, *, by_default):
+    """Every client with every value; what is not meant to be in the default run is in the long one of faults."""
+    return [
+        pytest.param(
+            client, value, id=f"{client.__name__}-{value}", marks=[] if (client, value) in by_default else FAULTS
+        )
+        for client in CLIENTS
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda each: each.__name__)
+def test_every_client_with_tls(client, broker, name):
     add(broker, name)
-    assert client(broker, name, mechanism, name, token=lambda: sign({"sub": name})) is None
+    assert client(Login(broker=broker, mechanism=SCRAM, user=name, protocol=SecurityProtocol.SASL_SSL), name) is None
 
 
-@CLIENTS
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
-def test_a_wrong_password_and_an_unknown_user(mechanism, client, broker, name):
+@pytest.mark.parametrize(
+    ("client", "mechanism"),
+    clients_and(MECHANISMS, by_default={*((confluent, each) for each in MECHANISMS), (aiokafka, OAUTH)}),
+)
+def test_every_client_by_every_mechanism(client, mechanism, broker, name):
+    add(broker, name)
+    token = partial(sign, {"sub": name})
+    assert client(Login(broker=broker, mechanism=mechanism, user=name, token=token), name) is None
+
+
+@pytest.mark.parametrize(
+    ("client", "mechanism"), clients_and([SCRAM, "PLAIN"], by_default={(confluent, SCRAM), (confluent, "PLAIN")})
+)
+def test_a_wrong_password_and_an_unknown_user(client, mechanism, broker, name):
     """kafka-python and aiokafka try again, and tell in the end that they have no broker."""
     add(broker, name)
     failed_count = _logins(broker, mechanism).get("failed", 0)
-    told = client(broker, name, mechanism, name, password=WRONG), client(broker, name, mechanism, f"{name}-nobody")
+    users = name, f"{name}-nobody"
+    told = [client(Login(broker=broker, mechanism=mechanism, user=user, password=WRONG), name) for user in users]
     assert all(("uthentication" if client is confluent else "ootstrap") in each for each in told)
     assert _logins(broker, mechanism)["failed"] >= failed_count + 2
 
 
 def test_a_token_that_has_expired(broker, name):
-    assert "invalid_token" in confluent(broker, name, OAUTH, name, token=lambda: sign(lifetime_seconds=-60))
+    login = Login(broker=broker, mechanism=OAUTH, token=partial(sign, lifetime_seconds=-60))
+    assert "invalid_token" in confluent(login, name)
 
 
 def test_a_token_of_somebody_else(broker, name):
-    token = sign(key=signing_key("EC", "of somebody else"))
-    assert "invalid_token" in confluent(broker, name, OAUTH, name, token=lambda: token)
+    login = Login(broker=broker, mechanism=OAUTH, token=partial(sign, key=signing_key("EC", "of somebody else")))
+    assert "invalid_token" in confluent(login, name)
 
 
 # ---- sessions that end -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def brief_broker(tmp_path_factory):
+def brief_broker():
     """One whose sessions are over soon."""
-    directory = tmp_path_factory.mktemp("brief")
-    with sasl_broker(directory, "--connections-max-reauth", f"{SESSION_MS}ms") as process:
-        yield process
+    with sasl_broker(*QUICK, "--connections-max-reauth", f"{SESSION_MS}ms") as running:
+        yield running
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", OAUTH])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", pytest.param(OAUTH, marks=FAULTS)])
 def test_new_logins_under_load_without_one_failed_produce(mechanism, brief_broker, name):
     """librdkafka logs in anew by itself before a session ends (KIP-368)."""
     broker = brief_broker
-    add(broker, "alice")
+    add(broker, name)
     errors, delivered = [], []
-    config = confluent_config(broker, mechanism, "alice", PASSWORD, lambda: sign(lifetime_seconds=60))
+    config = confluent_config(Login(broker=broker, mechanism=mechanism, user=name))
     producer = Producer({**config, "error_cb": errors.append, "linger.ms": 0, "retries": 0})
 
     def note(error, message):
         (errors if error else delivered).append(error or message.offset())
 
-    until = time.monotonic() + 2.5 * SESSION_MS / 1000
+    until = time.monotonic() + 2 * SESSION_MS / 1000
     while time.monotonic() < until:
         producer.produce(name, b"x", on_delivery=note)
         producer.poll(0.005)
@@ -236,14 +275,15 @@ def test_new_logins_under_load_without_one_failed_produce(mechanism, brief_broke
     logins = _logins(broker, mechanism)
     assert logins["succeeded"] >= 3
     assert "failed" not in logins
-    assert "closing the connection" not in broker.log
+    assert "closing the connection" not in broker.process.log
 
 
+@pytest.mark.faults
 def test_a_user_who_is_removed_while_connected_is_out_when_the_session_ends(brief_broker, name):
     broker = brief_broker
     add(broker, name)
     errors = []
-    config = confluent_config(broker, "SCRAM-SHA-256", name, PASSWORD, None)
+    config = confluent_config(Login(broker=broker, mechanism="SCRAM-SHA-256", user=name))
     producer = Producer({**config, "error_cb": errors.append})
     producer.produce(name, b"before")
     assert producer.flush(DEADLINE_SECONDS) == 0
@@ -255,7 +295,7 @@ def test_a_user_who_is_removed_while_connected_is_out_when_the_session_ends(brie
 
 
 def _logins(broker, mechanism):
-    with urlopen(f"http://{broker.admin}/metrics") as response:
+    with urlopen(f"http://{broker.process.admin}/metrics") as response:
         lines = response.read().decode().splitlines()
     prefix = f'kafscale_authentications_total{{mechanism="{mechanism}",outcome="'
     found = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]

@@ -1,19 +1,24 @@
-"""Who logs in, and who signs tokens, for tests of SASL."""
+"""Who logs in, who signs tokens, and a broker process where they do, for tests of SASL."""
 
 from __future__ import annotations
 
 import functools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import attrs
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 from scramp import ScramClient
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.security.verifiers import ITERATIONS_LEAST, ScramVerifier, decoy, make_verifier
+from tests.devtools.process import BrokerProcess
+from tests.devtools.tls import TlsBroker, tls_broker
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
 SALT = b"a salt of some bytes"
@@ -93,3 +98,37 @@ def sign(
     given = {"sub": ALICE, "iat": int(now), "exp": int(now + lifetime_seconds), **(claims or {})}
     given = {name: value for name, value in given.items() if value is not None}
     return jwt.encode({"alg": algorithm, "kid": key.kid, **header}, given, key)
+
+
+@attrs.frozen(kw_only=True)
+class SaslBroker:
+    """A broker with a listener of each protocol; that without TLS and SASL is `process.bootstrap`."""
+
+    tls: TlsBroker
+
+    @property
+    def process(self) -> BrokerProcess:
+        return self.tls.process
+
+    @property
+    def ca_file(self) -> Path:
+        return self.tls.authority.ca_file
+
+    def bootstrap(self, protocol: SecurityProtocol) -> str:
+        """HOST:PORT of the listener that is secured like this."""
+        return self.process.further_listeners[_FURTHER.index(protocol)]
+
+
+_FURTHER = (SecurityProtocol.SSL, SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)  # the first by tls_broker
+
+
+@contextmanager
+def sasl_broker(*options: str) -> Iterator[SaslBroker]:
+    """Run one with all mechanisms for the block; tokens are checked by the key of `signing_key`."""
+    with TemporaryDirectory(prefix="kafscale-sasl-") as directory:
+        url = write_key_set(Path(directory) / "keys.json", signing_key())
+        listeners = [option for each in _FURTHER[1:] for option in ("--listen", f"{each}=127.0.0.1:0")]
+        mechanisms = [option for each in SaslMechanism for option in ("--sasl-mechanisms", each.value)]
+        tokens = ("--sasl-oauthbearer-jwks-endpoint-url", url, "--sasl-oauthbearer-clock-skew", "0")
+        with tls_broker(*listeners, *mechanisms, *tokens, *options) as running:
+            yield SaslBroker(tls=running)

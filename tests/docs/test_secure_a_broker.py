@@ -24,6 +24,7 @@ def run(command: str, directory: Path, environ: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(
     shutil.which("openssl") is None or shutil.which("curl") is None,
     reason="the page's commands are openssl's and curl's",

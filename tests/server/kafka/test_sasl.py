@@ -10,7 +10,7 @@ import trio
 from kafscale.api.handling.authentication import Authenticator
 from kafscale.cluster.scram_users import CredentialKey
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.config import Listener, SaslMechanism, SaslSettings, SecurityProtocol
+from kafscale.config import Limits, Listener, SaslMechanism, SaslSettings, SecurityProtocol
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import codec
 from kafscale.wire.error_codes import (
@@ -35,12 +35,12 @@ FAST = {"connection_failed_authentication_delay_ms": 100}
 
 
 @asynccontextmanager
-async def sasl_broker(tmp_path, **sasl):
+async def sasl_broker(tmp_path, *, limits=None, **sasl):
     """Run a broker that knows alice."""
     (tmp_path / "key").write_text("ab" * 32)
     given = {"sasl_mechanisms": (*SCRAMS, SaslMechanism.PLAIN), "secret_key_file": tmp_path / "key"}
     settings = SaslSettings(**(given | FAST | sasl))
-    async with memory_broker(memory_parts(), memory_settings(sasl=settings)) as running:
+    async with memory_broker(memory_parts(), memory_settings(sasl=settings, limits=limits or Limits())) as running:
         users = running.broker.services.scram_users
         await users.alter({CredentialKey(each, ALICE): verifier_of(each, PASSWORD) for each in SCRAMS})
         yield running
@@ -250,12 +250,11 @@ async def test_requests_may_be_large_after_the_login(tmp_path, autojump_clock):
 
 async def test_the_first_request_after_the_login_may_be_large(tmp_path, autojump_clock):
     """It was taken for a stranger's: a producer that connected anew for more than two large batches was refused."""
-    async with sasl_broker(tmp_path) as running:
+    async with sasl_broker(tmp_path, limits=Limits(max_message_bytes=32 << 10)) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
         connection = await connect(running)
         await log_in(connection)
-        limit = running.broker.settings.limits.max_message_bytes
-        data = PartitionProduceData(index=0, records=memoryview(bytes(3 * limit)))
+        data = PartitionProduceData(index=0, records=memoryview(bytes(200 << 10)))
         topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
         response = await connection.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=topics), ProduceResponse)
         assert response.responses[0].partition_responses[0].error_code != NONE

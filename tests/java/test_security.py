@@ -1,4 +1,4 @@
-"""Kafka's own Java clients with a JAAS config, and kafka-configs.sh, which adds and removes users."""
+"""Kafka's own Java clients over TLS and with a JAAS config, and kafka-configs.sh, which adds and removes users."""
 
 import subprocess
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bench.peers.kafka import class_path
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SecurityProtocol
+from kafscale.testing.certificates import make_authority
 from tests.devtools.java import JVM_FLAGS, JavaTools
-from tests.devtools.process import broker_process
-from tests.devtools.sasl import sign, signing_key, write_key_set
+from tests.devtools.sasl import sasl_broker, sign
 from tests.devtools.tools import RUN_TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
@@ -18,28 +18,29 @@ CONFIGS = "kafka.admin.ConfigCommand"
 PASSWORD = "alice-secret"
 MODULES = "org.apache.kafka.common.security"
 SESSION_MS = 2000
+PLAIN_TCP, WITH_TLS = SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    url = write_key_set(tmp_path_factory.mktemp("sasl") / "keys.json", signing_key())
-    mechanisms = [option for each in SaslMechanism for option in ("--sasl-mechanisms", each.value)]
-    with broker_process(
-        *("--listen", "SASL_PLAINTEXT=127.0.0.1:0", "--sasl-oauthbearer-jwks-endpoint-url", url, *mechanisms),
-        *("--connections-max-reauth", f"{SESSION_MS}ms"),
-    ) as process:
-        yield process
+def broker():
+    with sasl_broker("--connections-max-reauth", f"{SESSION_MS}ms") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def admin(broker):
     """Over the listener without SASL."""
-    return JavaTools(bootstrap=broker.bootstrap, class_path=class_path())
+    return JavaTools(bootstrap=broker.process.bootstrap, class_path=class_path())
 
 
 @pytest.fixture(scope="module")
 def java(broker):
-    return JavaTools(bootstrap=broker.further_listeners[0], class_path=class_path())
+    return tools(broker, PLAIN_TCP)
+
+
+def tools(broker, protocol):
+    """Return the tools for a listener; what else they need is in `client_config`."""
+    return JavaTools(bootstrap=broker.bootstrap(protocol), class_path=class_path())
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def alice(admin):
         assert "Completed updating config for user alice." in said
 
 
-def client_config(path: Path, mechanism: str, password: str = PASSWORD) -> Path:
+def client_config(path: Path, mechanism: str, password: str = PASSWORD, *, ca_file: Path | None = None) -> Path:
+    """Write the settings of alice, with TLS if there is an authority to trust."""
     module = f"{MODULES}.plain.PlainLoginModule" if mechanism == "PLAIN" else f"{MODULES}.scram.ScramLoginModule"
     login = f'username="alice" password="{password}"'
     further = ""
@@ -64,20 +66,54 @@ def client_config(path: Path, mechanism: str, password: str = PASSWORD) -> Path:
             f"sasl.login.callback.handler.class={MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler\n"
         )
     path.write_text(
-        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f"{trusting(ca_file)}security.protocol=SASL_{'PLAINTEXT' if ca_file is None else 'SSL'}\n"
+        f"sasl.mechanism={mechanism}\n"
         f"sasl.jaas.config={module} required {login};\n{further}"
     )
     return path
 
 
+def trusting(ca_file: Path | None) -> str:
+    return "" if ca_file is None else f"ssl.truststore.type=PEM\nssl.truststore.location={ca_file}\n"
+
+
+def topic_round(java, name, config):
+    java("TopicCommand", "--create", "--topic", name, "--command-config", str(config))
+    assert name in java("TopicCommand", "--list", "--command-config", str(config)).split()
+
+
+@pytest.mark.parametrize("protocol", [PLAIN_TCP, WITH_TLS])
 @pytest.mark.parametrize("mechanism", [each.value for each in SaslMechanism])
-def test_every_mechanism(mechanism, alice, java, name, tmp_path, monkeypatch):
-    config = client_config(tmp_path / "client.properties", mechanism)
+def test_every_mechanism(mechanism, protocol, alice, broker, name, tmp_path, monkeypatch):
+    ca_file = broker.ca_file if protocol is WITH_TLS else None
+    config = client_config(tmp_path / "client.properties", mechanism, ca_file=ca_file)
     allowed = (tmp_path / "token").as_uri()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed}")
-    with_config = ("--command-config", str(config))
-    java("TopicCommand", "--create", "--topic", name, *with_config)
-    assert name in java("TopicCommand", "--list", *with_config).split()
+    topic_round(tools(broker, protocol), name, config)
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("shows_certificate", [False, True], ids=["without-certificate", "with-certificate"])
+def test_tls(version, shows_certificate, broker, name, tmp_path):
+    """With stores in PEM, as Kafka has them since KIP-651."""
+    config = tmp_path / "client.properties"
+    shown = ""
+    if shows_certificate:
+        client = broker.tls.authority.issue("client")
+        both = tmp_path / "both.pem"
+        both.write_text(client.key_file.read_text() + client.certificate_file.read_text())
+        shown = f"ssl.keystore.type=PEM\nssl.keystore.location={both}\n"
+    versions = f"ssl.enabled.protocols={version}\nssl.protocol={version}\n"
+    config.write_text(f"security.protocol=SSL\n{trusting(broker.ca_file)}{shown}{versions}")
+    topic_round(tools(broker, SecurityProtocol.SSL), name, config)
+
+
+def test_a_broker_of_another_authority_is_not_trusted(broker, tmp_path):
+    other = make_authority(tmp_path, "another")
+    config = tmp_path / "client.properties"
+    config.write_text(f"security.protocol=SSL\n{trusting(other.ca_file)}")
+    with pytest.raises(AssertionError, match="SSL handshake failed"):
+        tools(broker, SecurityProtocol.SSL)("TopicCommand", "--list", "--command-config", str(config))
 
 
 def test_users_are_described_and_removed(alice, admin, java, tmp_path):
@@ -110,7 +146,7 @@ def test_a_producer_renews_its_session_without_one_failed_send(alice, broker, na
     config = client_config(tmp_path / "c", "SCRAM-SHA-512")
     command = ["java", *JVM_FLAGS, "-cp", class_path(), "org.apache.kafka.tools.ProducerPerformance"]
     size = ("--topic", name, "--num-records", "700", "--record-size", "10", "--throughput", "100")
-    bootstrap = f"bootstrap.servers={broker.further_listeners[0]}"
+    bootstrap = f"bootstrap.servers={broker.bootstrap(PLAIN_TCP)}"
     properties = ("--producer-props", bootstrap, "retries=0", "enable.idempotence=false", "acks=1")
     done = subprocess.run(
         [*command, *size, "--producer.config", str(config), *properties],

@@ -1,0 +1,181 @@
+"""Attacks on a listener with SASL by who has not logged in, with a well-behaved client of the same broker beside them.
+
+Before a login nothing but ApiVersions and SASL is looked at, in small frames and for a short time. A wrong password
+costs a derivation of keys, in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import trio
+
+from kafscale.cli.main import run
+from kafscale.client.client import connect
+from kafscale.client.offsets import LATEST, list_offsets
+from kafscale.client.producer import Producer
+from kafscale.client.security import client_security
+from kafscale.config import Address, SaslMechanism
+from kafscale.wire import codec
+from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
+from kafscale.wire.records import Record, build_batch
+from tests.devtools.hostile import (
+    announced_frame,
+    bystander,
+    next_answer,
+    raw_connection,
+    raw_connections,
+    request_bytes,
+)
+from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.sasl import ALICE, PASSWORD, plain_message, scram_client
+
+MIB = 1 << 20
+PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
+SCRAM = SaslMechanism.SCRAM_SHA_256
+LOGIN_SECONDS = 3
+ROUND_MAX_SECONDS = 3.0
+LOOP_MAX_SECONDS = 1.0
+GROWN_MAX_MIB = 100
+TOPIC = "not-theirs"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One that knows alice; `further_listeners` is the one with SASL."""
+    mechanisms = [option for each in (SCRAM, SaslMechanism.PLAIN) for option in ("--sasl-mechanisms", each.value)]
+    options = ("--listen", "SASL_PLAINTEXT=127.0.0.1:0", "--sasl-authentication-timeout", f"{LOGIN_SECONDS}s")
+    password_file = tmp_path_factory.mktemp("sasl") / "password"
+    password_file.write_text(PASSWORD)
+    with broker_process(*options, *mechanisms) as running:
+        from_file = ("--password-file", str(password_file), "--iterations", "4096")
+        assert run(["users", "add", ALICE, *from_file, "--bootstrap", running.bootstrap]) == 0
+        yield running
+        assert running.returncode is None, running.log
+
+
+def _address(broker: BrokerProcess) -> Address:
+    return Address.parse(broker.further_listeners[0])
+
+
+async def _good_client(broker: BrokerProcess) -> None:
+    """Logs in, and asks for something."""
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": SCRAM.value,
+        "sasl.username": ALICE,
+        "sasl.password": PASSWORD,
+    }
+    with trio.fail_after(30):
+        async with connect(_address(broker), security=client_security(properties)) as client:
+            await client.metadata([])
+
+
+async def _all_end(streams: Sequence[trio.abc.ReceiveStream], within_seconds: float) -> None:
+    """Whatever they are answered before."""
+    with trio.fail_after(within_seconds):
+        for stream in streams:
+            while await next_answer(stream) is not None:
+                pass
+
+
+def _begun_login(mechanism: SaslMechanism = SaslMechanism.PLAIN) -> bytes:
+    return request_bytes(SaslHandshakeRequest(mechanism=mechanism.value), 1)
+
+
+def _answer_to(data: bytes) -> bytes:
+    return request_bytes(SaslAuthenticateRequest(auth_bytes=data), 2)
+
+
+async def test_what_is_announced_before_a_login_takes_no_memory(broker: BrokerProcess) -> None:
+    """Whatever it says that it is: a frame above --sasl-server-max-receive-size ends its connection."""
+    async with bystander(broker) as seen, raw_connections(_address(broker), 150) as attackers:
+        for number, attacker in enumerate(attackers):
+            api_key = (PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE)[number % 3]
+            await attacker.send_all(announced_frame(90 * MIB, api_key=api_key))
+        await _all_end(attackers, LOGIN_SECONDS - 0.5)
+    assert not seen.failures
+    assert seen.worst_seconds < ROUND_MAX_SECONDS
+    assert seen.grown_mib < GROWN_MAX_MIB
+
+
+@pytest.mark.parametrize("before", ["nothing", "a handshake", "a wrong password"])
+async def test_a_produce_that_is_sent_along_with_a_login_is_not_taken(before: str, broker: BrokerProcess) -> None:
+    """Neither by the general way nor by the short way: the one gate is before both."""
+    async with connect(broker.kafka) as client:
+        await Producer(client=client, topic=TOPIC).send([Record(key=None, value=b"ours", timestamp_ms=1)], partition=0)
+        written = (await list_offsets(client, TOPIC, {0: LATEST}))[0]
+        batch = memoryview(build_batch([Record(value=b"theirs")]))
+        data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
+        produce = request_bytes(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), 9)
+        login = {
+            "nothing": [],
+            "a handshake": [_begun_login()],
+            "a wrong password": [_begun_login(), _answer_to(plain_message(password="wrong"))],
+        }[before]
+        async with raw_connection(_address(broker)) as attacker:
+            await attacker.send_all(b"".join([*login, produce, produce, produce]))
+            answers = 0
+            with trio.fail_after(10):
+                while await next_answer(attacker) is not None:
+                    answers += 1
+        assert answers <= len(login)
+        assert (await list_offsets(client, TOPIC, {0: LATEST}))[0] == written
+
+
+async def test_300_half_logins_and_slow_ones_keep_nobody_out(broker: BrokerProcess) -> None:
+    """Each ends by its deadline, however it passes the time; a good client logs in meanwhile."""
+    first = scram_client(SCRAM).get_client_first().encode()
+    half = _begun_login(SCRAM) + _answer_to(first)
+    async with bystander(broker) as seen, raw_connections(_address(broker), 300) as attackers:
+        async with trio.open_nursery() as nursery:
+            for attacker in attackers[:20]:
+                nursery.start_soon(_send_slowly, attacker, half)
+            for attacker in attackers[20:]:
+                await attacker.send_all(half)
+            await _good_client(broker)
+            await _all_end(attackers, 10 * LOGIN_SECONDS)
+            nursery.cancel_scope.cancel()
+    assert not seen.failures
+    assert seen.worst_seconds < ROUND_MAX_SECONDS
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
+    assert seen.grown_mib < GROWN_MAX_MIB
+
+
+async def _send_slowly(stream: trio.SocketStream, data: bytes) -> None:
+    """A byte at a time, which is never enough for a request within --sasl-authentication-timeout."""
+    try:
+        for position in range(len(data)):
+            await stream.send_all(data[position : position + 1])
+            await trio.sleep(LOGIN_SECONDS / 10)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return
+
+
+async def test_many_wrong_passwords_hold_up_nobody(broker: BrokerProcess) -> None:
+    """The derivations of their keys are not the event loop's, and a good login does not wait for all of them."""
+    refusals = 0
+
+    async def guess(attacker: trio.SocketStream, number: int) -> None:
+        nonlocal refusals
+        await attacker.send_all(_begun_login())
+        assert await next_answer(attacker) is not None
+        await attacker.send_all(_answer_to(plain_message(password=f"guess {number}")))
+        answer = await next_answer(attacker)
+        assert answer is not None
+        response = codec.decode(SaslAuthenticateResponse, 2, answer[5:])
+        refusals += response.error_code == SASL_AUTHENTICATION_FAILED
+
+    async with bystander(broker) as seen, raw_connections(_address(broker), 100) as attackers:
+        async with trio.open_nursery() as nursery:
+            for number, attacker in enumerate(attackers):
+                nursery.start_soon(guess, attacker, number)
+            await _good_client(broker)
+    assert refusals == len(attackers)
+    assert not seen.failures
+    assert seen.worst_seconds < ROUND_MAX_SECONDS
+    assert seen.worst_loop_seconds < LOOP_MAX_SECONDS
