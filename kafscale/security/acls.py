@@ -1,0 +1,133 @@
+"""Kafka's access control lists: what a binding says, and what a filter of them asks for (KIP-11, KIP-290).
+
+A binding allows or denies one operation on the resources of a pattern to a principal from a host. The numbers are
+those of Kafka's protocol; one that is not known is UNKNOWN, which no binding may have.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeVar
+
+import attrs
+
+WILDCARD: Final = "*"  # the name of any resource, and any host
+WILDCARD_PRINCIPAL: Final = "User:*"
+CLUSTER_NAME: Final = "kafka-cluster"  # the one name that a CLUSTER has
+
+
+class _Code(enum.IntEnum):
+    """A number of the protocol."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Code:
+        return cls(0)
+
+    @property
+    def title(self) -> str:
+        """Return the name as Kafka's documentation writes it: TransactionalId."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class ResourceType(_Code):
+    """What an operation is on."""
+
+    UNKNOWN, ANY, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(8)
+
+
+class PatternType(_Code):
+    """How the name of a pattern is meant. A filter alone may say ANY, or MATCH: whatever acts on a resource."""
+
+    UNKNOWN, ANY, MATCH, LITERAL, PREFIXED = range(5)
+
+
+class AclOperation(_Code):
+    """What is done with a resource."""
+
+    UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(9)
+    CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS = range(9, 15)
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(_Code):
+    """Whether it may be done."""
+
+    UNKNOWN, ANY, DENY, ALLOW = range(4)
+
+
+@attrs.frozen(kw_only=True)
+class AclBinding:
+    """One access control list entry and the resources that it is about. `principal` is written `User:alice`."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    resource_name: str
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: Permission
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.principal} from {self.host} to {self.operation.name} "
+            f"{self.resource_type.name}:{self.pattern_type.name}:{self.resource_name}"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class AclFilter:
+    """Which bindings are asked for (Kafka's AclBindingFilter): None and ANY ask for all."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    pattern_type: PatternType = PatternType.ANY
+    resource_name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: Permission = Permission.ANY
+
+    @property
+    def is_unknown(self) -> bool:
+        """Tell whether something in it is not known here."""
+        return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
+
+    def matches(self, binding: AclBinding) -> bool:
+        """Tell whether it asks for this one."""
+        return (
+            _asks_for(self.resource_type, binding.resource_type)
+            and _asks_for(self.operation, binding.operation)
+            and _asks_for(self.permission, binding.permission)
+            and self.principal in (None, binding.principal)
+            and self.host in (None, binding.host)
+            and self._matches_pattern(binding)
+        )
+
+    def _matches_pattern(self, binding: AclBinding) -> bool:
+        wanted = self.pattern_type
+        if wanted not in (PatternType.ANY, PatternType.MATCH, binding.pattern_type):
+            return False
+        if self.resource_name is None:
+            return True
+        if wanted is not PatternType.MATCH:
+            return self.resource_name == binding.resource_name
+        if binding.pattern_type is PatternType.PREFIXED:
+            return self.resource_name.startswith(binding.resource_name)
+        return binding.resource_name in (self.resource_name, WILDCARD)
+
+
+_C = TypeVar("_C", ResourceType, AclOperation, Permission)
+
+
+def _asks_for(wanted: _C, has: _C) -> bool:
+    return wanted == 1 or wanted is has
+
+
+@attrs.frozen(eq=False)
+class Right:
+    """To do an operation with a resource of a type. There is one object for each, so that looking it up is cheap."""
+
+    operation: AclOperation
+    resource_type: ResourceType
+
+    def __str__(self) -> str:
+        return f"{self.operation.title} {self.resource_type.title}"
