@@ -39,7 +39,8 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
-from kafscale.broker_security import BrokerSecurity, open_security, reload_on_signal
+from kafscale.broker_security import BrokerSecurity, open_access, open_security, reload_on_signal
+from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.same_store import check_same_store
@@ -197,7 +198,7 @@ class Broker:
             await leading.start(lead.run)
             log = await self._build(lead, parts.disk)
             services = self.services
-            configured = services.client_quotas, services.group_configs, services.scram_users
+            configured = services.client_quotas, services.group_configs, services.scram_users, services.acls
             for registry in (services.topics, *configured, services.producer_ids):
                 leading.start_soon(registry.run)
             leading.start_soon(self._token_keys.run)
@@ -231,6 +232,8 @@ class Broker:
         client_quotas = ClientQuotas(metadata)
         group_configs = GroupConfigs(metadata, consumer_group_settings(settings))
         scram_users = ScramUsers.of(settings, metadata)
+        acls = AclRegistry(metadata)
+        access = open_access(settings, acls)
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         internal, leadership = InternalLog(log), Leadership(log)
         groups = GroupCoordinator(
@@ -274,8 +277,10 @@ class Broker:
             authenticator=Authenticator(
                 settings=settings.sasl, users=scram_users, metrics=self.metrics, token_keys=self._token_keys
             ),
+            acls=acls,
+            access=access,
             quotas=quotas,
-            gate=Gate(quotas=quotas),
+            gate=Gate(quotas=quotas, access=access),
             record_checks=RecordChecks(log.reader.unpacking),
             check_lead=lead.check.confirm,
         )
@@ -294,6 +299,7 @@ class Broker:
         if any(self.settings.protocol_of(listener).uses_sasl for listener in self.settings.listeners):
             services.scram_users.check_readable()
             services.authenticator.prepare()
+        await services.acls.load()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
         await log.restore()

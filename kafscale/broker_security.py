@@ -1,4 +1,7 @@
-"""What the settings say of certificates and tokens, read at the start and again when it changes: a part of `broker`."""
+"""What secures a broker, from its settings: certificates and tokens, which are read again when they change, and ACLs.
+
+A part of `broker`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from kafscale.config import Settings
+from kafscale.api.handling.access import Access
+from kafscale.cluster.acls import AclRegistry
+from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
+from kafscale.security.authorizer import AclAuthorizer
 from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
 from kafscale.server.watched_files import FileWatch, Watched
@@ -56,6 +62,19 @@ def _own_names(settings: Settings) -> set[str]:
     """Return the names by which the broker may be reached."""
     listeners = (*settings.listeners, *settings.advertised_listeners)
     return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
+
+
+def open_access(settings: Settings, acls: AclRegistry) -> Access:
+    """Make what says what clients may do, by the lists or everything."""
+    if settings.authorizer is AuthorizerKind.NONE:
+        return Access()
+    authorizer = AclAuthorizer(
+        super_users=frozenset(settings.super_users),
+        allows_without_acls=settings.allow_everyone_if_no_acl_found,
+        acls=acls.index,
+    )
+    acls.follow(authorizer.changed)
+    return Access(authorizer=authorizer)
 
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:

@@ -21,10 +21,6 @@ class NotServed:
 
 NOT_SERVED: Sequence[NotServed] = (
     NotServed(
-        {29: "DescribeAcls", 30: "CreateAcls", 31: "DeleteAcls"},
-        "All users have the same rights.",
-    ),
-    NotServed(
         {
             38: "CreateDelegationToken",
             39: "RenewDelegationToken",

@@ -11,6 +11,7 @@ import inspect
 from types import ModuleType
 
 from kafscale.api.handling.calls import Api
+from kafscale.api.handling.operations import OPERATIONS, Check
 from kafscale.api.not_served import NOT_SERVED, NotServed
 from kafscale.api.table import APIS, MODULES
 from kafscale.wire.schema import MAX
@@ -38,6 +39,18 @@ These calls of Kafka 4.1's brokers are not advertised. Those of its controllers 
 """
 
 
+_OPERATIONS = """
+## What each API asks the authorizer
+
+Where there are [access control lists](../how-to/allow-and-deny.md), these are the rights that a client needs, as in
+Kafka. Clients without one get the error for that resource: for all of the request, or for the elements of the array
+that is named.
+
+| API | right | of | note |
+|---|---|---|---|
+"""
+
+
 def protocol_page() -> str:
     """The whole page, as Markdown."""
     rows = sorted(APIS, key=lambda api: api.key)
@@ -46,7 +59,8 @@ def protocol_page() -> str:
         f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
     )
     not_served = _NOT_SERVED + "".join(map(_not_served, NOT_SERVED))
-    return _INTRODUCTION + table + not_served + "".join(map(_section, modules))
+    operations = _OPERATIONS + "".join(_check(api.name, check) for api in rows for check in OPERATIONS[api.name])
+    return _INTRODUCTION + table + not_served + operations + "".join(map(_section, modules))
 
 
 def _flexible_since(api: Api) -> str:
@@ -56,6 +70,14 @@ def _flexible_since(api: Api) -> str:
 
 def _not_served(calls: NotServed) -> str:
     return f"| {', '.join(map(str, calls.names))} | {', '.join(calls.names.values())} | {calls.reason} |\n"
+
+
+def _check(api: str, check: Check) -> str:
+    of = f"`{check.each}`" if check.each else "by its handler" if check.by_handler else "the whole request"
+    note = check.note or (f"or {check.unless}" if check.unless is not None else "")
+    if check.versions.start:
+        note = f"from version {check.versions.start} on"
+    return f"| {api} | {check.right} | {of} | {note} |\n"
 
 
 def _section(module: ModuleType) -> str:

@@ -52,6 +52,9 @@ from kafscale.api.records import (
 )
 from kafscale.api.security import (
     alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
     describe_user_scram_credentials,
     sasl_authenticate,
     sasl_handshake,
@@ -102,6 +105,9 @@ MODULES: Sequence[ModuleType] = (
     end_txn,
     write_txn_markers,
     txn_offset_commit,
+    describe_acls,
+    create_acls,
+    delete_acls,
     describe_configs,
     alter_configs,
     alter_replica_log_dirs,

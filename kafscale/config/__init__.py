@@ -33,6 +33,7 @@ from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, p
 from kafscale.config.values import (
     WILDCARD_HOSTS,
     Address,
+    AuthorizerKind,
     Durability,
     Listener,
     ListenerProtocol,
@@ -57,6 +58,7 @@ __all__ = [
     "USER_PASSWORD_VARIABLE",
     "WILDCARD_HOSTS",
     "Address",
+    "AuthorizerKind",
     "Durability",
     "Limits",
     "Listener",

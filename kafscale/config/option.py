@@ -23,6 +23,7 @@ import cattrs
 from kafscale.config.units import format_duration, format_size, parse_duration, parse_size
 from kafscale.config.values import (
     Address,
+    AuthorizerKind,
     Durability,
     GroupAssignor,
     GroupMigrationPolicy,
@@ -250,7 +251,7 @@ def _make_converter() -> cattrs.Converter:
             made.register_structure_hook_func(partial(eq, of_type), structure)
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
     for enum_type in (
-        *(Durability, GroupAssignor, GroupMigrationPolicy),
+        *(AuthorizerKind, Durability, GroupAssignor, GroupMigrationPolicy),
         *(ReplicationFactorPolicy, LogLevel, LogFormat, SaslMechanism, SslClientAuth, SslVersion),
     ):
         made.register_structure_hook(enum_type, _word)

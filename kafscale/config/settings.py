@@ -23,6 +23,7 @@ from kafscale.config.units import GIB, KIB, MIB
 from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
+    AuthorizerKind,
     Durability,
     GroupAssignor,
     GroupMigrationPolicy,
@@ -292,6 +293,22 @@ class Settings:
         why="Kafka: the client quota consumer_byte_rate.",
         least=0,
     )
+    authorizer: AuthorizerKind = option(
+        AuthorizerKind.NONE,
+        "What decides what clients may do: none (everybody may do everything) or acl (access control lists).",
+        why="Kafka: authorizer.class.name. Lists are added by `kafscale acls` or kafka-acls.sh.",
+    )
+    super_users: tuple[str, ...] = option(
+        (),
+        "Somebody who may do everything, whatever the lists say, as User:NAME; repeatable.",
+        why="Kafka: super.users. Without one nobody can add the first list.",
+        name="super-user",
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        False,
+        "Let everybody do everything with what no list is about.",
+        why="Kafka: allow.everyone.if.no.acl.found, false.",
+    )
     auto_create_topics: bool = option(
         True,
         "Create a topic when a client asks for it by name and allows that.",
@@ -459,6 +476,9 @@ class Settings:
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
         check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
         _check_store(self)
+        for user in self.super_users:
+            if not all(user.partition(":")):
+                raise ConfigError(f"--super-user: '{user}' is no principal; allowed: TYPE:NAME, as in User:alice")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 f"--group-min-session-timeout: '{self.text('group_min_session_timeout_ms')}' is too much; allowed: "

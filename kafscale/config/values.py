@@ -109,6 +109,13 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
+class AuthorizerKind(enum.StrEnum):
+    """What decides what clients may do."""
+
+    NONE = "none"
+    ACL = "acl"
+
+
 class LogFormat(enum.StrEnum):
     """How a log line looks."""
 

@@ -15,11 +15,11 @@ from kafscale.api import produce
 from kafscale.api.cluster import metadata
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
+from kafscale.api.handling.refusals import refusal, set_errors
 from kafscale.api.produce import PendingProduce
 from kafscale.errors import KafkaError, ProtocolError
 from kafscale.log.partition.chunks import Lease
 from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
-from kafscale.testing.refusals import refusal, set_errors
 from kafscale.wire import error_codes
 from kafscale.wire.messages.produce import ProduceRequest
 
@@ -64,7 +64,7 @@ class FaultyDispatcher(Dispatcher):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.services.gate = _FaultyGate(quotas=self.services.quotas, faults=self.faults)
+        self.services.gate = _FaultyGate(quotas=self.services.quotas, access=self.services.access, faults=self.faults)
 
     def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
         pending = super().begin(request, frame_lease)

@@ -6,6 +6,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.node import Node
@@ -21,6 +22,7 @@ def some_services(**components: object) -> Any:
     """
     if isinstance(node := components.get("node"), Node):
         components.setdefault("assignment", Assignment(node))
+    components.setdefault("access", Access())
     return SimpleNamespace(**components)
 
 

@@ -7,7 +7,7 @@ v2  fenced brokers too, if asked for (KIP-1073); there are none, a broker is in 
 
 from __future__ import annotations
 
-from kafscale.api.handling.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kafscale.api.cluster.metadata import cluster_operations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
@@ -37,9 +37,7 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
         brokers=[DescribeClusterBroker(broker_id=node_id, host=at.host, port=at.port) for node_id, at in brokers],
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
+        cluster_authorized_operations=cluster_operations(services, call, request.include_cluster_authorized_operations),
     )
 
 

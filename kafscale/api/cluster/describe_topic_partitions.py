@@ -17,13 +17,19 @@ from functools import partial
 import attrs
 
 from kafscale.api.cluster.layout import Layout
-from kafscale.api.handling.authorized_operations import TOPIC_OPERATIONS
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
-from kafscale.wire.error_codes import INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.security.acls import ResourceType
+from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.wire.error_codes import (
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kafscale.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -53,11 +59,14 @@ async def handle(
     if cursor.partition_index < 0 or (names and request.cursor is not None and cursor.topic_name not in names):
         return DescribeTopicPartitionsResponse(topics=mapped(partial(_error, INVALID_REQUEST), names))
     topics, unknown = await _asked(services.topics, names, cursor)
+    if services.access.authorizer is not None:
+        topics, hidden = await _split(services, call, topics)
+        unknown += [name for name in hidden if names]
     page = _page(topics, cursor, max(1, min(request.response_partition_limit, PAGE_MAX_COUNT)))
     if (end := page.next_cursor) is not None:
         unknown = [name async for name in in_turns(unknown) if name < end.topic_name]
     return DescribeTopicPartitionsResponse(
-        topics=mapped(partial(_answer, services), (*page.parts, *unknown)), next_cursor=page.next_cursor
+        topics=mapped(partial(_answer, services, call), (*page.parts, *unknown)), next_cursor=page.next_cursor
     )
 
 
@@ -76,6 +85,17 @@ async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor
     return sorted(topics, key=lambda topic: topic.name), unknown
 
 
+async def _split(services: Services, call: Call, topics: Sequence[Topic]) -> tuple[list[Topic], list[str]]:
+    """Return the topics that the client may be told of, and the names of the others."""
+    visible, hidden = [], []
+    async for topic in in_turns(topics):
+        if services.access.allows(call, DESCRIBE_TOPIC, topic.name, tells=False):
+            visible.append(topic)
+        else:
+            hidden.append(topic.name)
+    return visible, hidden
+
+
 def _page(topics: Iterable[Topic], cursor: Cursor, max_count: int) -> _Page:
     parts = []
     left = max_count
@@ -90,8 +110,10 @@ def _page(topics: Iterable[Topic], cursor: Cursor, max_count: int) -> _Page:
     return _Page(parts, None)
 
 
-def _answer(services: Services, of: tuple[Topic, range] | str) -> DescribeTopicPartitionsResponseTopic:
+def _answer(services: Services, call: Call, of: tuple[Topic, range] | str) -> DescribeTopicPartitionsResponseTopic:
     if isinstance(of, str):
+        if not services.access.allows(call, DESCRIBE_TOPIC, of):
+            return DescribeTopicPartitionsResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=of)
         return _error(UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(of) else INVALID_TOPIC_EXCEPTION, of)
     topic, indexes = of
     layout = Layout.of(topic, services.assignment)
@@ -100,7 +122,7 @@ def _answer(services: Services, of: tuple[Topic, range] | str) -> DescribeTopicP
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
         partitions=mapped(partial(_partition, layout), indexes),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=services.access.operations(call, ResourceType.TOPIC, topic.name),
     )
 
 

@@ -12,6 +12,7 @@ partition of `__transaction_state`. Each of the topics is made when somebody fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
@@ -20,7 +21,8 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.node import Node
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
-from kafscale.concurrency.turns import distinct
+from kafscale.concurrency.turns import Turns, distinct
+from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_REQUEST,
@@ -30,15 +32,13 @@ from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinator
 from kafscale.wire.schema import mapped
 
 GROUP, TRANSACTION = 0, 1
+_RIGHTS = {GROUP: DESCRIBE_GROUP, TRANSACTION: DESCRIBE_TRANSACTION}
 
 
 async def handle(services: Services, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    if request.key_type == GROUP:
-        await prepare_groups(services)
-    if request.key_type == TRANSACTION:
-        await prepare_transactions(services)
+    keys = await distinct(request.coordinator_keys, str) if call.version >= 4 else [request.key]
+    await _prepare(services, call, request.key_type, keys)
     if call.version >= 4:
-        keys = await distinct(request.coordinator_keys, str)
         return FindCoordinatorResponse(coordinators=mapped(partial(_find, services, call, request.key_type), keys))
     found = _find(services, call, request.key_type, request.key)
     return FindCoordinatorResponse(
@@ -50,8 +50,24 @@ async def handle(services: Services, call: Call, request: FindCoordinatorRequest
     )
 
 
+async def _prepare(services: Services, call: Call, key_type: int, keys: Sequence[str]) -> None:
+    """Make the topic in which they are coordinated, if the client may ask for any of them."""
+    right = _RIGHTS.get(key_type)
+    if right is None:
+        return
+    turns = Turns()
+    for key in keys:
+        await turns.step()
+        if services.access.allows(call, right, key, tells=False):
+            await (prepare_groups if key_type == GROUP else prepare_transactions)(services)
+            return
+
+
 def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinator:
-    if key_type in (GROUP, TRANSACTION):
+    right = _RIGHTS.get(key_type)
+    if right is not None:
+        if (error_code := services.access.error_code(call, right, key)) != NONE:
+            return Coordinator(key=key, error_code=error_code, error_message=f"Not authorized to {right} {key}.")
         node = _group_coordinator(services, key) if key_type == GROUP else _transaction_coordinator(services, key)
         if node is None:
             message = "The coordinator is not available."

@@ -24,17 +24,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from kafscale.api.cluster.layout import Layout
-from kafscale.api.handling.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import distinct, in_turns
+from kafscale.security.acls import ResourceType
+from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CLUSTER, DESCRIBE_TOPIC
 from kafscale.wire.codec import encode_array
 from kafscale.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
     LEADER_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -54,27 +57,41 @@ KEPT_LAYOUTS_COUNT = 64
 
 
 async def handle(services: Services, call: Call, request: MetadataRequest) -> MetadataResponse:
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    describe = partial(_describe, services, operations, call.version)
+    describe = partial(_describe, services, call, request.include_topic_authorized_operations)
     if request.topics is None or (call.version == 0 and not request.topics):
-        topics = mapped(describe, services.topics.all())
+        topics = mapped(describe, await _visible(services, call))
     else:
         asked = await distinct(request.topics, lambda topic: (topic.topic_id, topic.name))
-        refused = await _create_missing(services, asked) if request.allow_auto_topic_creation else {}
-        topics = mapped(partial(_answer, services, describe, refused), asked)
+        refused = await _create_missing(services, call, asked) if request.allow_auto_topic_creation else {}
+        topics = mapped(partial(_answer, services, call, describe, refused), asked)
     brokers = ((node.node_id, node.endpoint(call.peer)) for node in services.assignment.brokers())
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node_id, host=at.host, port=at.port) for node_id, at in brokers],
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
         topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
+        cluster_authorized_operations=cluster_operations(services, call, request.include_cluster_authorized_operations),
     )
 
 
-async def _create_missing(services: Services, asked: Sequence[MetadataRequestTopic]) -> Mapping[str, int]:
+def cluster_operations(services: Services, call: Call, is_asked: bool) -> int:
+    """The bits of what the client may do with the cluster; none if it may not be told of it."""
+    if not is_asked:
+        return NOT_ASKED
+    access = services.access
+    return access.operations(call, ResourceType.CLUSTER) if access.allows(call, DESCRIBE_CLUSTER) else 0
+
+
+async def _visible(services: Services, call: Call) -> Sequence[Topic]:
+    """All topics that the client may be told of."""
+    topics = services.topics.all()
+    if services.access.authorizer is None:
+        return topics
+    allows = partial(services.access.allows, call, DESCRIBE_TOPIC, tells=False)
+    return [topic async for topic in in_turns(topics) if allows(topic.name)]
+
+
+async def _create_missing(services: Services, call: Call, asked: Sequence[MetadataRequestTopic]) -> Mapping[str, int]:
     """Create what was asked for by name, is not there and may be created. The errors of those that stay missing."""
     if not services.settings.auto_create_topics:
         return {}
@@ -85,12 +102,19 @@ async def _create_missing(services: Services, asked: Sequence[MetadataRequestTop
         and topic.name is not None
         and services.topics.get(topic.name) is None
         and not is_internal(topic.name)
+        and services.access.allows(call, DESCRIBE_TOPIC, topic.name, tells=False)
     ]
-    return await services.topics.create_in_passing(missing)
+    refused: dict[str, int] = {}
+    if not services.access.allows(call, CREATE_IN_CLUSTER, tells=False):
+        codes = {name: services.access.error_code(call, CREATE_TOPIC, name) async for name in in_turns(missing)}
+        refused = {name: code for name, code in codes.items() if code}
+        missing = [name for name in missing if name not in refused]
+    return {**refused, **await services.topics.create_in_passing(missing)}
 
 
 def _answer(
     services: Services,
+    call: Call,
     describe: Callable[[Topic], MetadataResponseTopic],
     refused: Mapping[str, int],
     asked: MetadataRequestTopic,
@@ -99,9 +123,13 @@ def _answer(
         topic = services.topics.by_id(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        if not services.access.allows(call, DESCRIBE_TOPIC, topic.name):  # the name is not told, the id is no secret
+            return MetadataResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=asked.topic_id)
         return describe(topic)
     if asked.name is None:
         return MetadataResponseTopic(error_code=INVALID_REQUEST, name="")
+    if not services.access.allows(call, DESCRIBE_TOPIC, asked.name):  # nor whether there is one
+        return MetadataResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=asked.name)
     topic = services.topics.get(asked.name)  # also if another request created it while this one tried to
     if topic is not None:
         return describe(topic)
@@ -111,15 +139,17 @@ def _answer(
     return MetadataResponseTopic(error_code=error_code, name=asked.name, is_internal=is_internal(asked.name))
 
 
-def _describe(services: Services, operations: int, version: int, topic: Topic) -> MetadataResponseTopic:
+def _describe(services: Services, call: Call, with_operations: bool, topic: Topic) -> MetadataResponseTopic:
     layout = Layout.of(topic, services.assignment)
     kept = topic.partition_count <= KEPT_PARTITIONS_MAX_COUNT
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=_kept_partitions(layout, version) if kept else _partitions(layout),  # type: ignore[arg-type] # a list
-        topic_authorized_operations=operations,
+        partitions=_kept_partitions(layout, call.version) if kept else _partitions(layout),  # type: ignore[arg-type] # a list
+        topic_authorized_operations=(
+            services.access.operations(call, ResourceType.TOPIC, topic.name) if with_operations else NOT_ASKED
+        ),
     )
 
 

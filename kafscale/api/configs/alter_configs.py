@@ -26,7 +26,7 @@ from kafscale.wire.messages.alter_configs import (
 
 
 async def handle(services: Services, call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    errors = await change_configs(services, request.resources, _plan, validate_only=request.validate_only)
+    errors = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
     return AlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
+from kafscale.api.handling.calls import Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
 from kafscale.cluster.node import Node
@@ -17,12 +18,25 @@ from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
+from kafscale.security import rights
+from kafscale.security.acls import CLUSTER_NAME, Right
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
 from kafscale.wire.schema import mapped
 
 TOPIC: Final = 2
 BROKER: Final = 4
 GROUP: Final = 32
+
+TO_DESCRIBE: Final[Mapping[int, Right]] = {
+    TOPIC: rights.DESCRIBE_TOPIC_CONFIGS,
+    BROKER: rights.DESCRIBE_CLUSTER_CONFIGS,
+    GROUP: rights.DESCRIBE_GROUP_CONFIGS,
+}
+_TO_ALTER: Final[Mapping[int, Right]] = {
+    TOPIC: rights.ALTER_TOPIC_CONFIGS,
+    BROKER: rights.ALTER_CLUSTER_CONFIGS,
+    GROUP: rights.ALTER_GROUP_CONFIGS,
+}
 
 Configs = Mapping[str, str]
 Outcome = TypeVar("Outcome")
@@ -35,14 +49,18 @@ class ConfigChange(Protocol):
     def name(self) -> str: ...
 
 
-class ConfigResource(Protocol):
-    """One resource of a request, in either API."""
+class NamedResource(Protocol):
+    """One resource of a request, in any of the APIs."""
 
     @property
     def resource_type(self) -> int: ...
 
     @property
     def resource_name(self) -> str: ...
+
+
+class ConfigResource(NamedResource, Protocol):
+    """One resource of a request that changes configs."""
 
     @property
     def configs(self) -> Sequence[ConfigChange]: ...
@@ -51,8 +69,16 @@ class ConfigResource(Protocol):
 Resource = TypeVar("Resource", bound=ConfigResource)
 
 
+def check_access(services: Services, call: Call, by_type: Mapping[int, Right], resource: NamedResource) -> None:
+    """Raises KafkaError where the client lacks the right of `by_type` to a resource. Other types are not known here."""
+    right = by_type.get(resource.resource_type)
+    if right is not None:
+        services.access.check(call, right, CLUSTER_NAME if resource.resource_type == BROKER else resource.resource_name)
+
+
 async def change_configs(
     services: Services,
+    call: Call,
     resources: Sequence[Resource],
     plan: Callable[[Resource], Callable[[Configs], Configs]],
     *,
@@ -71,6 +97,7 @@ async def change_configs(
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Each resource must appear at most once.")
+            check_access(services, call, _TO_ALTER, resource)
             _check(services.node, resource)
             overrides = plan(resource)
             if resource.resource_type == BROKER:

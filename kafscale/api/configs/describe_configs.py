@@ -17,7 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from kafscale.api.configs.config_resources import BROKER, GROUP, TOPIC, check_broker_id, check_group_name
+from kafscale.api.configs.config_resources import (
+    BROKER,
+    GROUP,
+    TO_DESCRIBE,
+    TOPIC,
+    check_access,
+    check_broker_id,
+    check_group_name,
+)
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
@@ -40,15 +48,16 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     resources = await distinct(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
-    return DescribeConfigsResponse(results=mapped(partial(_result, services, call.peer, request), resources))
+    return DescribeConfigsResponse(results=mapped(partial(_result, services, call, request), resources))
 
 
 def _result(
-    services: Services, peer: Peer, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    services: Services, call: Call, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
-        entries = _entries(services, peer, resource)
+        check_access(services, call, TO_DESCRIBE, resource)
+        entries = _entries(services, call.peer, resource)
     except KafkaError as exc:
         result.error_code, result.error_message = exc.code, exc.message
         return result

@@ -32,7 +32,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 async def handle(
     services: Services, call: Call, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    errors = await change_configs(services, request.resources, _plan, validate_only=request.validate_only)
+    errors = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
 
 

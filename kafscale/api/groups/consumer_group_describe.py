@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafscale.api.handling.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.consumer.describing import DescribedMember, DescribedPartitions
 from kafscale.concurrency.turns import distinct, in_turns
-from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE
+from kafscale.security.acls import ResourceType
+from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE, TOPIC_AUTHORIZATION_FAILED
 from kafscale.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -28,17 +30,16 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(
-    services: Services, _call: Call, request: ConsumerGroupDescribeRequest
+    services: Services, call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     groups = [
-        await _describe(services, operations, group_id)
+        await _describe(services, call, request.include_authorized_operations, group_id)
         async for group_id in in_turns(await distinct(request.group_ids, str))
     ]
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-async def _describe(services: Services, operations: int, group_id: str) -> DescribedGroup:
+async def _describe(services: Services, call: Call, with_operations: bool, group_id: str) -> DescribedGroup:
     if not group_id:
         return DescribedGroup(group_id=group_id, error_code=INVALID_GROUP_ID)
     if (error_code := coordinator_error(services, group_id)) != NONE:
@@ -50,6 +51,13 @@ async def _describe(services: Services, operations: int, group_id: str) -> Descr
         message = f"Group {group_id} {reason}."
         return DescribedGroup(group_id=group_id, error_code=GROUP_ID_NOT_FOUND, error_message=message)
     described = group.machine.describe()
+    if not await _may_see_topics(services, call, described.members):
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=TOPIC_AUTHORIZATION_FAILED,
+            error_message="The group has described topic(s) that the client is not authorized to describe.",
+        )
+    access = services.access
     return DescribedGroup(
         group_id=group_id,
         group_state=described.state.value,
@@ -57,8 +65,23 @@ async def _describe(services: Services, operations: int, group_id: str) -> Descr
         assignment_epoch=described.assignment_epoch,
         assignor_name=described.assignor_name,
         members=mapped(_member, described.members),
-        authorized_operations=operations,
+        authorized_operations=(access.operations(call, ResourceType.GROUP, group_id) if with_operations else NOT_ASKED),
     )
+
+
+async def _may_see_topics(services: Services, call: Call, members: Sequence[DescribedMember]) -> bool:
+    """Tell whether the client may be told of every topic that a member subscribes to, has or is to have."""
+    if services.access.authorizer is None:
+        return True
+    names = {
+        name
+        async for member in in_turns(members)
+        for name in (
+            *member.subscribed_topic_names,
+            *(each.topic_name for each in (*member.assignment, *member.target_assignment)),
+        )
+    }
+    return all([services.access.allows(call, DESCRIBE_TOPIC, name) async for name in in_turns(names)])
 
 
 def _member(member: DescribedMember) -> Member:

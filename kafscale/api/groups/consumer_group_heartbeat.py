@@ -14,7 +14,9 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply
-from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.concurrency.turns import Turns
+from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TOPIC_AUTHORIZATION_FAILED
 from kafscale.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -30,6 +32,11 @@ async def handle(
 ) -> ConsumerGroupHeartbeatResponse:
     if not request.group_id.strip():
         return ConsumerGroupHeartbeatResponse(error_code=INVALID_REQUEST, error_message="GroupId can't be empty.")
+    turns = Turns()
+    for name in request.subscribed_topic_names or ():
+        await turns.step()
+        if not services.access.allows(call, DESCRIBE_TOPIC, name):
+            return ConsumerGroupHeartbeatResponse(error_code=TOPIC_AUTHORIZATION_FAILED)
     await prepare_groups(services)
     if (error_code := coordinator_error(services, request.group_id)) != NONE:
         return ConsumerGroupHeartbeatResponse(error_code=error_code)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from kafscale.api.handling.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.group import GroupState
 from kafscale.cluster.groups.members import Member
 from kafscale.concurrency.turns import distinct
+from kafscale.security.acls import ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NONE
 from kafscale.wire.messages.describe_groups import (
     DescribedGroup,
@@ -34,18 +35,18 @@ FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
 async def handle(services: Services, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    describe = partial(_describe, services, operations, call.version >= FIRST_VERSION_WITH_NOT_FOUND)
+    describe = partial(_describe, services, call, request.include_authorized_operations)
     return DescribeGroupsResponse(groups=mapped(describe, await distinct(request.groups, str)))
 
 
-def _describe(services: Services, operations: int, missing_is_error: bool, group_id: str) -> DescribedGroup:
+def _describe(services: Services, call: Call, with_operations: bool, group_id: str) -> DescribedGroup:
+    operations = services.access.operations(call, ResourceType.GROUP, group_id) if with_operations else NOT_ASKED
     if (error_code := coordinator_error(services, group_id)) != NONE:
         return DescribedGroup(group_id=group_id, error_code=error_code)
     group = services.groups.group(group_id)
     if group is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-        if missing_is_error:
+        if call.version >= FIRST_VERSION_WITH_NOT_FOUND:
             reason = "is not a classic group" if services.groups.exists(group_id) else "not found"
             dead.error_code, dead.error_message = GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}."
         else:

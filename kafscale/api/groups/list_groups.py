@@ -17,22 +17,27 @@ from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.hosted.group import HostedGroup
 from kafscale.concurrency.turns import in_turns
+from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped
 
 CLASSIC, CONSUMER = "classic", "consumer"
 
 
-async def handle(services: Services, _call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(services: Services, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     states = {state.strip().lower() for state in request.states_filter}
     types = {group_type.strip().lower() for group_type in request.types_filter}
     classic = list(services.groups.groups()) if not types or CLASSIC in types else []
     consumer = list(services.groups.consumer_groups()) if not types or CONSUMER in types else []
+    access = services.access
+    sees_all = access.allows(call, DESCRIBE_CLUSTER, tells=False)
     candidates: list[Group | HostedGroup] = [*classic, *consumer]
     groups = [
         group
         async for group in in_turns(candidates)
-        if (not states or group.state.value.lower() in states) and is_coordinated_here(services, group.group_id)
+        if (not states or group.state.value.lower() in states)
+        and is_coordinated_here(services, group.group_id)
+        and (sees_all or access.allows(call, DESCRIBE_GROUP, group.group_id, tells=False))
     ]
     return ListGroupsResponse(groups=mapped(_listed, groups))
 

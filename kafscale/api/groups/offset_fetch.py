@@ -31,7 +31,8 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import NO_GENERATION
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import distinct, distinct_partitions
-from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
+from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
+from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -51,7 +52,8 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
     if call.version < FIRST_VERSION_WITH_GROUPS:
         asked = await _asked(services, request, request.group_id, request.topics, by_id=False)
         lead = await lead_error(services) if request.require_stable else NONE
-        return _of_one_group(services, call, asked, lead or coordinator_error(services, asked.group_id))
+        denied = services.access.error_code(call, DESCRIBE_GROUP, asked.group_id)
+        return _of_one_group(services, call, asked, denied or lead or coordinator_error(services, asked.group_id))
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
     each_asked = [
@@ -63,7 +65,7 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
         for group in groups
     ]
     lead = await lead_error(services) if request.require_stable else NONE
-    return OffsetFetchResponse(groups=mapped(partial(_group, services, lead), each_asked))
+    return OffsetFetchResponse(groups=mapped(partial(_group, services, call, lead), each_asked))
 
 
 @attrs.frozen
@@ -110,37 +112,49 @@ async def _asked(
 
 def _of_one_group(services: Services, call: Call, asked: _Asked, error_code: int) -> OffsetFetchResponse:
     if error_code == NONE:
-        return OffsetFetchResponse(topics=_fetch(services, asked))
+        return OffsetFetchResponse(topics=_fetch(services, call, asked))
     if call.version >= 2 or asked.topics is None:
         return OffsetFetchResponse(error_code=error_code)
-    return OffsetFetchResponse(topics=[_failed(topic.name, asked.topics[topic], error_code) for topic in asked.topics])
+    return OffsetFetchResponse(topics=[_failed(topic, asked.topics[topic], error_code) for topic in asked.topics])
 
 
-def _failed(name: str, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:
+def _failed(topic: _Topic, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
-        name=name,
+        name=topic.name,
+        topic_id=topic.topic_id or NO_ID,
         partitions=mapped(
             lambda index: OffsetFetchResponsePartition(partition_index=index, error_code=error_code), partitions
         ),
     )
 
 
-def _group(services: Services, lead: int, asked: _Asked) -> OffsetFetchResponseGroup:
-    error_code = lead or coordinator_error(services, asked.group_id)
+def _group(services: Services, call: Call, lead: int, asked: _Asked) -> OffsetFetchResponseGroup:
+    error_code = services.access.error_code(call, DESCRIBE_GROUP, asked.group_id)
+    error_code = error_code or lead or coordinator_error(services, asked.group_id)
     if error_code == NONE:
         error_code = services.groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     if error_code != NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error_code)
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_fetch(services, asked))
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_fetch(services, call, asked))
 
 
-def _fetch(services: Services, asked: _Asked) -> list[OffsetFetchResponseTopic]:
+def _fetch(services: Services, call: Call, asked: _Asked) -> list[OffsetFetchResponseTopic]:
     offsets = services.groups.offsets(asked.group_id)
     topics = asked.topics
     if topics is None:
-        topics = {topic: tuple(offsets[topic.name]) for topic in _all(services, offsets, by_id=asked.by_id)}
+        topics = {
+            topic: tuple(offsets[topic.name])
+            for topic in _all(services, offsets, by_id=asked.by_id)
+            if services.access.allows(call, DESCRIBE_TOPIC, topic.name, tells=False)
+        }
     is_unstable = partial(services.groups.is_unstable, asked.group_id) if asked.stable_only else _never
-    return mapped(lambda topic: _topic(topic, topics[topic], offsets.get(topic.name, {}), is_unstable), tuple(topics))
+
+    def answer(topic: _Topic) -> OffsetFetchResponseTopic:
+        if not topic.is_unknown and not services.access.allows(call, DESCRIBE_TOPIC, topic.name):
+            return _failed(topic, topics[topic], TOPIC_AUTHORIZATION_FAILED)
+        return _topic(topic, topics[topic], offsets.get(topic.name, {}), is_unstable)
+
+    return mapped(answer, tuple(topics))
 
 
 def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_Topic]:

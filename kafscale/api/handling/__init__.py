@@ -5,10 +5,14 @@
     partitions             the partition that a request is about, or who leads it instead
     gate                   whether a Produce is allowed, before anyone looks at its batches
     authentication         what takes time in a login by SASL
+    access                 what a client may do, by access control lists
+    operations             which rights each API asks for
+    guard                  refuses what can be refused before a handler sees a request
+    refusals               an error as the answer to any request
+    audit                  the log of who was refused what
     quotas                 byte rates of clients
     record_checks          the check of what is inside of batches, within bounds
     fetch_sessions         what a Fetch leaves out because its client knows it (KIP-227)
-    authorized_operations  the bits that say what a client may do with a topic, a group or the cluster
 
 Every handler enters here, and so do the broker, which builds the services, and the server, which makes the calls.
 Nothing here knows a handler.

@@ -18,11 +18,17 @@ from typing import Final
 
 import attrs
 
+from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.topics.names import is_internal
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
+from kafscale.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
+from kafscale.wire.error_codes import (
+    INVALID_TOPIC_EXCEPTION,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
 
 NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
@@ -33,9 +39,17 @@ class Gate:
     """One per broker."""
 
     quotas: Quotas
+    access: Access = attrs.field(factory=Access)
 
     def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
         """Why nothing of this request may be written to a topic; None if it may. Records are not looked at."""
+        access = self.access
+        if access.authorizer is not None:
+            transactional_id = request.transactional_id
+            if transactional_id is not None and not access.allows(call, WRITE_TRANSACTION, transactional_id):
+                return KafkaError(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            if not access.allows(call, WRITE_TOPIC, topic):
+                return KafkaError(TOPIC_AUTHORIZATION_FAILED)
         if is_internal(topic):  # only coordinators write there
             return KafkaError(INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
         return None

@@ -8,10 +8,12 @@ import attrs
 import trio
 
 from kafscale.api.handling.authentication import Authenticator
+from kafscale.api.handling.access import Access
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
+from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
@@ -55,6 +57,8 @@ class Services:
     group_configs: GroupConfigs
     scram_users: ScramUsers
     authenticator: Authenticator
+    acls: AclRegistry
+    access: Access
     quotas: Quotas
     gate: Gate
     record_checks: RecordChecks

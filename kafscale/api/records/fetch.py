@@ -22,7 +22,7 @@ import trio
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition, TopicName
-from kafscale.api.handling.partitions import NotLeader, find_partition, led_partition, tell_leader
+from kafscale.api.handling.partitions import NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.concurrency.turns import Turns
@@ -31,6 +31,7 @@ from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.partition.tail import Releasable, Slices
 from kafscale.log.read.file_ranges import FileSlice
 from kafscale.log.read.reader import LogReader
+from kafscale.security.rights import READ_TOPIC
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
     AbortedTransaction,
@@ -104,7 +105,7 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
     if quota is not None:  # as in Kafka: what is above this would hold the client back whatever it did before
         request.max_bytes = int(min(request.max_bytes, quota.burst_bytes(call.client_id)))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
-    look = await _read_until_enough(services, request, context)
+    look = await _read_until_enough(services, call, request, context)
     reply = FetchReply(_response(context, look), look.held)
     for data, leader in look.moved:
         tell_leader(services, call.peer, leader, data, reply.response)
@@ -113,9 +114,9 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
     return reply
 
 
-async def _read_until_enough(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
+async def _read_until_enough(services: Services, call: Call, request: FetchRequest, context: FetchContext) -> _Pass:
     deadline = trio.current_time() + request.max_wait_ms / 1000
-    look = await _read_all(services, request, context)
+    look = await _read_all(services, call, request, context)
     if look.is_enough(request.min_bytes):  # as for most, which then need no watch
         return look
     _release(look.held)
@@ -123,7 +124,7 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
     with _Watch(services, context, waiter) as watch:
         while True:
             watch.begin(request.min_bytes)
-            look = await _read_all(services, request, context)
+            look = await _read_all(services, call, request, context)
             if look.is_enough(request.min_bytes) or services.draining.is_set():
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
@@ -132,7 +133,7 @@ async def _read_until_enough(services: Services, request: FetchRequest, context:
             with trio.move_on_at(deadline) as timeout:
                 await watch.waiter.event.wait()
             if timeout.cancelled_caught:
-                return await _read_all(services, request, context) if held_count else look
+                return await _read_all(services, call, request, context) if held_count else look
 
 
 @attrs.define(eq=False)
@@ -178,7 +179,7 @@ def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
     return find_partition(services, topic.name, fetched.wanted.partition, topic_id=topic_id)
 
 
-async def _read_all(services: Services, request: FetchRequest, context: FetchContext) -> _Pass:
+async def _read_all(services: Services, call: Call, request: FetchRequest, context: FetchContext) -> _Pass:
     committed = request.isolation_level == READ_COMMITTED
     look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)), committed=committed)
     turns = Turns()
@@ -190,7 +191,7 @@ async def _read_all(services: Services, request: FetchRequest, context: FetchCon
                 data.aborted_transactions = None
             look.results.append((fetched, data))
             try:
-                partition = _check(services, fetched, data)
+                partition = _check(services, call, fetched, data)
                 await _read_into(look, services.log.reader, partition, fetched.wanted, data)
             except KafkaError as exc:
                 look.refuse(data, exc)
@@ -209,9 +210,13 @@ def _most_bytes(services: Services) -> int:
     return min(most, budget.size_bytes // SHARES_WHILE_SHORT) if budget.waiting_count else most
 
 
-def _check(services: Services, fetched: FetchedPartition, data: PartitionData) -> Partition:
+def _check(services: Services, call: Call, fetched: FetchedPartition, data: PartitionData) -> Partition:
     """The partition, if this fetch of it is in order; fills in its offsets. Raises KafkaError."""
     topic, wanted = fetched.topic, fetched.wanted
+    if services.access.authorizer is not None:
+        name = topic.name or name_of(services, topic.topic_id)
+        if name:  # an id that no topic has tells nothing
+            services.access.check(call, READ_TOPIC, name)
     topic_id = None if topic.name else topic.topic_id
     epoch = wanted.current_leader_epoch
     partition = led_partition(services, topic.name, wanted.partition, topic_id=topic_id, leader_epoch=epoch)

@@ -1,5 +1,5 @@
-"""Who clients are: SASL, and the users whose passwords the broker knows. One module per API key.
+"""Who clients are and what they may do: SASL, users, access control lists. One module per API key.
 
 The messages of SASL are understood by `kafscale.security.session`; `kafscale.api.handling.authentication` does what
-takes time. The table of APIs enters here.
+takes time. What a client may do is asked by `kafscale.api.handling.access`. The table of APIs enters here.
 """

@@ -22,7 +22,13 @@ from kafscale.api.topics.replica_assignments import check_assignment
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
+from kafscale.wire.error_codes import (
+    INVALID_CONFIG,
+    INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REQUEST,
+    TOPIC_AUTHORIZATION_FAILED,
+)
 from kafscale.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -35,9 +41,16 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    creates_all = services.access.allows(call, CREATE_IN_CLUSTER, tells=False)
+
+    def new_topic(topic: CreatableTopic) -> NewTopic:
+        if not creates_all:
+            services.access.check(call, CREATE_TOPIC, topic.name)
+        return _new_topic(services, topic)
+
     create = partial(services.topics.create, validate_only=request.validate_only)
-    outcomes = await outcomes_by_name(request.topics, partial(_new_topic, services), create)
-    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, name, outcomes[name]), outcomes))
+    outcomes = await outcomes_by_name(request.topics, new_topic, create)
+    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, call, name, outcomes[name]), outcomes))
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
@@ -80,9 +93,13 @@ def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_ids: Seque
     return len(assignments), replication_factor
 
 
-def _result(services: Services, name: str, outcome: Outcome) -> CreatableTopicResult:
+def _result(services: Services, call: Call, name: str, outcome: Outcome) -> CreatableTopicResult:
     if isinstance(outcome, KafkaError):
         return CreatableTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+    if not services.access.allows(call, DESCRIBE_TOPIC_CONFIGS, name, tells=False):
+        return CreatableTopicResult(
+            name=name, topic_id=outcome.topic_id, topic_config_error_code=TOPIC_AUTHORIZATION_FAILED
+        )
     entries = topic_entries(outcome.overrides, services.topics.policy.defaults)
     return CreatableTopicResult(
         name=name,

@@ -17,7 +17,8 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_ID
+from kafscale.security.rights import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
+from kafscale.wire.error_codes import INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
 from kafscale.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -30,6 +31,7 @@ NO_ID = bytes(16)
 
 async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    deletes_all = services.access.allows(call, DELETE_IN_CLUSTER, tells=False)
     results: list[DeletableTopicResult] = []
     by_name: dict[str, DeletableTopicResult] = {}
     async for topic, count in in_turns(_counted(asked)):
@@ -37,6 +39,8 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
         results.append(result)
         try:
             _resolve(services, result, count)
+            if not deletes_all:
+                _check_access(services, call, result, is_by_id=topic.name is None)
             if result.name in by_name:
                 raise KafkaError(INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
             assert result.name is not None
@@ -48,6 +52,18 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
         if isinstance(outcome, KafkaError):
             result.error_code, result.error_message = outcome.code, outcome.message
     return DeleteTopicsResponse(responses=results)
+
+
+def _check_access(services: Services, call: Call, result: DeletableTopicResult, *, is_by_id: bool) -> None:
+    """Raises KafkaError where the client may not delete the topic, of which it then learns nothing new."""
+    assert result.name is not None
+    if services.access.allows(call, DELETE_TOPIC, result.name):
+        return
+    if not is_by_id:
+        result.topic_id = NO_ID
+    elif not services.access.allows(call, DESCRIBE_TOPIC, result.name, tells=False):
+        result.name = None
+    raise KafkaError(TOPIC_AUTHORIZATION_FAILED)
 
 
 def _counted(asked: Iterable[DeleteTopicState]) -> Iterable[tuple[DeleteTopicState, int]]:

@@ -25,6 +25,7 @@ from kafscale.cluster.transactions.versions import (
 )
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
+from kafscale.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import (
     NONE,
     OPERATION_NOT_ATTEMPTED,
@@ -46,7 +47,7 @@ async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequ
     if call.version >= ADD_PARTITIONS_BUMP_VERSION:
         results = [
             AddPartitionsToTxnResult(
-                transactional_id=each.transactional_id, topic_results=await _add(services, call.version, each)
+                transactional_id=each.transactional_id, topic_results=await _add(services, call, each)
             )
             for each in request.transactions
         ]
@@ -57,14 +58,19 @@ async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequ
         producer_epoch=request.producer_epoch,
         topics=request.topics,
     )
-    return AddPartitionsToTxnResponse(results_by_topic=await _add(services, call.version, only))
+    return AddPartitionsToTxnResponse(results_by_topic=await _add(services, call, only))
 
 
 async def _add(
-    services: Services, version: int, wanted: AddPartitionsToTxnTransaction
+    services: Services, call: Call, wanted: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
     """Add, or verify, the partitions of one transaction. Returns the result of each."""
-    errors = await _refused(services, version, wanted.topics)
+    version = call.version
+    errors = await _refused(services, call, wanted.topics)
+    if version < ADD_PARTITIONS_BUMP_VERSION and (
+        code := services.access.error_code(call, WRITE_TRANSACTION, wanted.transactional_id)
+    ):
+        errors = dict.fromkeys(errors, code)
     if any(errors.values()):
         errors = {each: code or OPERATION_NOT_ATTEMPTED for each, code in errors.items()}
     else:
@@ -79,7 +85,7 @@ async def _add(
 
 
 async def _refused(
-    services: Services, version: int, topics: Sequence[AddPartitionsToTxnTopic]
+    services: Services, call: Call, topics: Sequence[AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, int]:
     """Return each partition, once, and why it can't be part of a transaction."""
     turns = Turns()
@@ -87,10 +93,12 @@ async def _refused(
     for wanted in topics:
         await turns.step()
         topic = services.topics.get(wanted.name)
+        is_client = call.version < ADD_PARTITIONS_BUMP_VERSION  # later versions come from brokers
+        may = not is_client or services.access.allows(call, WRITE_TOPIC, wanted.name)
         for index in wanted.partitions:
             await turns.step()
             code = NONE
-            if version < ADD_PARTITIONS_BUMP_VERSION and is_internal(wanted.name):
+            if not may or (is_client and is_internal(wanted.name)):
                 code = TOPIC_AUTHORIZATION_FAILED  # no client writes there
             elif topic is None or not 0 <= index < topic.partition_count:
                 code = UNKNOWN_TOPIC_OR_PARTITION

@@ -7,6 +7,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.questions import TransactionDescription
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import KafkaError
+from kafscale.security.rights import DESCRIBE_TOPIC
 from kafscale.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -23,11 +24,11 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
         states = [TransactionState(transactional_id=each, error_code=exc.code) for each in ids]
     else:
         coordinators = services.transactions.coordinators
-        states = [_state(coordinators.describe(each)) async for each in in_turns(ids)]
+        states = [_state(services, call, coordinators.describe(each)) async for each in in_turns(ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _state(found: TransactionDescription) -> TransactionState:
+def _state(services: Services, call: Call, found: TransactionDescription) -> TransactionState:
     return TransactionState(
         error_code=found.error_code,
         transactional_id=found.transactional_id,
@@ -36,7 +37,11 @@ def _state(found: TransactionDescription) -> TransactionState:
         transaction_start_time_ms=found.start_timestamp_ms,
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
-        topics=[TopicData(topic=each.topic, partitions=list(each.partition_ids)) for each in found.topics],
+        topics=[
+            TopicData(topic=each.topic, partitions=list(each.partition_ids))
+            for each in found.topics
+            if services.access.allows(call, DESCRIBE_TOPIC, each.topic, tells=False)
+        ],
     )
 
 

@@ -18,6 +18,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.requests import InitProducerId
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
+from kafscale.security.rights import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REQUEST
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -25,6 +26,10 @@ NO_PRODUCER_ID = NO_PRODUCER_EPOCH = -1
 
 
 async def handle(services: Services, call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        _check_access(services, call, request.transactional_id)
+    except KafkaError as exc:
+        return InitProducerIdResponse(error_code=exc.code)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return InitProducerIdResponse(error_code=INVALID_REQUEST)
     if request.transactional_id == "":
@@ -39,6 +44,15 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
     except KafkaError as exc:
         return InitProducerIdResponse(error_code=exc.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _check_access(services: Services, call: Call, transactional_id: str | None) -> None:
+    """Raises KafkaError where the client may not have a producer id."""
+    access = services.access
+    if transactional_id is not None:
+        access.check(call, WRITE_TRANSACTION, transactional_id)
+    elif not access.allows(call, WRITE_IDEMPOTENTLY, tells=False) and not access.allows_some(call, WRITE_TOPIC):
+        access.check(call, WRITE_IDEMPOTENTLY)
 
 
 async def _init_transactions(

@@ -14,7 +14,9 @@ from kafscale.cluster.coordination.state_records import now_ms
 from kafscale.cluster.groups.consumer.events import Refused
 from kafscale.cluster.groups.consumer.regexes import compile_regex
 from kafscale.cluster.transactions.questions import TransactionFilter
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
+from kafscale.security.rights import DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
 from kafscale.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -42,7 +44,8 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
             TransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            for each in found.transactions
+            async for each in in_turns(found.transactions)
+            if services.access.allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
         ],
     )
 

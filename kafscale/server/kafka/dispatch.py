@@ -17,6 +17,7 @@ from kafscale.api import produce
 from kafscale.api.cluster import api_versions
 from kafscale.api.groups import join_group, sync_group
 from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
 from kafscale.api.records import fetch
@@ -190,9 +191,12 @@ class Dispatcher:
             return await self._reply(row, request.call, api_versions.unsupported_version_response(self.services), 0)
         decoded = await self._decode_at_its_turn(row, request, share)
         request.body = NOTHING  # what it is kept for may take long
-        response = row.api.handle(self.services, request.call, decoded)
-        if row.may_wait:
-            response = await response
+        if self.services.access.authorizer is not None:
+            response = await handle_guarded(self.services, row.api, request.call, decoded)
+        else:
+            response = row.api.handle(self.services, request.call, decoded)
+            if row.may_wait:
+                response = await response
         return await row.reply(row, request.call, response, request.call.version)
 
     async def _reply(self, row: _Row, call: Call, response: object, version: int) -> Reply:

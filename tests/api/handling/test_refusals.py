@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.api.handling.calls import Api
+from kafscale.api.handling.refusals import at_once, refusal, set_errors
 from kafscale.api.table import APIS
-from kafscale.testing.refusals import refusal, set_errors
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import NONE, NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -75,7 +75,7 @@ def test_a_fetch_is_refused_by_partition_and_its_session_is_not() -> None:
 
 def test_an_incremental_fetch_that_names_nothing_is_refused_as_a_whole() -> None:
     request = FetchRequest(max_wait_ms=0, min_bytes=0, forgotten_topics_data=[ForgottenTopic(partitions=[1])])
-    response = refusal(request, FetchResponse, NOT_LEADER_OR_FOLLOWER)
+    response = refusal(request, FetchResponse, NOT_LEADER_OR_FOLLOWER, many=at_once)
     assert response.responses == []
     assert response.error_code == NOT_LEADER_OR_FOLLOWER
 
@@ -88,14 +88,14 @@ def test_plain_names_and_numbers_are_answered_one_by_one() -> None:
     ]
     topic = OffsetFetchRequestTopic(name="orders", partition_indexes=[4])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[topic])])
-    [group] = refusal(request, OffsetFetchResponse, NOT_COORDINATOR).groups
+    [group] = refusal(request, OffsetFetchResponse, NOT_COORDINATOR, many=at_once).groups
     assert (group.group_id, group.error_code) == ("g", NOT_COORDINATOR)
     assert [each.partition_index for each in group.topics[0].partitions] == [4]
 
 
 def test_errors_are_set_wherever_there_is_a_place() -> None:
     topic = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
-    response = refusal(ListOffsetsRequest(topics=[topic]), ListOffsetsResponse, NONE)
+    response = refusal(ListOffsetsRequest(topics=[topic]), ListOffsetsResponse, NONE, many=at_once)
     set_errors(response, NOT_COORDINATOR)
     assert response.topics[0].partitions[0].error_code == NOT_COORDINATOR
     assert attrs.asdict(response)["throttle_time_ms"] == 0

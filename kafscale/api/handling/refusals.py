@@ -1,4 +1,4 @@
-"""An error as the answer to any request, without running it: for tests of what a client does then.
+"""An error as the answer to any request, without running it: for who may not, and for tests of clients.
 
 The answer names what the request named, as Kafka's do: each topic, partition, group or resource gets the error, and so
 does the answer as a whole where it has a place for one. It follows from the declarations of both messages, so no API
@@ -7,14 +7,17 @@ needs a line here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import FetchResponse
-from kafscale.wire.schema import Array, Field, FieldType, fields_of
+from kafscale.wire.schema import Array, Field, FieldType, fields_of, mapped
+
+Many = Callable[[Callable[[Any], Any], Sequence[object]], list[Any]]
 
 ERROR_FIELD = "error_code"
 # What one message calls differently from its answer.
@@ -23,12 +26,20 @@ _NOT_ASKED_FOR = frozenset({"forgotten_topics_data"})  # a fetch takes these out
 _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": bytes(16), "float64": 0.0}
 
 
-def refusal(request: object, response_class: type, error_code: int) -> Any:
-    """The answer that refuses everything that the request asks for."""
-    response = _answer(request, response_class, error_code)
+def refusal(request: object, response_class: type, error_code: int, *, many: Many = mapped) -> Any:
+    """The answer that refuses everything that the request asks for.
+
+    many: makes the elements of an array, by itself while they are encoded, as there may be a million.
+    """
+    response = _answer(many, response_class, error_code, request)
     if isinstance(response, FetchResponse) and response.responses:
         response.error_code = error_codes.NONE  # that one is for fetch sessions; clients look at partitions first
     return response
+
+
+def at_once(make: Callable[[Any], Any], of: Sequence[object]) -> list[Any]:
+    """Make the elements of an array now, for who wants to look at them."""
+    return [make(each) for each in of]
 
 
 def set_errors(struct: Any, error_code: int) -> None:
@@ -41,7 +52,16 @@ def set_errors(struct: Any, error_code: int) -> None:
                 set_errors(each, error_code)
 
 
-def _answer(asked: object, answer_class: type, error_code: int) -> Any:
+def error_arrays(response_class: type) -> Sequence[str]:
+    """Return the arrays of a response, by name, that have a place for an error for each of what was asked for."""
+    return [
+        field.name
+        for field in fields_of(response_class)
+        if (element := _struct_of(field)) is not None and _has_errors(element)
+    ]
+
+
+def _answer(many: Many, answer_class: type, error_code: int, asked: object) -> Any:
     """One struct of the answer for one element of the request: a struct, or a plain name or number."""
     values: dict[str, Any] = {}
     identity = asked if isinstance(asked, str | int) else None
@@ -51,7 +71,8 @@ def _answer(asked: object, answer_class: type, error_code: int) -> Any:
             values[field.name] = error_code
         elif element is not None:
             if _has_errors(element):
-                values[field.name] = [_answer(each, element, error_code) for each in _elements(asked, field.name)]
+                answer = partial(_answer, many, element, error_code)
+                values[field.name] = many(answer, _elements(asked, field.name))
             elif field.default is attrs.NOTHING:
                 values[field.name] = []
         elif identity is not None and field.default is attrs.NOTHING:

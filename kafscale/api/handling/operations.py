@@ -1,0 +1,169 @@
+"""What each API asks the authorizer: Kafka's table of operations, as data.
+
+A check is made in one of three ways:
+
+    whole    before the request is looked at: whoever is refused gets the error for all of it
+    each     before the request is looked at, for each element of an array: who is refused gets the error for those, and
+             the others are answered as if they had been asked for alone
+    handler  by the handler, which asks `services.access` itself, where an answer is more than an error for what was
+             asked for
+
+`kafscale.api.handling.guard` makes the first two. Checks of one API are made in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from kafscale.security import rights
+from kafscale.security.acls import Right
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Check:
+    """One thing that an API asks for.
+
+    name: the field with the resource's name, of the request or of an element; None for the cluster, and for elements
+    that are names. each: the array whose elements are looked at one by one. unless: a right to the cluster that is
+    enough instead. versions: those of the API that ask. by_handler: neither whole nor each.
+    """
+
+    right: Right
+    name: str | None = None
+    each: str | None = None
+    unless: Right | None = None
+    versions: range = range(2**15)
+    by_handler: bool = False
+    note: str = ""
+
+
+def _whole(right: Right, name: str | None = None, *, unless: Right | None = None, since: int = 0) -> Check:
+    return Check(right=right, name=name, unless=unless, versions=range(since, 2**15))
+
+
+def _each(right: Right, array: str, name: str | None = None, *, unless: Right | None = None) -> Check:
+    return Check(right=right, each=array, name=name, unless=unless)
+
+
+def _handler(right: Right, note: str = "") -> Check:
+    return Check(right=right, by_handler=True, note=note)
+
+
+_CONFIGS_OF_THEIRS: Final = "by the type of each resource"
+
+OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
+    "Produce": (
+        _handler(rights.WRITE_TRANSACTION, "of a transactional producer"),
+        _handler(rights.WRITE_TOPIC),
+    ),
+    "Fetch": (_handler(rights.READ_TOPIC),),
+    "ListOffsets": (_each(rights.DESCRIBE_TOPIC, "topics", "name"),),
+    "Metadata": (
+        _handler(rights.DESCRIBE_TOPIC, "topics are left out where all are asked for"),
+        _handler(rights.CREATE_IN_CLUSTER, "of a topic that would be created; enough instead of the next one"),
+        _handler(rights.CREATE_TOPIC),
+        _handler(rights.DESCRIBE_CLUSTER, "where operations on the cluster are asked for"),
+    ),
+    "OffsetCommit": (_whole(rights.READ_GROUP, "group_id"), _each(rights.READ_TOPIC, "topics", "name")),
+    "OffsetFetch": (
+        _handler(rights.DESCRIBE_GROUP),
+        _handler(rights.DESCRIBE_TOPIC, "topics are left out where all are asked for"),
+    ),
+    "FindCoordinator": (_handler(rights.DESCRIBE_GROUP), _handler(rights.DESCRIBE_TRANSACTION)),
+    "JoinGroup": (_whole(rights.READ_GROUP, "group_id"),),
+    "Heartbeat": (_whole(rights.READ_GROUP, "group_id"),),
+    "LeaveGroup": (_whole(rights.READ_GROUP, "group_id"),),
+    "SyncGroup": (_whole(rights.READ_GROUP, "group_id"),),
+    "DescribeGroups": (_each(rights.DESCRIBE_GROUP, "groups"),),
+    "ListGroups": (
+        _handler(rights.DESCRIBE_CLUSTER, "enough to see all groups"),
+        _handler(rights.DESCRIBE_GROUP, "others are left out"),
+    ),
+    "SaslHandshake": (),
+    "ApiVersions": (),
+    "CreateTopics": (
+        _handler(rights.CREATE_IN_CLUSTER, "enough instead of the next one"),
+        _handler(rights.CREATE_TOPIC),
+        _handler(rights.DESCRIBE_TOPIC_CONFIGS, "to be told configs, partitions and replicas"),
+    ),
+    "DeleteTopics": (
+        _handler(rights.DELETE_IN_CLUSTER, "enough instead of the next ones"),
+        _handler(rights.DELETE_TOPIC),
+        _handler(rights.DESCRIBE_TOPIC, "to be told the name that an id has"),
+    ),
+    "DeleteRecords": (_each(rights.DELETE_TOPIC, "topics", "name"),),
+    "InitProducerId": (
+        _handler(rights.WRITE_TRANSACTION, "of a transactional producer"),
+        _handler(rights.WRITE_IDEMPOTENTLY, "of any other; Write on any topic is enough, too (KIP-679)"),
+    ),
+    "OffsetForLeaderEpoch": (_each(rights.DESCRIBE_TOPIC, "topics", "topic", unless=rights.CLUSTER_ACTION),),
+    "AddPartitionsToTxn": (
+        _whole(rights.CLUSTER_ACTION, since=4),
+        _handler(rights.WRITE_TRANSACTION, "until version 3"),
+        _handler(rights.WRITE_TOPIC, "until version 3"),
+    ),
+    "AddOffsetsToTxn": (
+        _whole(rights.WRITE_TRANSACTION, "transactional_id"),
+        _whole(rights.READ_GROUP, "group_id"),
+    ),
+    "EndTxn": (_whole(rights.WRITE_TRANSACTION, "transactional_id"),),
+    "WriteTxnMarkers": (_whole(rights.CLUSTER_ACTION, unless=rights.ALTER_CLUSTER),),
+    "TxnOffsetCommit": (
+        _whole(rights.WRITE_TRANSACTION, "transactional_id"),
+        _whole(rights.READ_GROUP, "group_id"),
+        _each(rights.READ_TOPIC, "topics", "name"),
+    ),
+    "DescribeAcls": (_whole(rights.DESCRIBE_CLUSTER),),
+    "CreateAcls": (_whole(rights.ALTER_CLUSTER),),
+    "DeleteAcls": (_whole(rights.ALTER_CLUSTER),),
+    "DescribeConfigs": (
+        _handler(rights.DESCRIBE_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.DESCRIBE_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.DESCRIBE_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
+    ),
+    "AlterConfigs": (
+        _handler(rights.ALTER_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.ALTER_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.ALTER_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
+    ),
+    "AlterReplicaLogDirs": (_whole(rights.ALTER_CLUSTER),),
+    "DescribeLogDirs": (_whole(rights.DESCRIBE_CLUSTER),),
+    "SaslAuthenticate": (),
+    "CreatePartitions": (_each(rights.ALTER_TOPIC, "topics", "name"),),
+    "DeleteGroups": (_each(rights.DELETE_GROUP, "groups_names"),),
+    "ElectLeaders": (_whole(rights.ALTER_CLUSTER),),
+    "IncrementalAlterConfigs": (
+        _handler(rights.ALTER_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.ALTER_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
+        _handler(rights.ALTER_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
+    ),
+    "AlterPartitionReassignments": (_whole(rights.ALTER_CLUSTER),),
+    "ListPartitionReassignments": (_whole(rights.DESCRIBE_CLUSTER),),
+    "OffsetDelete": (_whole(rights.DELETE_GROUP, "group_id"), _each(rights.READ_TOPIC, "topics", "name")),
+    "DescribeClientQuotas": (_whole(rights.DESCRIBE_CLUSTER_CONFIGS),),
+    "AlterClientQuotas": (_whole(rights.ALTER_CLUSTER_CONFIGS),),
+    "DescribeUserScramCredentials": (_whole(rights.DESCRIBE_CLUSTER),),
+    "AlterUserScramCredentials": (_whole(rights.ALTER_CLUSTER),),
+    "DescribeQuorum": (_whole(rights.DESCRIBE_CLUSTER),),
+    "UpdateFeatures": (_whole(rights.ALTER_CLUSTER),),
+    "DescribeCluster": (_handler(rights.DESCRIBE_CLUSTER, "where operations on the cluster are asked for"),),
+    "DescribeProducers": (_each(rights.READ_TOPIC, "topics", "name"),),
+    "DescribeTransactions": (
+        _each(rights.DESCRIBE_TRANSACTION, "transactional_ids"),
+        _handler(rights.DESCRIBE_TOPIC, "other topics are left out"),
+    ),
+    "ListTransactions": (_handler(rights.DESCRIBE_TRANSACTION, "others are left out"),),
+    "ConsumerGroupHeartbeat": (
+        _whole(rights.READ_GROUP, "group_id"),
+        _handler(rights.DESCRIBE_TOPIC, "of each name that is subscribed to"),
+    ),
+    "ConsumerGroupDescribe": (
+        _each(rights.DESCRIBE_GROUP, "group_ids"),
+        _handler(rights.DESCRIBE_TOPIC, "of each topic that a member has"),
+    ),
+    "ListConfigResources": (_whole(rights.DESCRIBE_CLUSTER_CONFIGS),),
+    "DescribeTopicPartitions": (_handler(rights.DESCRIBE_TOPIC, "topics are left out where all are asked for"),),
+}

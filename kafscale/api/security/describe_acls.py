@@ -1,0 +1,48 @@
+"""DescribeAcls (29, KIP-140): the access control lists that a filter asks for.
+
+v1  (lowest version) types of patterns (KIP-290)
+v2  flexible
+v3  users as resources (KIP-373)
+
+Without `--authorizer acl` it is SECURITY_DISABLED.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.api.security.acl_forms import check_enabled, filter_of
+from kafscale.concurrency.turns import in_turns
+from kafscale.errors import KafkaError
+from kafscale.security.acls import PatternType, ResourceType
+from kafscale.wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+
+async def handle(services: Services, call: Call, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    try:
+        check_enabled(services)
+        wanted = filter_of(request)
+    except KafkaError as exc:
+        return DescribeAclsResponse(error_code=exc.code, error_message=exc.message)
+    found: dict[tuple[ResourceType, PatternType, str], DescribeAclsResource] = {}
+    async for each in in_turns(services.acls.matching(wanted)):
+        resource = found.setdefault(
+            (each.resource_type, each.pattern_type, each.resource_name),
+            DescribeAclsResource(
+                resource_type=each.resource_type, pattern_type=each.pattern_type, resource_name=each.resource_name
+            ),
+        )
+        resource.acls.append(
+            AclDescription(
+                principal=each.principal, host=each.host, operation=each.operation, permission_type=each.permission
+            )
+        )
+    return DescribeAclsResponse(resources=list(found.values()))
+
+
+API = Api(29, "DescribeAcls", 1, 3, DescribeAclsRequest, DescribeAclsResponse, handle)

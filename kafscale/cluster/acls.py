@@ -1,0 +1,168 @@
+"""The access control lists of a cluster: durable before they act. Reads are synchronous, from memory, which follows the
+metadata.
+
+Keys of the store: `acls/<hash>`, of what a list says, so that one that is added twice is there once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+import trio
+
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.follower import Follower
+from kafscale.errors import KafkaError
+from kafscale.security.acl_index import AclIndex
+from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, PatternType, Permission, ResourceType
+from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
+
+# All of them are in memory, a KiB each, and are looked at by every DescribeAcls. Kafka has no limit.
+ACLS_MAX_COUNT = 10_000
+RESOURCE_NAME_MAX_LENGTH: Final = 1024  # as of a group's id; topics have 249
+PRINCIPAL_MAX_LENGTH: Final = 1024
+HOST_MAX_LENGTH: Final = 255
+
+_PREFIX = "acls/"
+
+
+@attrs.define(eq=False)
+class AclRegistry:
+    """All of them. Who follows them is called after they have been loaded or have changed."""
+
+    store: MetadataStore
+    index: AclIndex = attrs.field(factory=AclIndex, init=False)
+    _by_key: dict[str, AclBinding] = attrs.field(factory=dict, init=False)
+    _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    _follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._follower = Follower(self.store, (_PREFIX,), self._apply, lambda: self._by_key)
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Call the listener, which must not raise, after each change from now on."""
+        self._listeners.append(listener)
+
+    async def load(self) -> None:
+        """Take in what was set before this broker started."""
+        await self._follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
+
+    def _apply(self, change: Change) -> None:
+        for key in filter(_is_ours, change.deletes):
+            if (gone := self._by_key.pop(key, None)) is not None:
+                self.index.remove(gone)
+        for key in filter(_is_ours, change.puts):
+            self._by_key[key] = added = decode(AclBinding, change.puts[key])
+            self.index.add(added)
+        for listener in self._listeners:
+            listener()
+
+    def matching(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return those that a filter asks for."""
+        return [each for each in self.index if wanted.matches(each)]
+
+    async def create(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
+        """Add all that may be, as one transaction; why not, for each. One that is there already is no error.
+
+        Raises what the store raises.
+        """
+        outcomes: list[KafkaError | None] = []
+
+        async def plan(revision: int) -> Transaction | None:
+            outcomes.clear()
+            added: dict[str, AclBinding] = {}
+            for each in bindings:
+                outcomes.append(self._plan(each, added))
+            return _transaction(revision, added=added) if added else None
+
+        async with self._changing:
+            try:
+                await self._follower.commit_planned(plan)
+            except KafkaError as exc:
+                return [exc if outcome is None else outcome for outcome in outcomes]
+        return outcomes
+
+    def _plan(self, binding: AclBinding, added: dict[str, AclBinding]) -> KafkaError | None:
+        """Add a binding to those that are to be; why not, if it may not."""
+        try:
+            _check(binding)
+        except KafkaError as exc:
+            return exc
+        if binding not in self.index:
+            key = _key(binding)
+            if len(self.index) + len(added.keys() | {key}) > ACLS_MAX_COUNT:
+                return KafkaError(POLICY_VIOLATION, f"there can't be more than {ACLS_MAX_COUNT:,} ACLs")
+            added[key] = binding
+        return None
+
+    async def delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+        """Remove all that the filters ask for, as one transaction. Returns for each what it has found.
+
+        Raises KafkaError, and what the store raises.
+        """
+        found: list[list[AclBinding]] = []
+
+        async def plan(revision: int) -> Transaction | None:
+            found.clear()
+            found.extend(self.matching(each) for each in filters)
+            gone = {_key(binding) for bindings in found for binding in bindings}
+            return _transaction(revision, gone=sorted(gone)) if gone else None
+
+        async with self._changing:
+            await self._follower.commit_planned(plan)
+        return found
+
+
+def _transaction(revision: int, *, added: dict[str, AclBinding] | None = None, gone: Sequence[str] = ()) -> Transaction:
+    return Transaction(
+        puts={key: encode(binding) for key, binding in (added or {}).items()},
+        deletes=list(gone),
+        planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
+    )
+
+
+def _check(binding: AclBinding) -> None:
+    """Raises KafkaError INVALID_REQUEST, in Kafka's words where it checks the same."""
+    name = binding.resource_name
+    if binding.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
+        raise KafkaError(INVALID_REQUEST, f"Invalid resourceType {binding.resource_type.name}")
+    if binding.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise KafkaError(INVALID_REQUEST, f"Invalid patternType {binding.pattern_type.name}")
+    if binding.operation < 2:
+        raise KafkaError(INVALID_REQUEST, f"Invalid operation {binding.operation.name}")
+    if binding.permission not in (Permission.DENY, Permission.ALLOW):
+        raise KafkaError(INVALID_REQUEST, f"Invalid permissionType {binding.permission.name}")
+    if not name:
+        raise KafkaError(INVALID_REQUEST, "Resource name should not be empty")
+    if binding.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
+        raise KafkaError(INVALID_REQUEST, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if ":" not in binding.principal:
+        raise KafkaError(
+            INVALID_REQUEST,
+            f"Could not parse principal from `{binding.principal}` (no colon is present separating the principal type "
+            "from the principal name)",
+        )
+    for what, text, most in (
+        ("resource name", name, RESOURCE_NAME_MAX_LENGTH),
+        ("principal", binding.principal, PRINCIPAL_MAX_LENGTH),
+        ("host", binding.host, HOST_MAX_LENGTH),
+    ):
+        if not text or len(text) > most:
+            raise KafkaError(INVALID_REQUEST, f"a {what} has 1 to {most} characters")
+
+
+def _key(binding: AclBinding) -> str:
+    return _PREFIX + hashlib.blake2b(encode(binding), digest_size=16).hexdigest()
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(_PREFIX)
