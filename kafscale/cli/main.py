@@ -28,6 +28,7 @@ COMMANDS = (
     "groups",
     "transactions",
     "users",
+    "acls",
     "produce",
     "consume",
     "flush",

@@ -13,10 +13,11 @@
     users.py        users and their passwords
     security.py     TLS, by the names of Kafka's client settings
     properties.py   the files that hold those
+    acls.py         access control lists
     failures.py     error codes to KafkaError with the code's name
 
-It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `config`, `errors` and trio only. A task
-that waits for a reply reads it itself, so there is no background task and no nursery to keep.
+It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `security`, `config`, `errors` and trio
+only. A task that waits for a reply reads it itself, so there is no background task and no nursery to keep.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.access import Access
+from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
