@@ -30,6 +30,7 @@ from kafscale.wire.error_codes import (
     NOT_COORDINATOR,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
+    UNRELEASED_INSTANCE_ID,
 )
 from kafscale.wire.messages.create_topics import (
     CreatableTopic,
@@ -61,6 +62,7 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.memory_log import append_nowait
+from tests.devtools.static_member import StaticMember
 from tests.devtools.transactional_producer import OLD, Producer, committed_values
 
 MODES = list(Durability)
@@ -740,6 +742,41 @@ async def test_a_superseded_coordinator_does_not_say_that_an_offset_is_gone_that
             assert new.committed() == {0: 5, 1: 1}
             assert await delete(new.connection) == NONE
             assert new.committed() == {1: 1}
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("request_of", ["heartbeat", "commit", "join", "sync", "leave", "consumer", "new consumer"])
+async def test_a_superseded_coordinator_does_not_fence_a_static_member_of_its_successor(
+    autojump_clock, bucket, durability, request_of
+):
+    """It told a member that somebody else has its place, who had it before: FENCED_INSTANCE_ID ends a client."""
+    is_classic = "consumer" not in request_of
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        former = StaticMember(old.connection, is_classic=is_classic)
+        assert await former.join() == NONE
+        await old.broker.services.log.flusher.flush_all()
+        await trio.sleep(CHECKPOINT_SECONDS)
+        gate = own.hold(On())
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            member = StaticMember(new.connection, is_classic=is_classic)
+            former.client = new.connection
+            if not is_classic:
+                assert await former.leave_for_a_while() == NONE
+            assert await member.join() == NONE
+            member.client = old.connection
+            with trio.move_on_after(1) as patience:
+                await member.ask(request_of)
+            assert patience.cancelled_caught  # it can't know
+            gate.open()
+            own.heal()
+            with suppress(BrokerUnavailable):
+                assert await member.ask(request_of) == NOT_COORDINATOR
+            await old.ended.wait()
+            member.client = new.connection
+            known = UNRELEASED_INSTANCE_ID if request_of == "new consumer" else NONE
+            assert await member.ask(request_of) == known
 
 
 async def test_in_wal_a_reader_of_transactions_is_told_where_it_was_without_the_bucket(autojump_clock, bucket):

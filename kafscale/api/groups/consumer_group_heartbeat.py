@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
+from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply
@@ -41,6 +41,8 @@ async def handle(
     if (error_code := coordinator_error(services, request.group_id)) != NONE:
         return ConsumerGroupHeartbeatResponse(error_code=error_code)
     reply = await services.groups.consumer_heartbeat(request.group_id, _heartbeat(call, request)).wait()
+    if (error_code := await refusal_error(services, [reply.error_code])) != NONE:
+        return ConsumerGroupHeartbeatResponse(error_code=error_code)
     return _response(reply)
 
 

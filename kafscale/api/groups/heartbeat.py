@@ -8,19 +8,19 @@ v4  flexible
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error
+from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+async def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
     if (error_code := membership_error(services, request.group_id)) != NONE:
         return HeartbeatResponse(error_code=error_code)
     error_code = services.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, generation_id=request.generation_id
     )
-    return HeartbeatResponse(error_code=error_code)
+    return HeartbeatResponse(error_code=await refusal_error(services, [error_code]) or error_code)
 
 
 API = Api(12, "Heartbeat", 0, 4, HeartbeatRequest, HeartbeatResponse, handle)

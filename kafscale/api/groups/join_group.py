@@ -15,7 +15,7 @@ from __future__ import annotations
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error, prepare_groups
+from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import GroupProtocol, Join, JoinedMember, JoinResult
 from kafscale.concurrency.turns import in_turns
@@ -49,6 +49,8 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
     except trio.Cancelled:  # the peer has gone
         services.groups.abandon_join(request.group_id, reply)
         raise
+    if (error_code := await refusal_error(services, [result.error_code])) != NONE:
+        result = JoinResult(error_code=error_code, member_id=request.member_id)
     return _response(call, result)
 
 

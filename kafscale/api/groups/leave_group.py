@@ -9,7 +9,7 @@ v5  the reason (KIP-800)
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error
+from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Leaving
 from kafscale.concurrency.turns import in_turns
@@ -22,7 +22,7 @@ async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> 
         return LeaveGroupResponse(error_code=error_code)
     if call.version < 3:
         (error_code,) = await services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
-        return LeaveGroupResponse(error_code=error_code)
+        return LeaveGroupResponse(error_code=await refusal_error(services, [error_code]) or error_code)
     leavers = [
         Leaving(
             member_id=member.member_id,
@@ -34,6 +34,8 @@ async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> 
     error_codes = await services.groups.leave(request.group_id, leavers)
     if COORDINATOR_NOT_AVAILABLE in error_codes:  # of the group, so of all
         return LeaveGroupResponse(error_code=COORDINATOR_NOT_AVAILABLE)
+    if (error_code := await refusal_error(services, error_codes)) != NONE:
+        return LeaveGroupResponse(error_code=error_code)
     return LeaveGroupResponse(
         members=[
             MemberResponse(

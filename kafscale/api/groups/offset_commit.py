@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
+from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.coordinating.commits import commit_in_pieces
@@ -84,6 +84,8 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
         committing = services.groups.commit(request.group_id, _identity(request), {}, version=call.version)
         error_code = await committing.wait()
+    if (lead := await refusal_error(services, {error_code, *refused.values()})) != NONE:
+        error_code, refused = lead, {}
 
     def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
         at = TopicPartition(topic, partition.partition_index)

@@ -9,7 +9,7 @@ v5  protocol type and name, which must be those of the group (KIP-559)
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error
+from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import Identity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
@@ -33,7 +33,7 @@ async def handle(services: Services, call: Call, request: SyncGroupRequest) -> S
     )
     result = await services.groups.sync(request.group_id, sync).wait()
     return SyncGroupResponse(
-        error_code=result.error_code,
+        error_code=await refusal_error(services, [result.error_code]) or result.error_code,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
         assignment=result.assignment,

@@ -14,7 +14,7 @@ from functools import partial
 
 from kafscale.api.groups.offset_commit import check_again, check_partition
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.coordinators import membership_error, prepare_groups
+from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordination.offset_commits import OffsetsOfTransaction
 from kafscale.cluster.groups.events import Identity as Member
@@ -61,6 +61,8 @@ async def handle(services: Services, call: Call, request: TxnOffsetCommitRequest
     elif offsets:
         check = partial(check_again, services, request.group_id, topic_ids, False)
         refused |= await services.transactional_offsets.commit(_wanted(call, request, offsets), check)
+    if (error_code := await refusal_error(services, set(refused.values()))) != NONE:
+        refused = dict.fromkeys(refused, error_code)
 
     def outcome(topic: str, partition: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
         index = partition.partition_index

@@ -10,7 +10,9 @@ INVALID_GROUP_ID             the id is empty, which nobody can be a member of; o
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
+from typing import Final
 
 import trio
 
@@ -18,8 +20,15 @@ from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.errors import KafkaError, StorageFailed
-from kafscale.wire.error_codes import INVALID_GROUP_ID, NONE, NOT_COORDINATOR
+from kafscale.wire.error_codes import (
+    FENCED_INSTANCE_ID,
+    INVALID_GROUP_ID,
+    NONE,
+    NOT_COORDINATOR,
+    UNRELEASED_INSTANCE_ID,
+)
 
+FATAL_TO_MEMBERS: Final = frozenset({FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID})  # after which a client gives up
 FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, which are empty
 
 
@@ -59,12 +68,23 @@ async def lead_error(services: Services) -> int:
     What that one has acknowledged is not known here. A log on a local disk takes commits from a superseded broker, too:
     there what has been committed is told without a look at the bucket.
     """
-    if not services.internal.is_local:
-        try:
-            await services.transactions.confirm_lead()
-        except KafkaError as exc:
-            return exc.code
+    return NONE if services.internal.is_local else await _lead_error(services)
+
+
+async def _lead_error(services: Services) -> int:
+    try:
+        await services.transactions.confirm_lead()
+    except KafkaError as exc:
+        return exc.code
     return NONE
+
+
+async def refusal_error(services: Services, error_codes: Collection[int]) -> int:
+    """Look at the claim if one of the error codes would end a member; return NOT_COORDINATOR if another broker leads.
+
+    To that one, who has the place of a static member may be somebody else.
+    """
+    return NONE if FATAL_TO_MEMBERS.isdisjoint(error_codes) else await _lead_error(services)
 
 
 def membership_error(services: Services, group_id: str) -> int:
