@@ -27,7 +27,6 @@ A request of which a later version knows topics by id alone says as `NEWEST_WITH
 
 from __future__ import annotations
 
-import ast
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
@@ -241,16 +240,20 @@ def _default_value(default: Any) -> Any:
 def _allows_none(annotation: Any) -> bool:
     """Tell whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
     if isinstance(annotation, str):
-        return _expression_allows_none(ast.parse(annotation, mode="eval").body)
+        return any(each in ("None", "Any") or each.startswith("Optional[") for each in _alternatives(annotation))
     return annotation is None or annotation is Any or type(None) in typing.get_args(annotation)
 
 
-def _expression_allows_none(node: ast.expr) -> bool:
-    match node:
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _expression_allows_none(left) or _expression_allows_none(right)
-        case ast.Constant(value=None) | ast.Name(id="Any"):
-            return True
-        case ast.Subscript(value=ast.Name(id="Optional")):
-            return True
-    return False
+def _alternatives(annotation: str) -> Iterator[str]:
+    """Return what `|` separates outside of brackets.
+
+    By hand: classes are looked at while other threads run, and Python's `ast` may fail in two threads at once
+    (SystemError, "AST constructor recursion depth mismatch").
+    """
+    depth = start = 0
+    for end, character in enumerate(annotation):
+        depth += (character == "[") - (character == "]")
+        if character == "|" and not depth:
+            yield annotation[start:end].strip()
+            start = end + 1
+    yield annotation[start:].strip()
