@@ -15,11 +15,8 @@ stays in the write-ahead log.
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import shutil
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +27,7 @@ import attrs
 import trio
 
 from kafscale.api.handling.authentication import Authenticator
-from kafscale.api.handling.calls import Api
+from kafscale.api.handling.calls import ListedApi
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.internal_topics import ensure_internal_topic
@@ -39,7 +36,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
-from kafscale.broker_security import BrokerSecurity, open_access, open_security, reload_on_signal
+from kafscale.broker_security import BrokerSecurity, open_access, open_security
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.client_quotas import ClientQuotas
@@ -64,8 +61,7 @@ from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STA
 from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import TopicPartition
-from kafscale.config import Address, Settings
-from kafscale.descriptors import raise_limit
+from kafscale.config import Settings
 from kafscale.errors import StartupError, StoreError
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
@@ -76,7 +72,6 @@ from kafscale.log.other_logs import check_other_logs
 from kafscale.log.rewrite.retention import Retention
 from kafscale.log.wal.data_directory import lock_data_directory, make_private
 from kafscale.log.wal.disk import Disk, RealDisk
-from kafscale.malloc import keep_freed_memory
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
 from kafscale.server.kafka.binding import BoundListener, bind
@@ -93,12 +88,10 @@ from kafscale.store.opening.views import StoreViews
 
 logger = logging.getLogger(__name__)
 
-# For the buffers of reads, of 256 KiB. 16 KiB batches, 64 in flight, cost 26.1 us like this, 31.0 without, and on 16
-# partitions 30.5 and 34.6.
-KEPT_FREED_BYTES, KEPT_BLOCK_MAX_BYTES = 4 << 20, 1 << 20
-COLLECTED_AFTER_COUNT = 50_000  # objects made and not freed since the last collection
 LOAD_SECONDS = 30.0  # that a start waits for internal partitions to be read
 CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very end
+
+MakeDispatcher = Callable[[Services, Sequence[ListedApi]], Dispatcher]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -119,7 +112,9 @@ class Broker:
     """
 
     settings: Settings
-    make_dispatcher: Callable[[Services, Sequence[Api]], Dispatcher] = attrs.field(default=Dispatcher, kw_only=True)
+    make_dispatcher: Callable[[Services, Sequence[ListedApi]], Dispatcher] = attrs.field(
+        default=Dispatcher, kw_only=True
+    )
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
     admin: BoundListener = attrs.field(init=False)
@@ -453,6 +448,7 @@ class Broker:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as acceptors:
                 acceptors.start_soon(acceptor.accept, self.listeners, connections)
+                acceptors.start_soon(acceptor.dispatcher.load_all)
                 self._not_ready = None
                 task_status.started(self)
                 await self._stopping.wait()
@@ -465,65 +461,6 @@ class Broker:
             self.services.drain()
             acceptor.drain()
         return stop_by
-
-
-async def serve(settings: Settings) -> None:
-    """Run a broker until SIGTERM or SIGINT, and print the line that says it is ready: this is `kafscale serve`."""
-    raise_limit()
-    _collect_seldom()
-    broker = Broker(settings)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
-        nursery.start_soon(reload_on_signal, settings, broker.reload_files)
-        await broker.run(task_status=_ReadyLine())
-        nursery.cancel_scope.cancel()
-
-
-class _ReadyLine:
-    """Prints where the broker can be reached, once it can be."""
-
-    def started(self, value: Broker | None = None) -> None:
-        broker = value
-        assert broker is not None
-        first, *others = [str(Address(each.host, each.port)) for each in broker.listeners]
-        admin = Address(broker.admin.host, broker.admin.port)
-        _calm_collector()
-        keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
-        print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
-
-
-def _calm_collector() -> None:
-    """Do not look for cycles among what the start has made, which stays."""
-    gc.collect()
-    gc.freeze()
-
-
-def _collect_seldom() -> None:
-    """Look for cycles seldom.
-
-    What a start makes stays, and appended batches live until they are flushed: with Python's own threshold of 700 they
-    are looked at again and again and for nothing. To know a group takes 71 us like this, 102 without; 1 KiB batches, 64
-    in flight, cost 31.8 us, 36.4 without.
-    """
-    gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 10)
-
-
-async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    """The first signal drains, or ends a start that is under way. A second one exits at once.
-
-    Nothing is lost by either: what was acknowledged is durable.
-    """
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        stopping = False
-        async for number in signals:
-            if stopping:
-                os._exit(128 + number)
-            stopping = True
-            if broker.is_ready:
-                broker.stop()
-            else:
-                everything.cancel()
 
 
 @contextmanager

@@ -8,12 +8,13 @@ A test holds the committed page to the code.
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from types import ModuleType
 
 from kafscale.api.handling.calls import Api
 from kafscale.api.handling.operations import OPERATIONS, Check
 from kafscale.api.not_served import NOT_SERVED, NotServed
-from kafscale.api.table import APIS, MODULES
+from kafscale.api.table import APIS, every_api
 from kafscale.wire.schema import MAX
 
 _INTRODUCTION = """\
@@ -53,8 +54,8 @@ that is named.
 
 def protocol_page() -> str:
     """The whole page, as Markdown."""
-    rows = sorted(APIS, key=lambda api: api.key)
-    modules = sorted(MODULES, key=lambda module: module.API.key)
+    rows = sorted(every_api(), key=lambda api: api.key)
+    modules = [import_module(f"kafscale.api.{each.module}") for each in sorted(APIS, key=lambda api: api.key)]
     table = "".join(
         f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
     )

@@ -58,9 +58,9 @@ def command(config_file: str | None, **flags: Any) -> None:
     # Imported only now: a wrong option is told without the time that the broker's modules take.
     import trio
 
-    from kafscale import broker
+    from kafscale import serving
     from kafscale.log.wal.data_directory import keep_files_private
 
     gc.enable()
     keep_files_private()
-    trio.run(broker.serve, settings)
+    trio.run(serving.serve, settings)

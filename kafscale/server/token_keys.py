@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import attrs
-import httpx
 import trio
 
 from kafscale.config import SaslSettings
@@ -71,6 +70,8 @@ class PublishedKeys:
                 await self._read()
 
     async def _read(self) -> bool:
+        import httpx  # a broker without tokens starts without it
+
         assert self.url is not None
         self._read_at = trio.current_time()
         with trio.move_on_after(READ_SECONDS) as scope:
@@ -87,6 +88,8 @@ class PublishedKeys:
 
 def _read_keys(url: str) -> KeySet:
     """Read and take apart what is at a URL; blocks. Raises OSError, httpx.HTTPError, httpx.InvalidURL, ValueError."""
+    import httpx
+
     from kafscale.security.tokens import KEY_SET_MAX_BYTES, parse_key_set
 
     parts = urlsplit(url)

@@ -11,7 +11,7 @@ Above a threshold a frame need not pass through the reader at all: once its size
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Final, TypeVar
 
 import attrs
@@ -19,7 +19,6 @@ import attrs
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DecodeError, FrameTooLarge
 from kafscale.wire.primitives import skip_tags
-from kafscale.wire.schema import NEVER
 
 SIZE_BYTES: Final = 4
 
@@ -164,10 +163,10 @@ class RequestHeader:
     """Where the body starts in the frame."""
 
 
-def parse_request_header(frame: memoryview, flexible_since: Mapping[int, int]) -> RequestHeader:
+def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]) -> RequestHeader:
     """Parse a request header of version 1, or 2 where the request's version is flexible (KIP-482).
 
-    `flexible_since` gives the first flexible version by API key; a key that it lacks has none.
+    `flexible_since` tells the first flexible version of an API key; NEVER if there is none.
 
     Raises:
         DecodeError: the frame ends early or the client id is not text.
@@ -182,7 +181,7 @@ def parse_request_header(frame: memoryview, flexible_since: Mapping[int, int]) -
                 raise DecodeError("request header: the client id is longer than the frame")
             client_id = str(frame[position:end], "utf-8")
             position = end
-        if api_version >= flexible_since.get(api_key, NEVER):
+        if api_version >= flexible_since(api_key):
             if frame[position]:
                 position = skip_tags(frame, position, len(frame))
             else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from kafscale.api.cluster.features import LEVELS
 from kafscale.api.not_served import NOT_SERVED
 from kafscale.api.reference import protocol_page
-from kafscale.api.table import APIS
+from kafscale.api.table import APIS, every_api
 from tests.devtools.kafka_apis import BROKER_APIS
 from tests.devtools.wire_messages import message_versions
 
@@ -28,9 +28,15 @@ def test_the_page_is_made_from_the_code() -> None:
     assert PAGE.read_text() == protocol_page(), "run: python -m kafscale.api.reference > docs/reference/protocol.md"
 
 
+def test_a_row_says_what_its_module_does() -> None:
+    assert [(api.key, api.name, api.min_version, api.max_version) for api in every_api()] == [
+        (row.key, row.name, row.min_version, row.max_version) for row in APIS
+    ]
+
+
 def test_keys_are_unique_and_versions_are_those_of_the_messages() -> None:
     assert len({api.key for api in APIS}) == len(APIS)
-    for api in APIS:
+    for api in every_api():
         for message in (api.request, api.response):
             declared = (message.API_KEY, message.MIN_VERSION, message.MAX_VERSION)  # type: ignore[attr-defined]
             newest = NEWER_THAN_SERVED.get(api.name, api.max_version)
@@ -39,7 +45,7 @@ def test_keys_are_unique_and_versions_are_those_of_the_messages() -> None:
 
 
 def test_every_message_that_is_declared_is_served_but_for_those_named_here() -> None:
-    served = {message for api in APIS for message in (api.request, api.response)}
+    served = {message for api in every_api() for message in (api.request, api.response)}
     declared = {cls for cls, _ in message_versions() if hasattr(cls, "API_KEY")}
     assert {cls.__name__ for cls in declared - served} == {
         name + kind for name in DECLARED_ONLY for kind in ("Request", "Response")

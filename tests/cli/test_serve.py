@@ -27,7 +27,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Serving], None]:
             await trio.lowlevel.checkpoint()
             function(settings)
 
-        monkeypatch.setattr("kafscale.broker.serve", serve)
+        monkeypatch.setattr("kafscale.serving.serve", serve)
 
     return put
 

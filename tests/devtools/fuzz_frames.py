@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from kafscale.api.handling.calls import Api
-from kafscale.api.table import APIS
+from kafscale.api.table import every_api
 from kafscale.wire import codec, compression
 from kafscale.wire.batch_header import HEADER_BYTES, set_crc
 from kafscale.wire.frames import RequestHeader, request_frame
@@ -52,7 +52,7 @@ class Frame:
 
 def make_frame(random: Random, *, correlation_id: int, topic_id: bytes, mutated_share: float) -> Frame:
     """Any API in any version, mutated with this probability. `topic_id` is that of the topic named here."""
-    api = random.choice(APIS)
+    api = random.choice(every_api())
     version = random.randint(api.min_version, api.max_version)
     maker = _Maker(random, version, topic_id)
     message = maker.struct(api.request)

@@ -61,7 +61,7 @@ class ScriptedBroker:
         """The frame that answers a frame; empty for none."""
         offered: list[Any] = [*self.handlers, ApiVersionsRequest]
         classes = {cls.API_KEY: cls for cls in offered}
-        header = parse_request_header(frame, {key: cls.FLEXIBLE_SINCE for key, cls in classes.items()})
+        header = parse_request_header(frame, lambda key: classes[key].FLEXIBLE_SINCE)
         self.seen.append(header)
         cls = classes[header.api_key]
         least, most = self._range(cls)

@@ -17,8 +17,11 @@ from kafscale.wire.frames import (
     request_frame,
     response_frame,
 )
+from kafscale.wire.schema import NEVER
 
-FLEXIBLE_SINCE = {0: 9, 18: 3}
+
+def flexible_since(key: int) -> int:
+    return {0: 9, 18: 3}.get(key, NEVER)
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -158,7 +161,7 @@ def test_a_frame_that_is_small_or_complete_is_not_taken_over() -> None:
 def test_request_header_round_trip(client_id: str | None, api_key: int, version: int, flexible: bool) -> None:
     header = RequestHeader(api_key, version, -7, client_id)
     (frame,) = frames_of(FrameReader(1000), [b"".join(request_frame(header, [b"bo", b"dy"], flexible_header=flexible))])
-    parsed = parse_request_header(memoryview(frame), FLEXIBLE_SINCE)
+    parsed = parse_request_header(memoryview(frame), flexible_since)
     assert (parsed.api_key, parsed.api_version, parsed.correlation_id, parsed.client_id) == (
         api_key,
         version,
@@ -170,14 +173,14 @@ def test_request_header_round_trip(client_id: str | None, api_key: int, version:
 
 def test_tagged_fields_of_a_request_header_are_skipped() -> None:
     frame = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x00\x01a\x05\x02bc" + b"body"
-    header = parse_request_header(memoryview(frame), FLEXIBLE_SINCE)
+    header = parse_request_header(memoryview(frame), flexible_since)
     assert frame[header.body_offset :] == b"body"
 
 
 @given(st.binary(max_size=40))
 def test_any_request_header_parses_or_raises_the_one_error(frame: bytes) -> None:
     try:
-        header = parse_request_header(memoryview(frame), FLEXIBLE_SINCE)
+        header = parse_request_header(memoryview(frame), flexible_since)
     except DecodeError:
         return
     assert header.body_offset <= len(frame)

@@ -9,6 +9,7 @@ response by the handler itself. Produce is the exception: see `kafscale.api.prod
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -55,7 +56,7 @@ Handler = Callable[..., Any | Awaitable[Any]]  # (services, call, request) -> re
 
 @attrs.frozen(eq=False)
 class Api:
-    """One row of the table from which ApiVersions, the dispatcher and the protocol reference are built.
+    """One API: what its module tells of it.
 
     `min_version` and `max_version` are what is advertised; the message classes know the same range or more.
     """
@@ -71,3 +72,22 @@ class Api:
     def serves(self, version: int) -> bool:
         """Tell whether that version is advertised."""
         return self.min_version <= version <= self.max_version
+
+
+@attrs.frozen(eq=False)
+class ListedApi:
+    """One row of the table from which ApiVersions, the dispatcher and the protocol reference are built.
+
+    `module` is the one below `kafscale.api` whose `API` is meant, which says the same and more.
+    """
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    module: str
+
+    def load(self) -> Api:
+        """Import the module, unless it is imported: some milliseconds."""
+        api: Api = import_module(f"kafscale.api.{self.module}").API
+        return api

@@ -31,7 +31,6 @@ from kafscale.wire.primitives import read_uvarint
 PATTERNS_MAX_COUNT: Final = 4  # of a connection
 LEARNED_EVERY_COUNT: Final = 8  # learning costs as much as a request: who has very many topics must not always learn
 
-_FLEXIBLE_SINCE: Final = {ProduceRequest.API_KEY: ProduceRequest.FLEXIBLE_SINCE}
 _START_BYTES: Final = 8  # API key, version, correlation id
 _LOG_START_OFFSET_SINCE: Final = 5
 
@@ -59,7 +58,7 @@ class PlainProduce:
     @classmethod
     def of(cls, frame: memoryview) -> PlainProduce | None:
         """The pattern of a Produce that can be decoded; None if there is more to it than a pattern has."""
-        header = parse_request_header(frame, _FLEXIBLE_SINCE)
+        header = parse_request_header(frame, lambda _key: ProduceRequest.FLEXIBLE_SINCE)
         version, flexible = header.api_version, header.api_version >= ProduceRequest.FLEXIBLE_SINCE
         request = codec.decoder(ProduceRequest, version)(frame, header.body_offset)[0]
         if (

@@ -7,7 +7,7 @@ version of ApiVersions that is not known: it is answered in version 0, with the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,8 +15,7 @@ import trio
 
 from kafscale.api import produce
 from kafscale.api.cluster import api_versions
-from kafscale.api.groups import join_group, sync_group
-from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
 from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
@@ -26,7 +25,7 @@ from kafscale.concurrency.byte_budget import ByteBudget, Share
 from kafscale.errors import ProtocolError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
-from kafscale.metrics import Counter, Histogram
+from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily, Metrics
 from kafscale.security.session import SaslSession
 from kafscale.server.kafka.error_counts import ErrorCounter
 from kafscale.server.kafka.pieces import (
@@ -39,9 +38,11 @@ from kafscale.server.kafka.pieces import (
 from kafscale.store.file.open_files import Sendable
 from kafscale.wire.codec import decoder
 from kafscale.wire.frames import parse_request_header, response_frame
+from kafscale.wire.schema import NEVER
 
 NOTHING = memoryview(b"")
-WAIT_FOR_OTHERS = (fetch.API, join_group.API, sync_group.API)  # so that they hold nothing that others need meanwhile
+LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
+WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothing that others need meanwhile
 
 
 @attrs.define(eq=False)
@@ -89,40 +90,80 @@ class _Row:
     errors: ErrorCounter
 
 
+@attrs.frozen(eq=False, kw_only=True)
+class _Counters:
+    """What is counted of all APIs, by the name of each."""
+
+    requests: CounterFamily
+    latency: HistogramFamily
+    errors: CounterFamily
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> _Counters:
+        return cls(
+            requests=metrics.counter("kafscale_requests_total", "Requests answered.", "api"),
+            latency=metrics.histogram("kafscale_request_seconds", "From a request's arrival to its reply.", "api"),
+            errors=metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error"),
+        )
+
+    def begin(self, api: ListedApi) -> None:
+        """Show zeros from the start."""
+        self.requests.of(api.name)
+        self.latency.of(api.name)
+
+
 @attrs.define(eq=False)
 class Dispatcher:
     """Shared by all connections of a broker."""
 
     services: Services
-    apis: Sequence[Api]
-    _rows: dict[int, _Row] = attrs.field(init=False)
-    _flexible_since: dict[int, int] = attrs.field(init=False)
+    apis: Sequence[ListedApi]
+    _listed: Mapping[int, ListedApi] = attrs.field(init=False)
+    _rows: dict[int, _Row] = attrs.field(factory=dict, init=False)  # of those that are loaded
+    _counters: _Counters = attrs.field(init=False)
     _long_requests: ByteBudget = attrs.field(factory=lambda: ByteBudget(LONG_REQUESTS_MAX_BYTES), init=False)
     _encoder: AnswerEncoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
-        metrics = self.services.metrics
-        requests = metrics.counter("kafscale_requests_total", "Requests answered.", "api")
-        latency = metrics.histogram("kafscale_request_seconds", "From a request's arrival to its reply.", "api")
-        errors = metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error")
-        self._rows = {
-            api.key: _Row(
-                api,
-                flexible_since=_flexible_since(api.request),
-                may_wait=inspect.iscoroutinefunction(api.handle),
-                reply=self._fetch_reply if api is fetch.API else self._reply,
-                request_count=requests.of(api.name),
-                latency_seconds=latency.of(api.name),
-                errors=ErrorCounter.of(api.name, api.response, errors),
-            )
-            for api in self.apis
-        }
-        self._flexible_since = {key: row.flexible_since for key, row in self._rows.items()}
+        self._counters = _Counters.of(self.services.metrics)
+        self._listed = {each.key: each for each in self.apis}
+        for each in self.apis:
+            self._counters.begin(each)
+
+    async def load_all(self) -> None:
+        """Load what nobody has asked for yet, one API at a time, so that clients need not wait for it later.
+
+        Nor will they meet the code of another version, which an upgrade puts in the place of this one.
+        """
+        for key in self._listed:
+            await trio.sleep(LOAD_PAUSE_SECONDS)
+            self._row(key)
+
+    def _row(self, key: int) -> _Row | None:
+        row = self._rows.get(key)
+        if row is None and (listed := self._listed.get(key)) is not None:
+            row = self._rows[key] = self._open(listed.load())
+        return row
+
+    def _open(self, api: Api) -> _Row:
+        return _Row(
+            api,
+            flexible_since=_flexible_since(api.request),
+            may_wait=inspect.iscoroutinefunction(api.handle),
+            reply=self._fetch_reply if api is fetch.API else self._reply,
+            request_count=self._counters.requests.of(api.name),
+            latency_seconds=self._counters.latency.of(api.name),
+            errors=ErrorCounter.of(api.name, api.response, self._counters.errors),
+        )
+
+    def _first_flexible(self, key: int) -> int:
+        row = self._rows.get(key) or self._row(key)
+        return NEVER if row is None else row.flexible_since
 
     def accept(self, frame: memoryview, peer: Peer, received_at: float) -> Request:
         """Read a frame's header. Raises ProtocolError for what ends the connection."""
-        header = parse_request_header(frame, self._flexible_since)
+        header = parse_request_header(frame, self._first_flexible)
         row = self._rows.get(header.api_key)
         if row is None:
             raise ProtocolError(f"API key {header.api_key} is not supported")
@@ -225,7 +266,7 @@ class Dispatcher:
         if share is None:
             return self._decode(request)
         decoded = await decode_in_pieces(row.api.request, request.call.version, request.body)
-        if row.api in WAIT_FOR_OTHERS:
+        if row.api.name in WAIT_FOR_OTHERS:
             share.shrink(0)
         return decoded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafscale.api.handling.operations import OPERATIONS
-from kafscale.api.table import APIS
+from kafscale.api.table import APIS, every_api
 
 # "Operations and Protocols" of Kafka's documentation of its authorization: each operation and resource of each API
 # that is served here, in its order.
@@ -119,7 +119,7 @@ def test_what_is_different_from_the_documentation_is_said_of_what_it_says() -> N
 
 
 def test_fields_of_a_check_are_those_of_the_request() -> None:
-    requests = {api.name: api.request for api in APIS}
+    requests = {api.name: api.request for api in every_api()}
     for name, checks in OPERATIONS.items():
         for each in checks:
             if name in requests and (each.each or each.name):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafscale.api.handling.calls import Api
 from kafscale.api.handling.refusals import at_once, refusal, set_errors
-from kafscale.api.table import APIS
+from kafscale.api.table import every_api
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import NONE, NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -33,7 +33,7 @@ from tests.devtools.wire_messages import messages
 TOPIC_ID = bytes(range(16))
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", every_api(), ids=lambda api: api.name)
 def test_can_be_encoded_in_every_version(api: Api) -> None:
     versions = st.integers(api.min_version, api.max_version)
 

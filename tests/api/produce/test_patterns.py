@@ -21,7 +21,7 @@ from kafscale.wire.messages.produce import (
 )
 from tests.devtools.wire_messages import messages
 
-FLEXIBLE_SINCE = {0: 9}
+FLEXIBLE_SINCE = 9
 VERSIONS = range(3, 14)
 EXAMPLES_COUNT = 20  # for each version
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -49,7 +49,7 @@ def frame(message: ProduceRequest, version: int, *, correlation_id: int = 0, cli
 
 
 def decoded(data: memoryview) -> tuple[RequestHeader, Any]:
-    header = parse_request_header(data, FLEXIBLE_SINCE)
+    header = parse_request_header(data, lambda key: FLEXIBLE_SINCE)
     return header, codec.decoder(ProduceRequest, header.api_version)(data, header.body_offset)[0]
 
 

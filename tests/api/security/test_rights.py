@@ -11,7 +11,7 @@ from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.operations import OPERATIONS
 from kafscale.api.records.fetch import FetchReply
-from kafscale.api.table import APIS
+from kafscale.api.table import every_api
 from kafscale.broker import Broker
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, ResourceType, Right
@@ -123,7 +123,7 @@ async def ask(broker: Broker, user: str, api: Api, request: Any = None, *, versi
 
 
 def apis() -> list[Api]:
-    return [api for api in APIS if api.name not in NOT_HERE]
+    return [api for api in every_api() if api.name not in NOT_HERE]
 
 
 def name_for(right: Right) -> str:
