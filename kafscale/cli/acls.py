@@ -1,9 +1,11 @@
-"""`kafscale acls add|list|remove`."""
+"""`kafscale acls add|list|load|remove`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -26,6 +28,8 @@ from kafscale.security.acls import (
 if TYPE_CHECKING:
     from kafscale.client import Client
 
+Code = TypeVar("Code", bound=IntEnum)
+
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in AclOperation if each >= AclOperation.ALL}
 
 
@@ -38,6 +42,38 @@ class AclRow:
     host: str
     operation: str
     permission: str
+
+    @classmethod
+    def of(cls, binding: AclBinding) -> AclRow:
+        return cls(
+            resource=_word(binding.resource_type),
+            name=binding.resource_name,
+            pattern=_word(binding.pattern_type),
+            principal=binding.principal,
+            host=binding.host,
+            operation=_word(binding.operation),
+            permission=_word(binding.permission),
+        )
+
+    def binding(self) -> AclBinding:
+        """The list that the row shows. Raises KeyError for a word that is none of Kafka's."""
+        return AclBinding(
+            resource_type=_code(ResourceType, self.resource),
+            pattern_type=_code(PatternType, self.pattern),
+            resource_name=self.name,
+            principal=self.principal,
+            host=self.host,
+            operation=_code(AclOperation, self.operation),
+            permission=_code(Permission, self.permission),
+        )
+
+
+def _word(code: IntEnum) -> str:
+    return code.name.lower().replace("_", "-")
+
+
+def _code(codes: type[Code], word: str) -> Code:
+    return codes[word.upper().replace("-", "_")]
 
 
 @attrs.frozen(kw_only=True)
@@ -157,6 +193,25 @@ def list_command(bootstrap: Address, as_json: bool, **options: Any) -> None:
     run_with_client(bootstrap, use)
 
 
+@command.command("load")
+@click.argument("file", type=click.File())
+@bootstrap_option
+def load_command(file: IO[str], bootstrap: Address) -> None:
+    """Add all that FILE has, as `list --json` prints it; - is the standard input.
+
+    What is listed may be another broker's, also Apache Kafka's. What is there already stays.
+    """
+    bindings = _read_rows(file)
+
+    async def use(client: Client) -> None:
+        from kafscale.client.acls import create_acls
+
+        await create_acls(client, bindings)
+        say(f"loaded: {len(bindings):,} ACLs")
+
+    run_with_client(bootstrap, use)
+
+
 @command.command("remove")
 @click.argument("principal")
 @_entry_options
@@ -198,17 +253,17 @@ def _filters(options: dict[str, Any], *, pattern_type: PatternType) -> Sequence[
     ]
 
 
+def _read_rows(file: IO[str]) -> list[AclBinding]:
+    """Read what `list --json` has printed. Raises ConfigError."""
+    try:
+        rows = json.load(file)
+        if not isinstance(rows, list):
+            raise ValueError("it is no array")
+        return [AclRow(**row).binding() for row in rows]
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        reason = f"{type(exc).__name__}: {exc}"
+        raise ConfigError(f"{file.name}: is not what `kafscale acls list --json` prints ({reason})") from exc
+
+
 def _rows(bindings: Sequence[AclBinding]) -> list[AclRow]:
-    rows = [
-        AclRow(
-            resource=each.resource_type.name.lower(),
-            name=each.resource_name,
-            pattern=each.pattern_type.name.lower(),
-            principal=each.principal,
-            host=each.host,
-            operation=each.operation.name.lower().replace("_", "-"),
-            permission=each.permission.name.lower(),
-        )
-        for each in bindings
-    ]
-    return sorted(rows, key=attrs.astuple)
+    return sorted(map(AclRow.of, bindings), key=attrs.astuple)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,36 @@ def test_lists_are_added_listed_and_removed(capsys: pytest.CaptureFixture[str]) 
         assert "there is no such ACL" in capsys.readouterr().err
         assert acls("add", "alice", "--operation", "read", "--topic", "t") == 1
         assert "Could not parse principal" in capsys.readouterr().err
+
+
+def test_what_is_listed_can_be_loaded_into_another_broker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "acls.json"
+    with (
+        running_broker(authorizer="acl", super_user="User:ANONYMOUS") as first,
+        running_broker(authorizer="acl", super_user="User:ANONYMOUS") as second,
+    ):
+        for arguments in (
+            ["User:alice", "--operation", "alter-configs", "--topic", "or", "--prefixed", "--host", "10.0.0.1"],
+            ["User:bob", "--operation", "all", "--transactional-id", "*", "--deny"],
+            ["User:carol", "--operation", "idempotent-write", "--cluster"],
+        ):
+            assert run(["acls", "add", *arguments, "--bootstrap", first.bootstrap]) == 0
+        capsys.readouterr()
+        assert run(["acls", "list", "--json", "--bootstrap", first.bootstrap]) == 0
+        file.write_text(listed := capsys.readouterr().out)
+        for _ in range(2):  # what is there already stays
+            assert run(["acls", "load", str(file), "--bootstrap", second.bootstrap]) == 0
+            assert capsys.readouterr().out == "loaded: 3 ACLs\n"
+        assert run(["acls", "list", "--json", "--bootstrap", second.bootstrap]) == 0
+        assert capsys.readouterr().out == listed
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"resource": "topic"}]', '[{"resource": "moon"}]'])
+def test_a_file_of_another_kind_is_not_loaded(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "acls.json"
+    file.write_text(text)
+    assert run(["acls", "load", str(file)]) == 2
+    assert "acls.json: is not what `kafscale acls list --json` prints" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
