@@ -16,6 +16,7 @@
     │  │  └─ PlanOutdated        the metadata has changed since a transaction was planned; plan it anew
     │  ├─ Conflict               two conditional writes met (409); try again
     │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
+    │  │  └─ EncryptionRefused   no key service, no such key, or no right to use it; the message says what to do
     │  ├─ WrongRegion            the bucket is in another region, which the message names
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
@@ -127,6 +128,10 @@ class Conflict(StoreError):
 
 class AccessDenied(StoreError):
     """Credentials are missing, refused or expired."""
+
+
+class EncryptionRefused(AccessDenied):
+    """The store can't encrypt or decrypt: no key service, no such key, or no right to use it. Says what to do."""
 
 
 class WrongRegion(StoreError):

@@ -32,6 +32,7 @@ STORE_OPTIONS = (
     "s3_ca_file",
     "s3_concurrency",
 )
+WRITING_OPTIONS = (*STORE_OPTIONS, "s3_sse", "broker_id")  # of commands that take the place of a stopped broker
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +59,7 @@ class AdoptedRow:
     help="A config of the adopted topics; repeatable.  [default: retention.ms=-1, so that nothing is deleted]",
 )
 @json_option
-@settings_flags(only=(*STORE_OPTIONS, "broker_id"))
+@settings_flags(only=WRITING_OPTIONS)
 def command(
     chosen: tuple[str, ...],
     dry_run: bool,

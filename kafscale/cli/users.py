@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.adopt import STORE_OPTIONS
+from kafscale.cli.adopt import WRITING_OPTIONS
 from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client, value_or_file
 from kafscale.cli.output import say, show
 from kafscale.cli.serve import settings_flags
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kafscale.cluster.scram_users import ScramUsers
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
-OFFLINE_OPTIONS = (*STORE_OPTIONS, "broker_id", "secret_key_file")
+OFFLINE_OPTIONS = (*WRITING_OPTIONS, "secret_key_file")
 STDIN = "-"
 BUCKET_NAME = "bucket"  # in --data-dir, where no store is given
 

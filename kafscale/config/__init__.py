@@ -44,6 +44,7 @@ from kafscale.config.values import (
     SecurityProtocol,
     SslClientAuth,
     SslVersion,
+    StoreEncryption,
     StoreUrl,
 )
 
@@ -75,6 +76,7 @@ __all__ = [
     "SslClientAuth",
     "SslSettings",
     "SslVersion",
+    "StoreEncryption",
     "StoreUrl",
     "format_duration",
     "format_size",

@@ -35,6 +35,7 @@ from kafscale.config.values import (
     SaslMechanism,
     SslClientAuth,
     SslVersion,
+    StoreEncryption,
     StoreUrl,
 )
 from kafscale.errors import ConfigError
@@ -167,6 +168,7 @@ _FORMS = {
     Listener: "[NAME=]HOST:PORT",
     ListenerProtocol: "NAME=PROTOCOL",
     StoreUrl: "URL",
+    StoreEncryption: "AES256|aws:kms:KEY",
 }
 
 
@@ -242,6 +244,7 @@ def _make_converter() -> cattrs.Converter:
         (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
         (ListenerProtocol, lambda raw, _type: ListenerProtocol.parse(_text(raw)), str),
         (StoreUrl, lambda raw, _type: StoreUrl.parse(_text(raw)), str),
+        (StoreEncryption, lambda raw, _type: StoreEncryption.parse(_text(raw)), str),
     ]
     for of_type, structure, unstructure in reading:
         if isinstance(of_type, type):  # cattrs looks up classes before it asks predicates

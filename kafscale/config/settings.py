@@ -33,6 +33,7 @@ from kafscale.config.values import (
     LogLevel,
     ReplicationFactorPolicy,
     SecurityProtocol,
+    StoreEncryption,
     StoreUrl,
 )
 from kafscale.errors import ConfigError
@@ -111,6 +112,12 @@ class Settings:
     s3_create_bucket: bool = option(False, "Create the bucket at start if it is missing.")
     s3_ca_file: Path | None = option(
         None, "PEM file of the authorities to trust for the endpoint. Default: the system's."
+    )
+    s3_sse: StoreEncryption | None = option(
+        None,
+        "Ask the store to encrypt each object: AES256 with keys of its own, aws:kms:KEY with one of its key service. "
+        "Default: as the bucket is set up.",
+        why="Objects from before keep what they had. MinIO needs a KMS for either.",
     )
     s3_concurrency: int = option(
         64,
@@ -545,6 +552,10 @@ def _check_store(settings: Settings) -> None:
     if not settings.namespace or "/" in settings.namespace or settings.namespace in (".", ".."):
         raise ConfigError(
             f"--namespace: '{settings.namespace}' is not a name; allowed: a part of a key, without a slash"
+        )
+    if settings.s3_sse is not None and settings.store.scheme != "s3":
+        raise ConfigError(
+            f"--s3-sse: '{settings.s3_sse}' has no use with --store {settings.store}; allowed: with --store s3://BUCKET"
         )
     if settings.s3_endpoint is None:
         return

@@ -21,11 +21,13 @@ _LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%a-z]{2,64}")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_KMS_KEY = re.compile(r"[!-~]{1,2048}")  # a name, an id or an ARN; it goes into a header as it is
 
 ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
 LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
 LISTENER_PROTOCOL_HELP = "NAME=PROTOCOL, where PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
 STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX, memory: or memory:SIZE"
+ENCRYPTION_HELP = "AES256, or aws:kms:KEY with the name, id or ARN of a key"
 
 
 class Durability(enum.StrEnum):
@@ -231,3 +233,25 @@ class StoreUrl:
         if text.startswith("s3://") and _BUCKET.fullmatch(bucket) and "//" not in prefix:
             return cls(scheme="s3", bucket=bucket, prefix=prefix)
         raise ValueError(f"'{text}' is not a store; allowed: {STORE_HELP}")
+
+
+@attrs.frozen
+class StoreEncryption:
+    """How the store is to encrypt what is written: with keys of its own (AES256), or with one of its key service."""
+
+    algorithm: Literal["AES256", "aws:kms"]
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.key}" if self.key else self.algorithm
+
+    @classmethod
+    def parse(cls, text: str) -> StoreEncryption:
+        """Read `AES256` or `aws:kms:KEY`; the key may have colons, as an ARN does. Raises ValueError."""
+        text = text.strip()
+        if text == "AES256":
+            return cls("AES256")
+        key = text.removeprefix("aws:kms:")
+        if key != text and _KMS_KEY.fullmatch(key):
+            return cls("aws:kms", key)
+        raise ValueError(f"'{text}' is no encryption; allowed: {ENCRYPTION_HELP}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from kafscale.config import StoreEncryption
 from kafscale.errors import ConfigError
 from kafscale.spark import packages
 
@@ -50,6 +51,10 @@ class CatalogOptions:
     s3_path_style: bool = attrs.field(
         default=False, metadata={"doc": "Whether the bucket is in the path, not in the host's name."}
     )
+    s3_sse: str | None = attrs.field(
+        default=None,
+        metadata={"doc": "How S3 encrypts the tables: `AES256` or `aws:kms:KEY`. Without it, as the bucket is set up."},
+    )
     properties: Mapping[str, str] = attrs.field(
         factory=dict, metadata={"doc": "Further properties of Iceberg's catalog, as Iceberg names them."}
     )
@@ -67,6 +72,10 @@ class CatalogOptions:
             raise ConfigError("a hadoop catalog loses commits on S3, which can't rename: use jdbc or rest there")
         if self.type != "hadoop" and self.uri is None:
             raise ConfigError(f"a catalog of type {self.type} needs a uri")
+        try:
+            self._encryption()
+        except ValueError as exc:
+            raise ConfigError(f"a catalog's s3_sse: {exc}") from exc
         if self.type == "jdbc" and self._driver is None:
             raise ConfigError(f"the uri of a jdbc catalog begins with {' or '.join(DRIVERS)}, unlike '{self.uri}'")
 
@@ -77,7 +86,8 @@ class CatalogOptions:
 
     def packages(self) -> Sequence[str]:
         """Coordinates of the jars that it takes."""
-        aws = [packages.ICEBERG_AWS] if self.on_s3 or self.s3_endpoint or self.s3_region else []
+        on_s3 = self.on_s3 or self.s3_endpoint or self.s3_region or self.s3_sse
+        aws = [packages.ICEBERG_AWS] if on_s3 else []
         driver = [] if self._driver is None else [self._driver]
         return [packages.ICEBERG, *aws, *driver]
 
@@ -118,4 +128,12 @@ class CatalogOptions:
             "s3.endpoint": self.s3_endpoint,
             "client.region": self.s3_region,
             "s3.path-style-access": "true" if self.s3_path_style else None,
+            **self._encryption(),
         }
+
+    def _encryption(self) -> dict[str, str | None]:
+        """Raises ValueError."""
+        if self.s3_sse is None:
+            return {}
+        asked = StoreEncryption.parse(self.s3_sse)
+        return {"s3.sse.type": "kms" if asked.key else "s3", "s3.sse.key": asked.key or None}

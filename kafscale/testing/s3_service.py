@@ -112,11 +112,16 @@ class S3Refusal(Exception):
 
 @attrs.frozen(kw_only=True)
 class StoredObject:
-    """An object. The ETag stands for the content, as S3's does; it is a CRC and the length rather than an MD5."""
+    """An object. The ETag stands for the content, as S3's does; it is a CRC and the length rather than an MD5.
+
+    `encryption` is what it was asked to be encrypted by: empty, `AES256` or `aws:kms:KEY`. The ETag of an object under
+    a key of the key service stands for this one write, as S3's does.
+    """
 
     data: Body
     etag: str
     modified_seconds: float
+    encryption: str = ""
 
 
 @attrs.define(kw_only=True)
@@ -126,6 +131,7 @@ class PendingUpload:
     bucket: str
     key: str
     checksum_algorithm: str
+    encryption: str = ""
     parts: dict[int, StoredObject] = attrs.field(factory=dict)
 
 
@@ -135,7 +141,8 @@ class S3Service:
 
     `credentials` maps access key ids to credentials; a call with others is refused. `clock` is the service's, in
     seconds since the epoch. `domain` is the one below which bucket names are host names, if any. Every part of an
-    upload but the last must have `least_part_bytes`.
+    upload but the last must have `least_part_bytes`. `kms_keys` are the names of the key service's keys; with None
+    there is no key service, and encryption is refused as MinIO does.
     """
 
     credentials: dict[str, Credentials]
@@ -145,10 +152,12 @@ class S3Service:
     honours_conditions: bool = True
     page_count: int = 1000
     least_part_bytes: int = 5 * 1024 * 1024
+    kms_keys: frozenset[str] | None = None
     buckets: dict[str, dict[str, StoredObject]] = attrs.field(factory=dict)
     uploads: dict[str, PendingUpload] = attrs.field(factory=dict)
     _sorted: dict[str, list[str]] = attrs.field(factory=dict, init=False)
     _upload_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
+    _encrypted_numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
     def fill(self, bucket: str, contents: Mapping[str, bytes]) -> None:
         """Make a bucket of these objects, without a request for each."""
@@ -204,7 +213,7 @@ class S3Service:
         bucket = self._bucket(call)
         if self.honours_conditions:
             _check_conditions(call, bucket.get(call.key))
-        bucket[call.key] = self._stored(call.body)
+        bucket[call.key] = self._stored(call.body, encryption=self._encryption(call))
         return S3Answer(headers={"etag": bucket[call.key].etag})
 
     def create_upload(self, call: S3Call) -> S3Answer:
@@ -212,7 +221,9 @@ class S3Service:
         self._bucket(call)
         algorithm = call.headers.get("x-amz-checksum-algorithm", "")
         upload_id = f"upload+{next(self._upload_ids)}/of=mine"  # opaque, so it may hold anything
-        self.uploads[upload_id] = PendingUpload(bucket=call.bucket, key=call.key, checksum_algorithm=algorithm)
+        self.uploads[upload_id] = PendingUpload(
+            bucket=call.bucket, key=call.key, checksum_algorithm=algorithm, encryption=self._encryption(call)
+        )
         return S3Answer.xml(
             f"<InitiateMultipartUploadResult {_NAMESPACE}><UploadId>{upload_id}</UploadId>"
             "</InitiateMultipartUploadResult>"
@@ -244,7 +255,9 @@ class S3Service:
             if number != numbers[-1] and len(upload.parts[number].data) < self.least_part_bytes:
                 raise _refuse(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
         data = b"".join(upload.parts[number].data for number in numbers)
-        bucket[call.key] = attrs.evolve(self._stored(data), etag=f'"{crc32c.crc32c(data):08x}-{len(numbers)}"')
+        bucket[call.key] = attrs.evolve(
+            self._stored(data, encryption=upload.encryption), etag=f'"{crc32c.crc32c(data):08x}-{len(numbers)}"'
+        )
         del self.uploads[call.query["uploadId"]]
         etag = escape(bucket[call.key].etag)
         return S3Answer.xml(
@@ -313,9 +326,23 @@ class S3Service:
             raise _refuse(404, "NoSuchUpload", "The specified upload does not exist.")
         return upload
 
-    def _stored(self, data: Body) -> StoredObject:
+    def _stored(self, data: Body, *, encryption: str = "") -> StoredObject:
         etag = f'"{crc32c.crc32c(data):08x}{len(data):024x}"'
-        return StoredObject(data=data, etag=etag, modified_seconds=self.clock())
+        if encryption.startswith("aws:kms"):
+            etag = f'"{next(self._encrypted_numbers):032x}"'
+        return StoredObject(data=data, etag=etag, modified_seconds=self.clock(), encryption=encryption)
+
+    def _encryption(self, call: S3Call) -> str:
+        """Return what the call asks for, as `StoredObject` has it."""
+        algorithm = call.headers.get("x-amz-server-side-encryption", "")
+        key = call.headers.get("x-amz-server-side-encryption-aws-kms-key-id", "")
+        if algorithm not in ("", "AES256", "aws:kms") or (key and algorithm != "aws:kms"):
+            raise _refuse(400, "InvalidArgument", "The encryption method is not supported")
+        if algorithm and self.kms_keys is None:
+            raise _refuse(501, "NotImplemented", "Server side encryption specified but KMS is not configured")
+        if key and key not in (self.kms_keys or ()):
+            raise _refuse(404, "kms:KeyNotFound", "key with given key ID does not exist")
+        return f"{algorithm}:{key}" if key else algorithm
 
     def _authenticate(self, call: S3Call) -> None:
         match = _AUTHORIZATION.fullmatch(call.headers.get("authorization", ""))

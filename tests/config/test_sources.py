@@ -114,6 +114,11 @@ def test_what_kubernetes_sets_for_a_service_named_kafscale_is_let_through() -> N
             r"--max-message-bytes: '1GB' is too much; allowed: at most --chunk-pool-bytes, .*",
         ),
         ({"namespace": "a/b"}, r"--namespace: 'a/b' is not a name; allowed: .*"),
+        (
+            {"s3_sse": "AES256"},
+            r"--s3-sse: 'AES256' has no use with --store file:.*; allowed: with --store s3://BUCKET",
+        ),
+        ({"s3_sse": "aws:kms", "store": "s3://bkt"}, r"--s3-sse: 'aws:kms' is no encryption; allowed: .*"),
         ({"s3_endpoint": "http://h:1"}, r"--s3-endpoint: 'http://h:1' has no use with --store file:.*; allowed: .*"),
         (
             {"s3_endpoint": "h:1", "store": "s3://bkt"},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.config import Address, Listener, Settings, StoreUrl
+from kafscale.config import Address, Listener, Settings, StoreEncryption, StoreUrl
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,24 @@ def test_the_cache_of_segments_is_for_stores_that_are_far() -> None:
     near, far = Settings(), Settings(store=StoreUrl(scheme="s3", bucket="b"))
     assert (near.cache_bytes, near.readahead_bytes) == (0, 0)
     assert (far.cache_bytes, far.readahead_bytes) == (64 << 20, 8 << 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "encryption"),
+    [
+        ("AES256", StoreEncryption("AES256")),
+        ("aws:kms:my-key", StoreEncryption("aws:kms", "my-key")),
+        ("aws:kms:arn:aws:kms:eu-west-1:1:key/2", StoreEncryption("aws:kms", "arn:aws:kms:eu-west-1:1:key/2")),
+    ],
+)
+def test_an_encryption_is_read_and_written(text: str, encryption: StoreEncryption) -> None:
+    assert StoreEncryption.parse(f" {text}\n") == encryption
+    assert str(encryption) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "aes256", "AES256:key", "aws:kms", "aws:kms:", "aws:kms:a key", "aws:kms:a\r\nb:c"]
+)
+def test_what_is_no_encryption_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no encryption; allowed: AES256, or aws:kms:KEY"):
+        StoreEncryption.parse(text)

@@ -5,8 +5,10 @@ moto (5.2) closes each connection after its reply and accepts any signature and 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -30,18 +32,24 @@ class S3Process:
 
     endpoint: str
     credentials: Credentials
+    kms_key: str = ""
 
 
 @contextlib.contextmanager
-def minio_server() -> Iterator[S3Process]:
-    """MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH."""
+def minio_server(*, kms_key: str = "") -> Iterator[S3Process]:
+    """MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH.
+
+    `kms_key` is the name of the one key of its own key service, which it has not without.
+    """
     credentials = Credentials(access_key_id="minio-user", secret_access_key="minio-password")
     port = free_port()
     environ = {"MINIO_ROOT_USER": credentials.access_key_id, "MINIO_ROOT_PASSWORD": credentials.secret_access_key}
+    if kms_key:
+        environ["MINIO_KMS_SECRET_KEY"] = f"{kms_key}:{base64.b64encode(secrets.token_bytes(32)).decode()}"
     with tempfile.TemporaryDirectory() as directory:
         command = ["minio", "server", "--quiet", "--address", f"127.0.0.1:{port}", directory]
         with _running(command, environ, f"http://127.0.0.1:{port}/"):
-            yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
+            yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials, kms_key=kms_key)
 
 
 @contextlib.contextmanager

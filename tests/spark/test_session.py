@@ -95,6 +95,10 @@ def test_no_pyspark_is_told(monkeypatch):
         ({"type": "hadoop", "warehouse": "s3://bucket"}, "use jdbc or rest"),
         ({"type": "rest"}, "needs a uri"),
         ({"type": "jdbc", "warehouse": "w", "uri": "jdbc:mysql:x"}, "begins with jdbc:sqlite: or jdbc:postgresql:"),
+        (
+            {"type": "hadoop", "warehouse": "w", "s3_sse": "aws:kms"},
+            "s3_sse: 'aws:kms' is no encryption; allowed: AES256",
+        ),
         ({"type": "hadoop", "warehouse": "w", "name": "a-b"}, "letters, digits and _"),
         ({"type": "hadoop", "warehouse": "w", "name": "spark_catalog"}, "another name"),
     ],
@@ -109,6 +113,20 @@ def test_a_database_gets_its_driver_and_its_user():
     assert list(catalog.packages()) == [packages.ICEBERG, packages.POSTGRES]
     assert catalog.conf()["spark.sql.catalog.lake.jdbc.user"] == "u"
     assert "p'" not in repr(catalog)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("AES256", {"s3.sse.type": "s3"}),
+        ("aws:kms:arn:aws:kms:r:1:key/2", {"s3.sse.type": "kms", "s3.sse.key": "arn:aws:kms:r:1:key/2"}),
+        (None, {}),
+    ],
+)
+def test_tables_are_encrypted_as_iceberg_is_told(asked, expected):
+    catalog = CatalogOptions(type="rest", uri="http://h", warehouse="s3://b/p", s3_sse=asked)
+    conf = {name.removeprefix("spark.sql.catalog.lake."): value for name, value in catalog.conf().items()}
+    assert {name: value for name, value in conf.items() if "sse" in name} == expected
 
 
 def test_a_warehouse_in_s3_is_written_by_icebergs_own_client():

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from kafscale.config import Settings
+from kafscale.config import Settings, StoreEncryption
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.file.store import FileStore
@@ -47,16 +47,21 @@ async def open_limited_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
 
 
 @asynccontextmanager
-async def open_s3_store(path: Path, *, tls: bool = False) -> AsyncIterator[ObjectStore]:
+async def open_s3_store(
+    path: Path, *, tls: bool = False, encryption: StoreEncryption | None = None
+) -> AsyncIterator[ObjectStore]:
     """The stand-in server, which demands what S3 does."""
     async with open_s3_server(tls=tls) as server:
         server.service.least_part_bytes = 0
+        if encryption is not None:
+            server.service.kms_keys = frozenset({encryption.key})
         settings = S3Settings(
             bucket="bucket",
             prefix="pre fix/of+it",
             endpoint=server.endpoint,
             region="us-east-1",
             ca_file=str(server.certificate.certificate_file) if server.certificate else None,
+            encryption=encryption,
         )
         async with aclosing(S3Store(settings, credentials=CREDENTIALS)) as store:
             await store.create_bucket()
@@ -65,8 +70,13 @@ async def open_s3_store(path: Path, *, tls: bool = False) -> AsyncIterator[Objec
 
 @asynccontextmanager
 async def open_bucket(process: S3Process) -> AsyncIterator[ObjectStore]:
-    """A new bucket at a server that other tests use too."""
-    settings = S3Settings(bucket=f"bucket-{uuid.uuid4()}", endpoint=process.endpoint, region="us-east-1")
+    """A new bucket at a server that other tests use too, encrypted if that has a key."""
+    settings = S3Settings(
+        bucket=f"bucket-{uuid.uuid4()}",
+        endpoint=process.endpoint,
+        region="us-east-1",
+        encryption=StoreEncryption("aws:kms", process.kms_key) if process.kms_key else None,
+    )
     async with aclosing(S3Store(settings, credentials=process.credentials)) as store:
         await store.create_bucket()
         yield store
@@ -111,6 +121,7 @@ STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = 
     "memory-limited": open_limited_memory_store,
     "s3": open_s3_store,
     "s3-tls": partial(open_s3_store, tls=True),
+    "s3-encrypted": partial(open_s3_store, encryption=StoreEncryption("aws:kms", "key")),
     "wrapped": open_wrapped_store,
     "multipart": open_multipart_store,
     "faulty": open_faulty_store,
@@ -120,6 +131,7 @@ STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = 
 S3_PROCESSES: dict[str, Callable[[], AbstractContextManager[S3Process]]] = {"s3-moto": moto_server}
 if shutil.which("minio"):
     S3_PROCESSES["s3-minio"] = minio_server
+    S3_PROCESSES["s3-minio-encrypted"] = partial(minio_server, kms_key="kafscale-test")
 
 
 @pytest.fixture(scope="session")

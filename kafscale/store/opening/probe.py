@@ -13,6 +13,7 @@ import trio
 
 from kafscale.errors import (
     AccessDenied,
+    EncryptionRefused,
     NotFound,
     PreconditionFailed,
     SlowDown,
@@ -44,6 +45,8 @@ def startup_errors() -> Iterator[None]:
         yield
     except NotFound as exc:
         raise StartupError(_line("the bucket does not exist", exc, "create it, or pass --s3-create-bucket")) from exc
+    except EncryptionRefused as exc:
+        raise StartupError(" ".join(str(exc).split())) from exc
     except AccessDenied as exc:
         raise StartupError(
             _line("the object store refused the credentials", exc, "check them, and that they may list, read and write")

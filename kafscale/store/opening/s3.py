@@ -22,6 +22,7 @@ def open_s3(settings: Settings) -> S3Store:
         region=settings.s3_region,
         path_style=settings.s3_path_style,
         ca_file=None if settings.s3_ca_file is None else str(settings.s3_ca_file),
+        encryption=settings.s3_sse,
         max_connections=settings.s3_concurrency or math.inf,
         read_timeout_seconds=timeout_seconds,
         write_timeout_seconds=timeout_seconds,

@@ -28,8 +28,9 @@ class MultipartRequests:
     requests: S3Requests
 
     def begin(self, key: str) -> S3Request:
-        """Begin an upload whose parts have CRC-32C checksums."""
-        headers = {**body_headers(Digest.of([], sign_payload=True)), "x-amz-checksum-algorithm": "CRC32C"}
+        """Begin an upload whose parts have CRC-32C checksums. The object is encrypted as it says; parts say nothing."""
+        described = body_headers(Digest.of([], sign_payload=True))
+        headers = {**described, **self.requests.encryption_headers(), "x-amz-checksum-algorithm": "CRC32C"}
         request = self.requests.object_request("begin_upload", "POST", key, headers=headers)
         return attrs.evolve(_with_query(request, {"uploads": ""}), idempotent=False)
 

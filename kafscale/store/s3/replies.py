@@ -18,6 +18,7 @@ from kafscale.buffers import Buffer
 from kafscale.errors import (
     AccessDenied,
     Conflict,
+    EncryptionRefused,
     NotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
@@ -27,7 +28,7 @@ from kafscale.errors import (
     WrongRegion,
 )
 from kafscale.store.base import ObjectInfo, ObjectPart
-from kafscale.store.s3.requests import S3Request
+from kafscale.store.s3.requests import ENCRYPTION_HEADER, S3Request
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d+)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")  # of an empty object, MinIO sends "0--1/0"
@@ -67,6 +68,14 @@ _ERROR_BY_STATUS: Mapping[int, type[StoreError]] = {
 }
 _WRONG_REGION_CODES = frozenset(
     {"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException"}
+)
+
+
+# What a store without a key service, or without the algorithm, answers to a request that asks for encryption.
+_CODES_WITHOUT_ENCRYPTION = frozenset({"NotImplemented", "InvalidArgument", "InvalidEncryptionAlgorithmError"})
+_ENCRYPTION_ADVICE = (
+    "check --s3-sse, that its key exists and is enabled, that these credentials may use it (kms:GenerateDataKey to "
+    "write, kms:Decrypt to read), and that the store has a key service (MinIO: MINIO_KMS_SECRET_KEY, or KES)"
 )
 
 
@@ -160,9 +169,7 @@ def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
 
 def read_etag(request: S3Request, reply: S3Reply) -> str:
     """The ETag of what a PUT wrote."""
-    missing = reply.status == 404 and ErrorBody.of(reply.body).code != "NoSuchBucket"
-    if missing and request.operation == "put_if_match":
-        # S3 says NoSuchKey where there is nothing to match.
+    if reply.status == 404 and request.operation == "put_if_match" and _says_no_object(request, reply):
         raise PreconditionFailed(f"{request.operation} {request.subject}: there is no such object")
     check(request, reply)
     return reply.headers.get("etag", "")
@@ -238,10 +245,33 @@ def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
             return WrongRegion(f"{what} (the bucket is in region {region})", region)
         if body.code != "AuthorizationHeaderMalformed":
             return WrongRegion(f"{what} (the bucket is at {body.endpoint or 'another endpoint'})")
+    if _is_of_encryption(request, reply, body):
+        return EncryptionRefused(f"{what}; {_ENCRYPTION_ADVICE}")
     error = _ERROR_BY_CODE.get(body.code) or _ERROR_BY_STATUS.get(reply.status)
     if error is None:
         error = StoreUnavailable if reply.status >= 500 else StoreError
     return error(what)
+
+
+def _says_no_object(request: S3Request, reply: S3Reply) -> bool:
+    """Tell whether a 404 is of the object: S3 says NoSuchKey where there is nothing to match."""
+    body = ErrorBody.of(reply.body)
+    return body.code != "NoSuchBucket" and not _is_of_encryption(request, reply, body)
+
+
+def _is_of_encryption(request: S3Request, reply: S3Reply, body: ErrorBody) -> bool:
+    """Tell whether it is the key, or that there are none, which the store complains of.
+
+    AWS names its key service in the code, or in the message where it is the right to use a key that is missing. MinIO
+    answers 404 for a key that is missing, as if it were the object.
+    """
+    if reply.status >= 500 and reply.status != 501:
+        return False
+    if body.code.lower().startswith(("kms.", "kms:")) or (body.code == "AccessDenied" and "kms:" in body.message):
+        return True
+    if ENCRYPTION_HEADER not in request.headers or body.code not in _CODES_WITHOUT_ENCRYPTION:
+        return False
+    return "encrypt" in body.message.lower() or "kms" in body.message.lower()
 
 
 def _xml(request: S3Request, reply: S3Reply) -> ElementTree.Element:

@@ -17,6 +17,7 @@ import attrs
 import crc32c
 
 from kafscale.buffers import Buffer
+from kafscale.config import StoreEncryption
 from kafscale.errors import ConfigError
 from kafscale.store.base import LIST_PAGE_MAX_COUNT
 from kafscale.store.paths import check_key
@@ -116,12 +117,18 @@ class Digest:
 
 _NO_BODY: Mapping[str, str] = {"x-amz-content-sha256": EMPTY_SHA256}
 
+ENCRYPTION_HEADER = "x-amz-server-side-encryption"
+
 
 @attrs.frozen
 class S3Requests:
-    """Builds requests for one bucket. Keys are the store's: relative, without the bucket's prefix."""
+    """Builds requests for one bucket. Keys are the store's: relative, without the bucket's prefix.
+
+    `encryption` is what each request that makes an object asks for.
+    """
 
     address: BucketAddress
+    encryption: StoreEncryption | None = None
 
     def get(self, key: str) -> S3Request:
         """The whole object."""
@@ -146,18 +153,19 @@ class S3Requests:
 
     def put(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
         """Write an object, whatever was there."""
-        return self.object_request("put", "PUT", key, headers=body_headers(digest), parts=parts)
+        headers = {**body_headers(digest), **self.encryption_headers()}
+        return self.object_request("put", "PUT", key, headers=headers, parts=parts)
 
     def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
         """Write an object unless the key has one."""
-        headers = {**body_headers(digest), "if-none-match": "*"}
+        headers = {**body_headers(digest), **self.encryption_headers(), "if-none-match": "*"}
         return attrs.evolve(
             self.object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
 
     def put_if_match(self, key: str, parts: Sequence[Buffer], digest: Digest, *, etag: str) -> S3Request:
         """Write an object if the key has one with this ETag."""
-        headers = {**body_headers(digest), "if-match": etag}
+        headers = {**body_headers(digest), **self.encryption_headers(), "if-match": etag}
         return attrs.evolve(
             self.object_request("put_if_match", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
@@ -214,6 +222,15 @@ class S3Requests:
             headers=headers,
             parts=parts,
         )
+
+    def encryption_headers(self) -> Mapping[str, str]:
+        """Return what a request that makes an object, or begins an upload of one, says of its encryption."""
+        if self.encryption is None:
+            return {}
+        headers = {ENCRYPTION_HEADER: str(self.encryption.algorithm)}
+        if self.encryption.key:
+            headers["x-amz-server-side-encryption-aws-kms-key-id"] = self.encryption.key
+        return headers
 
     def _delete_one(self, key: str) -> S3Request:
         return self.object_request("delete", "DELETE", key)

@@ -21,6 +21,7 @@ import httpx
 import trio
 
 from kafscale.buffers import Buffer, size_of
+from kafscale.config import StoreEncryption
 from kafscale.errors import AccessDenied, RangeNotSatisfiable, StartupError, StoreUnavailable
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
@@ -59,7 +60,8 @@ class S3Settings:
     """Says which bucket it is, and how to get there.
 
     `endpoint` is scheme://host:port of a store other than AWS. `region` is found in the environment or the profile if
-    it is None. `path_style` is None for "where it is needed". `sign_payload` "auto" leaves it to TLS to protect bodies.
+    it is None. `path_style` is None for "where it is needed". `encryption` is asked for with each write; None leaves it
+    to how the bucket is set up. `sign_payload` "auto" leaves it to TLS to protect bodies.
     Timeouts are in seconds without progress.
     """
 
@@ -69,6 +71,7 @@ class S3Settings:
     region: str | None = None
     path_style: bool | None = None
     ca_file: str | None = None
+    encryption: StoreEncryption | None = None
     max_connections: float = math.inf
     sign_payload: Literal["auto", "always", "never"] = "auto"
     connect_timeout_seconds: float = 5.0
@@ -110,7 +113,7 @@ class S3Store:
             path_style=settings.path_style,
             prefix=settings.prefix,
         )
-        self._requests = S3Requests(self.address)
+        self._requests = S3Requests(self.address, settings.encryption)
         self._multipart = MultipartRequests(self._requests)
         self._host = urlsplit(self.address.origin).netloc
         self._extensions = {"timeout": settings.timeouts(), "whole_body": True}

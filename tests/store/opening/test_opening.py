@@ -1,18 +1,19 @@
+import attrs
 import pytest
 
-from kafscale.config import Settings
+from kafscale.config import Settings, StoreEncryption, StoreUrl
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
-from kafscale.store.opening.opening import wrap_store
+from kafscale.store.opening.opening import open_store, wrap_store
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.hedging import HedgingStore
 from kafscale.store.wrappers.limited import LimitedStore
 from kafscale.store.wrappers.limiter import WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
-from kafscale.store.wrappers.multipart import MultipartStore
+from kafscale.store.wrappers.multipart import PART_BYTES, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.s3_server import CREDENTIALS
+from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 from kafscale.testing.s3_transport import ServiceTransport
 
 
@@ -65,3 +66,30 @@ async def test_each_view_works_in_its_class():
     await store.views.prefetch.get_range("key", 0, 1)
     await store.views.background.delete(["key"])
     assert in_use == [[WorkClass.ACKNOWLEDGE], [WorkClass.FETCH], [WorkClass.PREFETCH], [WorkClass.BACKGROUND]]
+
+
+@pytest.mark.parametrize("text", ["AES256", "aws:kms:my-key"])
+async def test_every_view_writes_encrypted_whole_and_in_parts(text, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.access_key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret_access_key)
+    async with open_s3_server() as server:
+        server.service.kms_keys = frozenset({"my-key"})
+        settings = Settings(
+            store=StoreUrl.parse("s3://bucket/p"),
+            s3_endpoint=server.endpoint,
+            s3_create_bucket=True,
+            s3_multipart_bytes=PART_BYTES,
+            s3_sse=StoreEncryption.parse(text),
+        )
+        store = await open_store(settings, Metrics())
+        for name, view in attrs.asdict(store.views, recurse=False).items():
+            if name in ("acknowledge", "fetch", "background"):
+                await view.put(f"{name}/put", [b"1"])
+                etag = await view.put_if_absent(f"{name}/conditional", [b"2"])
+                await view.put_if_match(f"{name}/conditional", [b"3"], etag)
+        await store.views.acknowledge.put_if_absent("acknowledge/parts", [bytes(PART_BYTES + 1)])
+        await store.aclose()
+        assert server.counters.requests["UploadPart"] == 2
+        written = server.service.buckets["bucket"]
+        assert len(written) == 7
+        assert {each.encryption for each in written.values()} == {text}

@@ -4,6 +4,7 @@ import attrs
 import pytest
 import trio
 
+from kafscale.config import StoreEncryption
 from kafscale.errors import PreconditionFailed, StartupError
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.probe import check_usable, startup_errors
@@ -106,6 +107,22 @@ async def test_a_store_that_can_do_no_conditional_writes_is_refused():
         await store.create_bucket()
         server.inject(ErrorReply(501, "NotImplemented"), operation="PutObject")
         assert "501" in await refusal(store)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted", "expected"),
+    [
+        (None, StoreEncryption("AES256"), "KMS is not configured"),
+        (frozenset({"key"}), StoreEncryption("aws:kms", "another"), "kms:KeyNotFound"),
+    ],
+)
+async def test_a_store_that_can_not_encrypt_is_refused_with_what_to_do(keys, wanted, expected):
+    async with open_s3_server() as server, open_store(server, encryption=wanted) as store:
+        await store.create_bucket()
+        server.service.kms_keys = keys
+        assert expected in (message := await refusal(store))
+        assert "check --s3-sse" in message
+        assert "--s3-create-bucket" not in message
 
 
 class IgnoresIfMatch(MemoryStore):

@@ -1,8 +1,10 @@
 import pytest
 
+from kafscale.config import StoreEncryption
 from kafscale.errors import (
     AccessDenied,
     Conflict,
+    EncryptionRefused,
     NotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
@@ -69,6 +71,54 @@ def test_what_trying_again_can_not_help_is_no_more_than_a_store_error(reply):
     with pytest.raises(StoreError, match="why") as caught:
         check(GET, reply)
     assert type(caught.value) is StoreError
+
+
+ENCRYPTED = S3Requests(REQUESTS.address, StoreEncryption("aws:kms", "key"))
+WITHOUT_KMS = "Server side encryption specified but KMS is not configured"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        error(404, "kms:KeyNotFound", "key with given key ID does not exist"),
+        error(400, "KMS.NotFoundException", "Invalid arn"),
+        error(400, "KMS.DisabledException", "it is disabled"),
+        error(403, "AccessDenied", "User: u is not authorized to perform: kms:GenerateDataKey on resource: r"),
+        error(501, "NotImplemented", WITHOUT_KMS),
+        error(400, "InvalidArgument", "The encryption method is not supported"),
+    ],
+)
+def test_a_key_that_is_of_no_use_is_told_from_an_object_that_is_missing(reply):
+    """Taken for the object's, MinIO's 404 would be a conditional write that lost."""
+    requests = [
+        ENCRYPTED.put("key", [], EMPTY),
+        ENCRYPTED.put_if_match("key", [], EMPTY, etag="e"),
+    ]
+    for request in requests:
+        with pytest.raises(EncryptionRefused, match="check --s3-sse"):
+            read_etag(request, reply)
+
+
+def test_a_read_that_may_not_use_the_key_says_so():
+    with pytest.raises(EncryptionRefused, match=r"kms:Decrypt to read"):
+        read_part(GET, error(403, "AccessDenied", "not authorized to perform: kms:Decrypt on resource: r"))
+    with pytest.raises(EncryptionRefused):
+        read_part(GET, error(404, "kms:KeyNotFound"))
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "expected"),
+    [
+        (ENCRYPTED.put("key", [], EMPTY), error(503, "kms:NotReachable", "try again"), SlowDown),
+        (ENCRYPTED.put("key", [], EMPTY), error(501, "NotImplemented", "If-None-Match"), StoreError),
+        (ENCRYPTED.put("key", [], EMPTY), error(403, "AccessDenied", "Access Denied."), AccessDenied),
+        (REQUESTS.put("key", [], EMPTY), error(501, "NotImplemented", WITHOUT_KMS), StoreError),
+    ],
+)
+def test_what_is_not_of_encryption_stays_what_it_is(request_, reply, expected):
+    with pytest.raises(expected) as caught:
+        read_etag(request_, reply)
+    assert type(caught.value) is expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.config import StoreEncryption
+from kafscale.store.s3.multipart import MultipartRequests
 from kafscale.store.s3.requests import BucketAddress, Digest, S3Requests
+from kafscale.store.uploads import Upload
 
 PATH_STYLE = S3Requests(BucketAddress.of("bucket", "us-east-1", endpoint="http://host:9000", prefix="/a b/"))
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
@@ -106,6 +109,49 @@ def test_a_put_carries_its_length_checksums_and_condition():
     assert not absent.idempotent
     assert not match.idempotent
     assert Digest.of(parts, sign_payload=False).payload_hash == "UNSIGNED-PAYLOAD"
+
+
+@pytest.mark.parametrize(
+    ("encryption", "expected"),
+    [
+        (None, {}),
+        (StoreEncryption("AES256"), {"x-amz-server-side-encryption": "AES256"}),
+        (
+            StoreEncryption("aws:kms", "a:key"),
+            {"x-amz-server-side-encryption": "aws:kms", "x-amz-server-side-encryption-aws-kms-key-id": "a:key"},
+        ),
+    ],
+)
+def test_what_makes_an_object_asks_for_its_encryption_and_nothing_else_does(encryption, expected):
+    """S3 refuses the headers where no object is made."""
+    requests = S3Requests(PATH_STYLE.address, encryption)
+    multipart = MultipartRequests(requests)
+    digest = Digest.of([], sign_payload=True)
+    upload = Upload("k", "id")
+    makes = [
+        requests.put("k", [], digest),
+        requests.put_if_absent("k", [], digest),
+        requests.put_if_match("k", [], digest, etag="e"),
+        multipart.begin("k"),
+    ]
+    others = [
+        requests.get("k"),
+        requests.get_range("k", 0, 1),
+        requests.head("k"),
+        requests.list_page(""),
+        *requests.delete(["k"]),
+        *requests.delete(["k", "l"]),
+        requests.create_bucket(),
+        multipart.put_part(upload, 1, [], digest),
+        multipart.complete(upload, [], if_absent=True),
+        multipart.abort(upload),
+    ]
+
+    def told(request):
+        return {name: value for name, value in request.headers.items() if "encryption" in name}
+
+    assert [told(request) for request in makes] == [expected] * len(makes)
+    assert [told(request) for request in others] == [{}] * len(others)
 
 
 def test_keys_are_deleted_a_thousand_at_once_and_one_by_itself():
