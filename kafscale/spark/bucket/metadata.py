@@ -75,10 +75,22 @@ class MetadataReader:
     def read(self) -> Metadata:
         """Return what the bucket has now. One listing request, and one or two more for a new checkpoint.
 
-        Raises StoreError.
+        What may not be read is not there, with a warning: a policy may give a reader the segments alone. Raises
+        StoreError.
         """
+        prefix = system_prefix("checkpoint", namespace=self.namespace)
+        try:
+            return self._read(prefix)
+        except AccessDenied as exc:
+            logger.warning(
+                "%s can't be read, so partitions without a segment and deleted records are not known: %s", prefix, exc
+            )
+            return self._metadata
+
+    def _read(self, prefix: str) -> Metadata:
         for _ in range(LISTINGS_MAX_COUNT):
-            keys = self._keys()
+            found = [parse_numbered_key(info.key) for info in self.bucket.list(prefix)]
+            keys = [key for key in found if key is not None]
             if not keys or keys[-1] == self._key:
                 break
             try:
@@ -103,19 +115,6 @@ class MetadataReader:
             for damage in done.value.damage:
                 logger.warning("a checkpoint of the metadata can't be read: %s", damage)
             return self._metadata if done.value.newest is None else decode_metadata(keys[-1].key, done.value.newest)
-
-    def _keys(self) -> Sequence[NumberedKey]:
-        prefix = system_prefix("checkpoint", namespace=self.namespace)
-        try:
-            found = [parse_numbered_key(info.key) for info in self.bucket.list(prefix)]
-        except AccessDenied as exc:
-            logger.warning(
-                "%s can't be listed, so partitions without a segment and deleted records are not known: %s",
-                prefix,
-                exc,
-            )
-            return []
-        return [key for key in found if key is not None]
 
 
 def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:

@@ -83,7 +83,9 @@ class _TableCare:
     def _remove_orphans(self) -> int:
         name = f"{self.pipeline.catalog.name}.system.remove_orphan_files"
         older_than = self._before(self.pipeline.maintenance.orphans_after)
-        return int(self.spark.sql(f"CALL {name}(table => '{self.table}', older_than => {older_than})").count())
+        # Iceberg lists by Hadoop's file systems otherwise, of which there is none for s3://.
+        listing = ", prefix_listing => true" if self.pipeline.catalog.on_s3 else ""
+        return int(self.spark.sql(f"CALL {name}(table => '{self.table}', older_than => {older_than}{listing})").count())
 
     def _call(self, procedure: str, arguments: str) -> dict[str, Any]:
         name = f"{self.pipeline.catalog.name}.system.{procedure}"

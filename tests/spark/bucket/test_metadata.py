@@ -312,11 +312,13 @@ def test_a_checkpoint_is_read_once(checkpoints):
     assert bucket.get_count == 2
 
 
-def test_who_may_not_list_checkpoints_reads_segments_all_the_same(checkpoints, caplog):
+@pytest.mark.parametrize("denied", ["list", "get"])
+def test_who_may_not_read_checkpoints_reads_segments_all_the_same(checkpoints, caplog, denied):
+    """S3 can tell who may list from who may read, and a policy for readers allows the listing of a whole bucket."""
     bucket = Counting(checkpoints.directory)
-    bucket.is_denied = True
+    bucket.denied = denied
     assert not MetadataReader(bucket, "default").read().topics
-    assert "can't be listed" in caplog.text
+    assert "partitions without a segment and deleted records are not known" in caplog.text
 
 
 class Counting:
@@ -325,13 +327,15 @@ class Counting:
     def __init__(self, directory: Path) -> None:
         self.bucket = BucketOptions(url=StoreUrl.parse(f"file:{directory}")).open()
         self.get_count = 0
-        self.is_denied = False
+        self.denied = ""
 
     def get(self, key):
+        if self.denied == "get":
+            raise AccessDenied(key)
         self.get_count += 1
         return self.bucket.get(key)
 
     def list(self, prefix, start_after=""):
-        if self.is_denied:
+        if self.denied == "list":
             raise AccessDenied(prefix)
         return self.bucket.list(prefix, start_after)
