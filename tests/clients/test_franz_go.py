@@ -3,13 +3,13 @@
 import shutil
 import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.devtools.clients import DEADLINE_SECONDS
+from tests.devtools.go import go_program
 from tests.devtools.read_committed import read_committed
 from tests.devtools.tools import RunningTool
 
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("go") is None, reason="Go is not on the PATH"),
 ]
 
-DIRECTORY = Path(__file__).parent / "go"
 PARTITION_COUNT = 6
 RECORD_COUNT = 100_000
 PART_COUNT = 4  # of the input; each has its own trouble
@@ -27,11 +26,9 @@ CATCH_UP_SECONDS = 180.0  # on a busy machine; a killed member is waited for unt
 
 
 @pytest.fixture(scope="module")
-def etl(tmp_path_factory):
+def etl():
     """The program, built from its source."""
-    program = tmp_path_factory.mktemp("go") / "etl"
-    subprocess.run(["go", "build", "-o", str(program), "."], cwd=DIRECTORY, check=True, timeout=900)
-    return program
+    return go_program("etl")
 
 
 @pytest.fixture

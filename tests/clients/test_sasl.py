@@ -1,36 +1,48 @@
 """Unmodified clients on a listener with SASL: each mechanism, and what must not let anybody in."""
 
-import asyncio
-import ssl
+import shutil
 import time
-import warnings
-from collections.abc import Callable
 from functools import partial
+from itertools import count
 from urllib.request import urlopen
 
-import attrs
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
-from aiokafka.errors import KafkaError as AiokafkaError
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
-from kafscale.config import SaslMechanism, SecurityProtocol
+from kafscale.config import SecurityProtocol
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.sasl import PASSWORD, SaslBroker, sasl_broker, sign, signing_key
-
-with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer
-    from kafka.errors import KafkaError as KafkaPythonError
-    from kafka.net.sasl.oauth import AbstractTokenProvider
+from tests.devtools.logins import (
+    MECHANISMS,
+    MTLS,
+    OAUTH,
+    PLAIN,
+    SCRAM,
+    WRONG,
+    Login,
+    aiokafka,
+    confluent,
+    confluent_config,
+    franz_go,
+    kafka_python,
+    kcat,
+    kcat_does_scram,
+    refused,
+)
+from tests.devtools.sasl import PASSWORD, sasl_broker, sign, signing_key
 
 # kafka-python leaves sockets of its own behind when a login fails
 pytestmark = [
@@ -38,19 +50,39 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-MECHANISMS = [each.value for each in SaslMechanism]
-SCRAM, OAUTH = "SCRAM-SHA-512", "OAUTHBEARER"
-WRONG = "not the password"
 QUICK = ("--connection-failed-authentication-delay", "10ms")
 SESSION_MS = 1500
-BOOTSTRAP_MS = 1500
+KINDS = ResourceType.TOPIC, ResourceType.GROUP
 
 
 @pytest.fixture(scope="module")
 def broker():
     """One on which sessions last as long as connections."""
-    with sasl_broker(*QUICK) as running:
+    lists = ("--authorizer", "acl", "--super-user", "User:ANONYMOUS")  # who comes by the listener without SASL
+    names = ("--ssl-principal-mapping-rules", "RULE:^CN=(.*)$/$1/")
+    with sasl_broker(*QUICK, *lists, *names) as running:
         yield running
+
+
+def allow(broker, user, topic):
+    """Let the user do all with a topic and the group of the same name."""
+    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
+    for future in admin.create_acls([binding(user, topic, each) for each in KINDS]).values():
+        future.result(DEADLINE_SECONDS)
+
+
+def disallow(broker, user):
+    """Take all rights from the user."""
+    any_kind = ResourceType.ANY, None, ResourcePatternType.ANY
+    of_user = AclBindingFilter(*any_kind, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)
+    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
+    for future in admin.delete_acls([of_user]).values():
+        assert len(list(future.result(DEADLINE_SECONDS))) == len(KINDS)
+
+
+def binding(user, name, kind):
+    allowed = AclOperation.ALL, AclPermissionType.ALLOW
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", *allowed)
 
 
 def alter(broker, *changes):
@@ -71,157 +103,77 @@ def remove(broker, user):
         alter(broker, UserScramCredentialDeletion(user, each))
 
 
-# ---- each client, as its users write it ------------------------------------------------------------------------------
+# ---- each client by each mechanism -----------------------------------------------------------------------------------
 
-
-@attrs.frozen(kw_only=True)
-class Login:
-    """Who logs in, and how; `token` makes a token each time that it is called."""
-
-    broker: SaslBroker
-    mechanism: str
-    user: str = ""
-    password: str = PASSWORD
-    token: Callable[[], str] = sign
-    protocol: SecurityProtocol = SecurityProtocol.SASL_PLAINTEXT
-
-    @property
-    def bootstrap(self):
-        return self.broker.bootstrap(self.protocol)
-
-    @property
-    def ca_file(self):
-        return str(self.broker.ca_file)
-
-
-def confluent_config(login):
-    config = {
-        "bootstrap.servers": login.bootstrap,
-        "security.protocol": login.protocol.value,
-        "ssl.ca.location": login.ca_file,
-        "sasl.mechanism": login.mechanism,
-    }
-    if login.mechanism == OAUTH:
-        return {**config, "oauth_cb": lambda _: (login.token(), time.time() + 300)}
-    return {**config, "sasl.username": login.user, "sasl.password": login.password}
-
-
-def confluent(login, topic):
-    """Produce one record and consume it; return the error that the client tells, or None."""
-    errors = []
-    config = {**confluent_config(login), "error_cb": errors.append}
-    producer = Producer({**config, "message.timeout.ms": 60_000, "linger.ms": 0})
-    producer.produce(topic, b"confluent", on_delivery=lambda error, _: error and errors.append(error))
-    poll_until(lambda: len(producer) == 0 or _refused(errors), lambda: producer.poll(0.05), what="delivered or refused")
-    if refused := _refused(errors):
-        producer.purge()
-        return refused
-    consumer = Consumer({**config, "group.id": topic})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    message = consumer.poll(DEADLINE_SECONDS)
-    consumer.close()
-    assert message.value() == b"confluent"
-    return None
-
-
-def _refused(errors):
-    return next((each.str() for each in errors if each.code() == KafkaError._AUTHENTICATION), None)
-
-
-class Tokens(AbstractTokenProvider):
-    def __init__(self, token=None):
-        super().__init__()
-        self._token = token
-
-    def token(self):
-        return self._token()
-
-
-class AioTokens(AioTokenProvider):
-    def __init__(self, token):
-        self._token = token
-
-    async def token(self):
-        return self._token()
-
-
-def python_config(login, tokens):
-    config = {
-        "bootstrap_servers": login.bootstrap,
-        "security_protocol": login.protocol.value,
-        "sasl_mechanism": login.mechanism,
-        "ssl_context": ssl.create_default_context(cafile=login.ca_file),
-    }
-    if login.mechanism == OAUTH:
-        return {**config, "sasl_oauth_token_provider": tokens}
-    return {**config, "sasl_plain_username": login.user, "sasl_plain_password": login.password}
-
-
-def kafka_python(login, topic):
-    config = python_config(login, Tokens(login.token))
-    try:
-        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if login.password == WRONG else 60_000)
-    except KafkaPythonError as exc:
-        return str(exc)
-    try:
-        producer.send(topic, b"kafka-python").get(DEADLINE_SECONDS)
-    finally:
-        producer.close()
-    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=60_000, **config)
-    assert next(consumer).value == b"kafka-python"
-    consumer.close()
-    return None
-
-
-def aiokafka(login, topic):
-    async def produce():
-        producer = AIOKafkaProducer(**python_config(login, AioTokens(login.token)))
-        try:
-            await producer.start()
-            await producer.send_and_wait(topic, b"aiokafka")
-        finally:
-            await producer.stop()
-
-    try:
-        asyncio.run(produce())
-    except AiokafkaError as exc:
-        return str(exc)
-    return None
-
-
-CLIENTS = (confluent, kafka_python, aiokafka)
+GO = [
+    pytest.mark.go,
+    pytest.mark.timeout(1200),  # the first test may wait for downloads
+    pytest.mark.skipif(shutil.which("go") is None, reason="Go is not on the PATH"),
+]
+KCAT = [pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")]
+CLIENTS = {confluent: [], kafka_python: [], aiokafka: [], kcat: KCAT, franz_go: GO}
 FAULTS = [pytest.mark.faults]
 
 
 def clients_and(values, *, by_default):
     """Every client with every value; what is not meant to be in the default run is in the long one of faults."""
+
+    def marks(client, value):
+        return CLIENTS[client] + ([] if client is franz_go or (client, value) in by_default else FAULTS)
+
     return [
-        pytest.param(
-            client, value, id=f"{client.__name__}-{value}", marks=[] if (client, value) in by_default else FAULTS
-        )
+        pytest.param(client, value, id=f"{client.__name__}-{value}", marks=marks(client, value))
         for client in CLIENTS
         for value in values
     ]
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda each: each.__name__)
-def test_every_client_with_tls(client, broker, name):
-    add(broker, name)
-    assert client(Login(broker=broker, mechanism=SCRAM, user=name, protocol=SecurityProtocol.SASL_SSL), name) is None
+_users = count()
+
+
+def login_of_somebody(broker, mechanism, topic, protocol=SecurityProtocol.SASL_SSL):
+    """A login of a new user, whom the lists allow this topic and its group alone."""
+    user = f"user-{next(_users)}"
+    allow(broker, user, topic)
+    if mechanism == MTLS:
+        certificate = broker.tls.authority.issue(user)
+        return Login(broker=broker, mechanism=mechanism, protocol=SecurityProtocol.SSL, certificate=certificate)
+    add(broker, user)
+    token = partial(sign, {"sub": user})
+    return Login(broker=broker, mechanism=mechanism, user=user, token=token, protocol=protocol)
 
 
 @pytest.mark.parametrize(
     ("client", "mechanism"),
-    clients_and(MECHANISMS, by_default={*((confluent, each) for each in MECHANISMS), (aiokafka, OAUTH)}),
+    clients_and(MECHANISMS, by_default={*((confluent, each) for each in MECHANISMS), (aiokafka, OAUTH), (kcat, PLAIN)}),
 )
-def test_every_client_by_every_mechanism(client, mechanism, broker, name):
-    add(broker, name)
-    token = partial(sign, {"sub": name})
-    assert client(Login(broker=broker, mechanism=mechanism, user=name, token=token), name) is None
+def test_every_client_by_every_mechanism_over_tls(client, mechanism, broker, name):
+    """That the lists let it is the proof that it is known by its name."""
+    told = client(login_of_somebody(broker, mechanism, name), name)
+    if client is not kcat or mechanism in ("PLAIN", MTLS) or (mechanism != OAUTH and kcat_does_scram()):
+        assert told is None
+    else:  # of tokens it has those alone that nobody has signed
+        assert "uthentication fail" in told
+
+
+@pytest.mark.parametrize(("client", "mechanism"), clients_and([PLAIN], by_default={(kafka_python, PLAIN)}))
+def test_every_client_without_tls(client, mechanism, broker, name):
+    assert client(login_of_somebody(broker, mechanism, name, SecurityProtocol.SASL_PLAINTEXT), name) is None
 
 
 @pytest.mark.parametrize(
-    ("client", "mechanism"), clients_and([SCRAM, "PLAIN"], by_default={(confluent, SCRAM), (confluent, "PLAIN")})
+    ("client", "mechanism"), clients_and([PLAIN, MTLS], by_default={(confluent, PLAIN), (confluent, MTLS)})
+)
+def test_who_is_not_on_the_list_is_refused(client, mechanism, broker, name):
+    login = login_of_somebody(broker, mechanism, f"{name}-of-its-own")
+    allow(broker, "somebody-else", name)
+    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
+    admin.create_topics([NewTopic(name, 1)])[name].result(DEADLINE_SECONDS)
+    assert "uthori" in client(login, name)
+
+
+@pytest.mark.parametrize(
+    ("client", "mechanism"), clients_and([SCRAM, PLAIN], by_default={(confluent, SCRAM), (confluent, PLAIN)})
 )
 def test_a_wrong_password_and_an_unknown_user(client, mechanism, broker, name):
     """kafka-python and aiokafka try again, and tell in the end that they have no broker."""
@@ -229,8 +181,24 @@ def test_a_wrong_password_and_an_unknown_user(client, mechanism, broker, name):
     failed_count = _logins(broker, mechanism).get("failed", 0)
     users = name, f"{name}-nobody"
     told = [client(Login(broker=broker, mechanism=mechanism, user=user, password=WRONG), name) for user in users]
-    assert all(("uthentication" if client is confluent else "ootstrap") in each for each in told)
+    assert all(("ootstrap" if client in (kafka_python, aiokafka) else "uthentication") in each for each in told)
     assert _logins(broker, mechanism)["failed"] >= failed_count + 2
+
+
+def test_a_user_whose_rights_are_taken_back_while_connected(broker, name):
+    errors = []
+    login = login_of_somebody(broker, SCRAM, name)
+    producer = Producer({**confluent_config(login), "linger.ms": 0})
+
+    def produce():
+        producer.produce(name, b"x", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(DEADLINE_SECONDS) == 0
+
+    produce()
+    assert errors == [None]
+    disallow(broker, login.user)
+    produce()
+    assert errors[-1].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_token_that_has_expired(broker, name):
@@ -289,7 +257,7 @@ def test_a_user_who_is_removed_while_connected_is_out_when_the_session_ends(brie
     assert producer.flush(DEADLINE_SECONDS) == 0
     remove(broker, name)
     producer.produce(name, b"after")  # the session goes on until it has to be renewed
-    poll_until(lambda: _refused(errors), lambda: producer.poll(0.05), what="a login that is refused")
+    poll_until(lambda: refused(errors), lambda: producer.poll(0.05), what="a login that is refused")
     producer.purge()
     assert _logins(broker, "SCRAM-SHA-256")["failed"] >= 1
 

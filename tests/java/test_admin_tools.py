@@ -71,7 +71,8 @@ def test_a_reassignment_to_a_broker_that_is_not_there_is_refused(java, name, tmp
 
 def test_configs_of_brokers_are_kafkas_with_its_types_and_defaults(java):
     lines = java.source(str(Path(__file__).parent / "BrokerDefaults.java")).splitlines()
-    kafkas = {name: (kind, default) for name, kind, default in (line.split("=", 2) for line in lines)}
+    split = (line.split("=", 2) for line in lines)
+    kafkas = {name: (kind, None if default == "null" else default) for name, kind, default in split}
     told_otherwise = {  # null in Kafka, and worked out from others; here told as they are in effect
         *("advertised.listeners", "log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms"),
         *("log.dirs", "node.id"),
