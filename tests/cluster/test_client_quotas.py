@@ -1,31 +1,50 @@
-"""Quotas of client ids: what goes before what, and that they are durable before they act."""
+"""Quotas of users, client ids and addresses: that they are durable before they act, and read as they were written."""
 
 from __future__ import annotations
 
 import pytest
 
 from kafscale.cluster import client_quotas
-from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, DEFAULT_CLIENT, PRODUCER_BYTE_RATE, QuotaChange
 from kafscale.cluster.client_quotas import ClientQuotas as Quotas
+from kafscale.cluster.client_quotas import QuotaChange
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.quota_entities import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    DEFAULT,
+    PRODUCER_BYTE_RATE,
+    Name,
+    QuotaEntity,
+)
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.late_metadata import LateMetadataStore, compete
 
 
-def setting(client_id: str | None, **values: float | None) -> QuotaChange:
-    return QuotaChange(client_id=client_id, values=values)
+def setting(client_id: Name, **values: float | None) -> QuotaChange:
+    return QuotaChange(entity=QuotaEntity(client_id=client_id), values=values)
+
+
+def limit(quotas: Quotas, key: str, client_id: str, user: str = "ANONYMOUS") -> float | None:
+    found = quotas.limit(key, user, client_id)
+    return None if found is None else found.value
+
+
+def by_client_id(quotas: Quotas) -> dict[Name | None, dict[str, float]]:
+    return {entity.client_id: dict(values) for entity, values in quotas.all().items()}
 
 
 async def test_a_client_ids_own_goes_before_the_default_each_key_for_itself() -> None:
     quotas = Quotas(MemoryMetadataStore())
-    await quotas.alter([setting("a", producer_byte_rate=1.0), setting(DEFAULT_CLIENT, producer_byte_rate=5.0)])
-    await quotas.alter([setting(DEFAULT_CLIENT, consumer_byte_rate=7.0)])
-    assert quotas.limit(PRODUCER_BYTE_RATE, "a") == 1
-    assert quotas.limit(PRODUCER_BYTE_RATE, "b") == 5
-    assert quotas.limit(CONSUMER_BYTE_RATE, "a") == 7
-    await quotas.alter([setting(DEFAULT_CLIENT, producer_byte_rate=None, consumer_byte_rate=None)])
-    assert quotas.limit(PRODUCER_BYTE_RATE, "b") is None
-    assert quotas.limit(PRODUCER_BYTE_RATE, "a") == 1
+    await quotas.alter([setting("a", producer_byte_rate=1.0), setting(DEFAULT, producer_byte_rate=5.0)])
+    await quotas.alter([setting(DEFAULT, consumer_byte_rate=7.0)])
+    assert limit(quotas, PRODUCER_BYTE_RATE, "a") == 1
+    assert limit(quotas, PRODUCER_BYTE_RATE, "b") == 5
+    assert limit(quotas, CONSUMER_BYTE_RATE, "a") == 7
+    await quotas.alter([setting(DEFAULT, producer_byte_rate=None, consumer_byte_rate=None)])
+    assert limit(quotas, PRODUCER_BYTE_RATE, "b") is None
+    assert limit(quotas, PRODUCER_BYTE_RATE, "a") == 1
     assert not quotas.has(CONSUMER_BYTE_RATE)
 
 
@@ -39,7 +58,7 @@ async def test_they_are_there_after_a_restart_and_what_was_removed_is_not(client
     again = Quotas(store)
     again.follow(lambda: seen.append("loaded"))
     await again.load()
-    assert again.all() == {client_id: {PRODUCER_BYTE_RATE: 1.0}}
+    assert by_client_id(again) == {client_id: {PRODUCER_BYTE_RATE: 1.0}}
     assert seen == ["loaded"]
 
 
@@ -47,7 +66,7 @@ async def test_changes_of_one_client_id_in_one_request_follow_each_other() -> No
     quotas = Quotas(MemoryMetadataStore())
     changes = [setting("a", producer_byte_rate=1.0, consumer_byte_rate=2.0), setting("a", producer_byte_rate=None)]
     await quotas.alter(changes)
-    assert quotas.all() == {"a": {CONSUMER_BYTE_RATE: 2.0}}
+    assert by_client_id(quotas) == {"a": {CONSUMER_BYTE_RATE: 2.0}}
 
 
 async def test_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,18 +76,18 @@ async def test_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaError, match="can't be more than 2"):
         await quotas.alter([setting("c", producer_byte_rate=1.0)])
     await quotas.alter([setting("a", producer_byte_rate=3.0)])
-    assert quotas.all().keys() == {"a", "b"}
+    assert by_client_id(quotas).keys() == {"a", "b"}
 
 
 async def test_what_another_broker_sets_is_followed_and_told() -> None:
     store = MemoryMetadataStore()
     quotas, other = Quotas(store), Quotas(store)
     told: list[float | None] = []
-    quotas.follow(lambda: told.append(quotas.limit(PRODUCER_BYTE_RATE, "a")))
-    await other.alter([setting("a", producer_byte_rate=1.0), setting(DEFAULT_CLIENT, producer_byte_rate=5.0)])
+    quotas.follow(lambda: told.append(limit(quotas, PRODUCER_BYTE_RATE, "a")))
+    await other.alter([setting("a", producer_byte_rate=1.0), setting(DEFAULT, producer_byte_rate=5.0)])
     await other.alter([setting("a", producer_byte_rate=None)])
     assert told == [1.0, 5.0]
-    assert quotas.all() == other.all() == {DEFAULT_CLIENT: {PRODUCER_BYTE_RATE: 5.0}}
+    assert by_client_id(quotas) == by_client_id(other) == {DEFAULT: {PRODUCER_BYTE_RATE: 5.0}}
 
 
 async def test_what_two_brokers_set_at_once_for_one_client_is_both_set() -> None:
@@ -80,7 +99,7 @@ async def test_what_two_brokers_set_at_once_for_one_client_is_both_set() -> None
         lambda: quotas.alter([setting("a", producer_byte_rate=1.0)]),
         lambda: other.alter([setting("a", consumer_byte_rate=2.0)]),
     )
-    assert quotas.all() == other.all() == {"a": {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 2.0}}
+    assert by_client_id(quotas) == by_client_id(other) == {"a": {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 2.0}}
 
 
 async def test_two_brokers_do_not_exceed_the_most_that_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +116,51 @@ async def test_two_brokers_do_not_exceed_the_most_that_there_may_be(monkeypatch:
 
     await compete(store, lambda: alter(quotas, "a"), lambda: alter(other, "b"))
     assert len(refused) == 1
-    assert quotas.all() == other.all() == {"ab".strip(refused[0]): {PRODUCER_BYTE_RATE: 1.0}}
+    assert by_client_id(quotas) == by_client_id(other) == {"ab".strip(refused[0]): {PRODUCER_BYTE_RATE: 1.0}}
+
+
+ENTITIES = [
+    QuotaEntity(user="alice"),
+    QuotaEntity(user=DEFAULT),
+    QuotaEntity(user="alice", client_id="a"),
+    QuotaEntity(user="alice", client_id=DEFAULT),
+    QuotaEntity(user=DEFAULT, client_id="a"),
+    QuotaEntity(user=DEFAULT, client_id=DEFAULT),
+    QuotaEntity(client_id="a"),
+    QuotaEntity(client_id=DEFAULT),
+    QuotaEntity(ip="192.0.2.1"),
+    QuotaEntity(ip=DEFAULT),
+    QuotaEntity(user="CN=a/b&client-id=x, O=ü %"),
+    QuotaEntity(user="default", client_id="<default>"),
+]
+
+
+async def test_every_kind_of_entity_is_there_after_a_restart() -> None:
+    store = MemoryMetadataStore()
+    quotas = Quotas(store)
+    values = {entity: {PRODUCER_BYTE_RATE: float(number + 1)} for number, entity in enumerate(ENTITIES)}
+    await quotas.alter([QuotaChange(entity=entity, values=each) for entity, each in values.items()])
+    again = Quotas(store)
+    await again.load()
+    assert again.all() == values
+    await again.alter([QuotaChange(entity=entity, values={PRODUCER_BYTE_RATE: None}) for entity in ENTITIES])
+    assert again.all() == quotas.all() == {}
+
+
+async def test_what_versions_that_knew_client_ids_alone_have_written_is_read() -> None:
+    store = MemoryMetadataStore()
+    old = {"client-quotas/client-id/a/b": 1.0, "client-quotas/client-id/": 2.0, "client-quotas/default-client-id": 3.0}
+    await store.commit(Transaction(puts={key: encode({PRODUCER_BYTE_RATE: value}) for key, value in old.items()}))
+    quotas = Quotas(store)
+    await quotas.load()
+    assert [limit(quotas, PRODUCER_BYTE_RATE, each) for each in ("a/b", "", "c")] == [1, 2, 3]
+    assert {entity.key for entity in quotas.all()} == old.keys()
+
+
+async def test_an_addresss_own_rate_goes_before_the_default() -> None:
+    quotas = Quotas(MemoryMetadataStore())
+    assert quotas.connection_rate("192.0.2.1") is None
+    await quotas.alter([QuotaChange(entity=QuotaEntity(ip="192.0.2.1"), values={CONNECTION_CREATION_RATE: 5.0})])
+    assert [quotas.connection_rate(each) for each in ("192.0.2.1", "192.0.2.2")] == [5, None]
+    await quotas.alter([QuotaChange(entity=QuotaEntity(ip=DEFAULT), values={CONNECTION_CREATION_RATE: 2.0})])
+    assert [quotas.connection_rate(each) for each in ("192.0.2.1", "192.0.2.2")] == [5, 2]

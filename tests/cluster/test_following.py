@@ -15,9 +15,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.client_quotas import PRODUCER_BYTE_RATE, ClientQuotas, QuotaChange
+from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.follower import LIST_PAUSE_MOST_SECONDS
+from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, QuotaEntity
 from kafscale.cluster.topics.names import collision_key
 from kafscale.cluster.topics.topics import (
     MorePartitions,
@@ -122,7 +123,8 @@ class Broker:
                 await self.topics.create_partitions([MorePartitions(name=name, partition_count=count)])
             case 4:
                 await self.topics.alter([NewConfigs(name=name, overrides=partial(with_one_more, chance))])
-                change = QuotaChange(client_id=name, values={PRODUCER_BYTE_RATE: chance.choice([None, 1.0, 2.0])})
+                entity = QuotaEntity(user=chance.choice([None, "alice"]), client_id=name)
+                change = QuotaChange(entity=entity, values={PRODUCER_BYTE_RATE: chance.choice([None, 1.0, 2.0])})
                 await self.quotas.alter([change])
             case 5 if topic is not None:
                 await self.topics.set_log_start_offset(topic.topic_id, 0, chance.randrange(1000))

@@ -6,10 +6,13 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
+
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.node import Node
+from kafscale.security.principals import ANONYMOUS, USER, Principal
 from kafscale.wire.codec import decode, encode
 
 LOCAL_LOG = SimpleNamespace(is_local=True)  # `internal`, where nobody looks whether another broker has taken over
@@ -28,6 +31,12 @@ def some_services(**components: object) -> Any:
 
 def some_peer() -> Peer:
     return Peer(host="192.0.2.1", port=1024, listener_name="PLAINTEXT", reached_host="127.0.0.1", reached_port=9092)
+
+
+def some_call(client_id: str = "test", user: str = ANONYMOUS.name) -> Call:
+    """A call of which only the sender matters."""
+    peer = attrs.evolve(some_peer(), principal=Principal(USER, user))
+    return Call(api_key=0, version=0, correlation_id=1, client_id=client_id, peer=peer)
 
 
 async def ask(api: Api, services: Any, request: object, *, version: int | None = None, peer: Peer | None = None) -> Any:

@@ -1,22 +1,41 @@
-"""AlterClientQuotas (49, KIP-546): set and remove byte rates of client ids, which act at once and stay over restarts.
+"""AlterClientQuotas (49, KIP-546): set and remove quotas of users, client ids and IP addresses, which act at once and
+stay over restarts.
 
 v0  set and remove, of entities one by one
 v1  flexible
 
-A client id's own rate goes before the default of client ids, and that before `--producer-byte-rate` and
-`--consumer-byte-rate`. What would have no effect here is refused: quotas of users and IP addresses, and
-`request_percentage` and `controller_mutation_rate`.
+Users and client ids, or both, have `producer_byte_rate`, `consumer_byte_rate`, `request_percentage` and
+`controller_mutation_rate`; IP addresses have `connection_creation_rate`. `kafscale.cluster.quota_entities` says which
+of them applies to a client. All go before `--producer-byte-rate` and `--consumer-byte-rate`. An address is written as
+numbers: host names, which Kafka's brokers look up, are refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from kafscale.api.configs.describe_client_quotas import CLIENT_ID
+import attrs
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaChange
+from kafscale.cluster.client_quotas import QuotaChange
+from kafscale.cluster.quota_entities import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    DEFAULT,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+    Name,
+    QuotaEntity,
+    canonical_ip,
+)
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
@@ -29,23 +48,48 @@ from kafscale.wire.messages.alter_client_quotas import (
     AlterClientQuotasResult,
 )
 
-KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+WHOLE_TOLERANCE: Final = 1e-6  # Kafka's
+MESSAGE_MAX_LENGTH: Final = 1000  # it quotes names of the request, which may be longer than a message can be
+
+
+@attrs.frozen
+class _Kind:
+    """What the values of a key may be: as large as Kafka's type of it, and whole numbers where that is no double."""
+
+    name: str
+    most: float
+    is_whole: bool = True
+
+
+_LONG: Final = _Kind("LONG", 2**63 - 1)
+_INT: Final = _Kind("INT", 2**31 - 1)
+_DOUBLE: Final = _Kind("DOUBLE", math.inf, is_whole=False)
+CLIENT_KEYS: Final[Mapping[str, _Kind]] = {
+    PRODUCER_BYTE_RATE: _LONG,
+    CONSUMER_BYTE_RATE: _LONG,
+    REQUEST_PERCENTAGE: _DOUBLE,
+    CONTROLLER_MUTATION_RATE: _DOUBLE,
+}
+IP_KEYS: Final[Mapping[str, _Kind]] = {CONNECTION_CREATION_RATE: _INT}
 
 
 async def handle(services: Services, call: Call, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Accept or refuse each entry on its own; those that are accepted take effect together."""
     results: list[AlterClientQuotasResult] = []
-    changes: list[QuotaChange] = []
+    changes: dict[QuotaEntity, QuotaChange] = {}
     async for entry in in_turns(request.entries):
         result = AlterClientQuotasResult(error_code=NONE, entity=entry.entity)
         try:
-            changes.append(_change(entry))
+            change = _change(entry)
+            if change.entity in changes:
+                raise KafkaError(INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entry.entity)}")
+            changes[change.entity] = change
         except KafkaError as exc:
-            result.error_code, result.error_message = exc.code, exc.message
+            result.error_code, result.error_message = exc.code, (exc.message or "")[:MESSAGE_MAX_LENGTH]
         results.append(result)
     if changes and not request.validate_only:
         try:
-            await services.client_quotas.alter(changes)
+            await services.client_quotas.alter(list(changes.values()))
         except KafkaError as exc:
             for result in results:
                 if result.error_code == NONE:
@@ -54,32 +98,61 @@ async def handle(services: Services, call: Call, request: AlterClientQuotasReque
 
 
 def _change(entry: AlterClientQuotasEntry) -> QuotaChange:
-    """Raises KafkaError INVALID_REQUEST."""
-    client_id = _client_id(entry.entity)
-    values: dict[str, float | None] = {}
-    for op in entry.ops:
-        if op.key not in KEYS:
-            raise KafkaError(INVALID_REQUEST, f"Invalid configuration key {op.key}: this broker has {', '.join(KEYS)}")
-        if op.key in values:
-            raise KafkaError(INVALID_REQUEST, f"Duplicate configuration key {op.key}")
-        values[op.key] = None if op.remove else _rate(op)
-    return QuotaChange(client_id=client_id, values=values)
+    """Raises KafkaError INVALID_REQUEST, at the first of what Kafka finds wrong, in its order."""
+    twice = [key for key, count in Counter(op.key for op in entry.ops).items() if count > 1]
+    if twice:
+        raise KafkaError(
+            INVALID_REQUEST,
+            f"Duplicate quota key {twice[0]} not updating quota for this entity {_shown(entry.entity)}",
+        )
+    entity = _entity(entry.entity)
+    keys = CLIENT_KEYS if entity.ip is None else IP_KEYS
+    return QuotaChange(entity=entity, values={op.key: None if op.remove else _value(op, keys) for op in entry.ops})
 
 
-def _client_id(entity: Sequence[AlterClientQuotasEntity]) -> str | None:
-    types = [each.entity_type for each in entity]
-    if types != [CLIENT_ID]:
-        told = " and ".join(types) or "no entity"
-        raise KafkaError(INVALID_REQUEST, f"Quotas are of a {CLIENT_ID} alone, not of {told}: there are no users here")
-    return entity[0].entity_name
+def _entity(parts: Sequence[AlterClientQuotasEntity]) -> QuotaEntity:
+    names: dict[str, Name] = {}
+    for part in parts:
+        entity_type, name = part.entity_type, part.entity_name
+        if entity_type in names:
+            raise KafkaError(INVALID_REQUEST, f"Invalid client quota entity, duplicate entity entry {entity_type}")
+        if entity_type not in (USER, CLIENT_ID, IP):
+            raise KafkaError(INVALID_REQUEST, f"Unhandled client quota entity type: {entity_type}")
+        if name == "":
+            raise KafkaError(INVALID_REQUEST, f"Empty {entity_type} not supported")
+        names[entity_type] = DEFAULT if name is None else name
+    if not names:
+        raise KafkaError(INVALID_REQUEST, "Invalid empty client quota entity")
+    if IP in names and len(names) > 1:
+        raise KafkaError(
+            INVALID_REQUEST,
+            "Invalid quota entity combination, IP entity should not be combined with User or ClientId",
+        )
+    if (address := names.get(IP, DEFAULT)) is not DEFAULT:
+        try:
+            names[IP] = canonical_ip(address)
+        except ValueError as exc:
+            raise KafkaError(INVALID_REQUEST, f"{address} is not a valid IP") from exc
+    return QuotaEntity.of(names)
 
 
-def _rate(op: AlterClientQuotasOp) -> float:
-    if not (math.isfinite(op.value) and op.value > 0):
-        raise KafkaError(INVALID_REQUEST, f"Quota {op.key} must be greater than 0")
-    if not op.value.is_integer():
-        raise KafkaError(INVALID_REQUEST, f"{op.key} must be a whole number of bytes per second")
-    return op.value
+def _value(op: AlterClientQuotasOp, keys: Mapping[str, _Kind]) -> float:
+    key, value, kind = op.key, op.value, keys.get(op.key)
+    if kind is None:
+        raise KafkaError(INVALID_REQUEST, f"Invalid configuration key {key}")
+    if not value > 0:  # nor is what is no number
+        raise KafkaError(INVALID_REQUEST, f"Quota {key} must be greater than 0")
+    if value > kind.most or math.isinf(value):
+        raise KafkaError(INVALID_REQUEST, f"Proposed value for {key} is too large for a {kind.name}.")
+    if kind.is_whole and value % 1.0 > WHOLE_TOLERANCE:
+        raise KafkaError(INVALID_REQUEST, f"{key} cannot be a fractional value.")
+    return value
+
+
+def _shown(entity: Sequence[AlterClientQuotasEntity]) -> str:
+    """An entity as Kafka's messages have it."""
+    names = ", ".join(f"{each.entity_type}={each.entity_name}" for each in entity)
+    return f"ClientQuotaEntity(entries={{{names}}})"
 
 
 API = Api(49, "AlterClientQuotas", 0, 1, AlterClientQuotasRequest, AlterClientQuotasResponse, handle)

@@ -3,9 +3,8 @@
 v0  by a filter of entities
 v1  flexible
 
-An entity has a client id, or is the default of all that have none of their own. A filter may name Kafka's other types
-too: there are no quotas of users, who do not authenticate, and none of IP addresses. What `--producer-byte-rate` and
-`--consumer-byte-rate` say is not an entity's, and is not listed.
+An entity is of a user, a client id, both, or an IP address, or of the default of all that have none of their own. What
+`--producer-byte-rate` and `--consumer-byte-rate` say is not an entity's, and is not listed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Final
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
+from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
 from kafscale.wire.messages.describe_client_quotas import (
@@ -26,9 +26,6 @@ from kafscale.wire.messages.describe_client_quotas import (
     DescribeClientQuotasValue,
 )
 
-CLIENT_ID: Final = "client-id"
-USER: Final = "user"
-IP: Final = "ip"
 THIS_NAME, THE_DEFAULT, ANY = range(3)
 _MATCHES: Final = {THIS_NAME: "MATCH_TYPE_EXACT", THE_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 
@@ -43,13 +40,17 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
     return DescribeClientQuotasResponse(
         entries=[
             DescribeClientQuotasEntry(
-                entity=[DescribeClientQuotasEntity(entity_type=CLIENT_ID, entity_name=client_id)],
+                entity=[_named(entity_type, name) for entity_type, name in entity.names.items()],
                 values=[DescribeClientQuotasValue(key=key, value=value) for key, value in values.items()],
             )
-            for client_id, values in services.client_quotas.all().items()
-            if is_wanted(client_id)
+            for entity, values in services.client_quotas.all().items()
+            if is_wanted(entity)
         ]
     )
+
+
+def _named(entity_type: str, name: Name) -> DescribeClientQuotasEntity:
+    return DescribeClientQuotasEntity(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
 
 
 def _filter(components: Sequence[DescribeClientQuotasComponent]) -> Filter:
@@ -88,18 +89,24 @@ def _check_match(component: DescribeClientQuotasComponent) -> None:
         raise KafkaError(INVALID_REQUEST, f"Request specified {match}, but also specified a match string.")
 
 
-def _predicate(by_type: Filter, *, strict: bool) -> Callable[[str | None], bool]:
-    """Tell whether a client id, or the default, is asked for: an entity must have every type that is named.
+def _predicate(by_type: Filter, *, strict: bool) -> Callable[[QuotaEntity], bool]:
+    """Tell whether an entity is asked for: it must have every type that is named, and with `strict` no other one."""
+    wanted = {entity_type: _name(component) for entity_type, component in by_type.items()}
 
-    With `strict` it must have no other one.
-    """
-    if by_type.keys() - {CLIENT_ID} or (strict and not by_type):
-        return lambda client_id: False
-    component = by_type.get(CLIENT_ID)
-    if component is None or component.match_type == ANY:
-        return lambda client_id: True
-    name = component.match
-    return lambda client_id: client_id == name
+    def is_wanted(entity: QuotaEntity) -> bool:
+        names = entity.names
+        if strict and len(names) != len(wanted):
+            return False
+        return all(each in names and name in (None, names[each]) for each, name in wanted.items())
+
+    return is_wanted
+
+
+def _name(component: DescribeClientQuotasComponent) -> Name | None:
+    """The name that an entity must have; None if any will do."""
+    if component.match_type == ANY:
+        return None
+    return DEFAULT if component.match is None else component.match
 
 
 API = Api(48, "DescribeClientQuotas", 0, 1, DescribeClientQuotasRequest, DescribeClientQuotasResponse, handle)

@@ -62,11 +62,19 @@ class Gate:
     def throttle_ms(self, call: Call, size_bytes: int) -> int:
         """Count a request. Returns for how long its client is to hold back now."""
         quota = self.quotas.producer
-        return 0 if quota is None else quota.throttle_ms(call.client_id, size_bytes)
+        return 0 if quota is None else quota.throttle_ms(call, size_bytes)
 
     def takes_plain(self, call: Call, request: ProduceRequest, topic: str) -> bool:
         """Tell whether all requests like this one are allowed until the next await, and need not be counted.
 
         They may be for any partition of the topic.
         """
-        return self.quotas.producer is None and self.topic_refusal(call, request, topic) is None
+        quotas = self.quotas
+        if (quotas.producer is not None or quotas.request is not None) and _is_counted(quotas, call):
+            return False
+        return self.topic_refusal(call, request, topic) is None
+
+
+def _is_counted(quotas: Quotas, call: Call) -> bool:
+    """Tell whether what the client does is counted, by the bytes that it sends or by the time that it takes."""
+    return any(quota is not None and quota.applies_to(call) for quota in (quotas.producer, quotas.request))

@@ -1,9 +1,8 @@
-"""Byte rates of clients, as Kafka's quotas: a client above its rate is told for how long to hold back, in a reply that
-comes at once, and its connection is not read from for that time (KIP-219).
+"""What clients may do in a second, as Kafka's quotas: a client above its quota is told for how long to hold back, in a
+reply that comes at once, and its connection is not read from for that time (KIP-219).
 
-The rate is Kafka's: what was counted in the last 11 windows of a second, over the time since the first of them began,
-and over 10 s at least. So a client that was silent may send ten seconds' worth at once. How long it is to hold back is
-the time in which its rate comes down to the quota.
+How a rate is measured is in `kafscale.api.handling.rates`. How long a client is to hold back is the time in which its
+rate comes down to the quota; for the share of a core that its requests take, a second at most, as in Kafka.
 
 One thing differs. For a fetch, Kafka counts what it has read, and if that is too much throws it away and answers with
 nothing. Here it is sent, and the client holds back afterwards: the rate is the same, and no read of the bucket is
@@ -13,115 +12,174 @@ wasted.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import attrs
 import trio
 
-from kafscale.cluster.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, ClientQuotas
-from kafscale.config import Settings
-from kafscale.metrics import Histogram, HistogramFamily, Metrics
-
-WINDOW_SECONDS = 1.0  # Kafka: quota.window.size.seconds
-WINDOWS_COUNT = 11  # Kafka: quota.window.num
-CLIENTS_MAX_COUNT = (
-    10_000  # whose rates are kept; who was silent for longest is forgotten first. Kafka: an hour of them
+from kafscale.api.handling.calls import Call
+from kafscale.api.handling.rates import BURST_SECONDS, Rate, Remembered, TokenBucket
+from kafscale.cluster.client_quotas import ClientQuotas
+from kafscale.cluster.quota_entities import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Limit,
 )
-CLIENT_ID_MAX_LENGTH = 256  # of what tells clients apart
-THROTTLE_MAX_MS = 2**31 - 1
+from kafscale.config import Settings
+from kafscale.errors import KafkaError
+from kafscale.metrics import Histogram, HistogramFamily, Metrics
+from kafscale.wire.error_codes import THROTTLING_QUOTA_EXCEEDED
+
+NAME_MAX_LENGTH = 256  # of what tells users and client ids apart
+THROTTLE_MAX_MS: Final = 2**31 - 1
+REQUEST_THROTTLE_MAX_MS: Final = 1000  # Kafka: a window
 THROTTLE_BUCKETS_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
+EXCEEDED: Final = "The throttling quota has been exceeded."
+LABELS: Final[Mapping[str, str]] = {  # of the metric
+    PRODUCER_BYTE_RATE: "producer",
+    CONSUMER_BYTE_RATE: "consumer",
+    REQUEST_PERCENTAGE: "request",
+    CONTROLLER_MUTATION_RATE: "controller_mutation",
+}
 
-@attrs.define(eq=False)
-class _Window:
-    began_at: float
-    last_at: float
-    size_bytes: int = 0
+FindLimit = Callable[[Call], Limit | None]
 
 
-@attrs.define(eq=False)
-class ByteRate:
-    """The bytes of the last windows. Times are those of one clock, in seconds, and do not go back."""
+@attrs.frozen
+class _Sharers:
+    """Who has a quota together: None is whoever it may be."""
 
-    _windows: deque[_Window] = attrs.field(factory=deque, init=False)
+    user: str | None
+    client_id: str | None
 
-    def add(self, size_bytes: int, now: float) -> None:
-        windows = self._windows
-        if not windows or now - windows[-1].began_at >= WINDOW_SECONDS:
-            windows.append(_Window(now, now))
-        windows[-1].size_bytes += size_bytes
-        windows[-1].last_at = now
-        while now - windows[0].last_at >= WINDOWS_COUNT * WINDOW_SECONDS or len(windows) > WINDOWS_COUNT + 1:
-            windows.popleft()
-
-    def excess_seconds(self, bytes_per_second: float, now: float) -> float:
-        """Return how long nothing more may come until the rate is down to that; negative if it is below.
-
-        To be called after `add`.
-        """
-        elapsed = now - self._windows[0].began_at
-        missing_windows = max(0, WINDOWS_COUNT - 1 - int(elapsed / WINDOW_SECONDS))
-        measured_seconds = elapsed + missing_windows * WINDOW_SECONDS
-        return sum(window.size_bytes for window in self._windows) / bytes_per_second - measured_seconds
+    @classmethod
+    def of(cls, limit: Limit) -> _Sharers:
+        return cls(_bounded(limit.user), _bounded(limit.client_id))
 
 
 @attrs.define(eq=False, kw_only=True)
-class ByteRateQuota:
-    """What each client id may do, over all of its connections together. `limit` is its bytes per second, if any."""
+class RateQuota:
+    """What clients may do in a second, over all of the connections of those who share a limit. `limit` finds it."""
 
-    limit: Callable[[str], float | None]
+    limit: FindLimit
     throttled_seconds: Histogram
-    _rates: OrderedDict[str, ByteRate] = attrs.field(factory=OrderedDict, init=False)
+    throttle_max_ms: int = THROTTLE_MAX_MS
+    _rates: Remembered[_Sharers, Rate] = attrs.field(factory=lambda: Remembered(Rate), init=False)
 
-    def burst_bytes(self, client_id: str) -> float:
-        """Return what a client may do at once that was silent before."""
-        bytes_per_second = self.limit(client_id)
-        return math.inf if bytes_per_second is None else bytes_per_second * (WINDOWS_COUNT - 1) * WINDOW_SECONDS
+    def applies_to(self, call: Call) -> bool:
+        """Tell whether what this client does has to be counted."""
+        return self.limit(call) is not None
 
-    def throttle_ms(self, client_id: str, size_bytes: int) -> int:
-        """Count what a client has sent or got. Returns for how long it is to hold back now."""
-        bytes_per_second = self.limit(client_id)
-        if bytes_per_second is None:
+    def burst(self, call: Call) -> float:
+        """Return how much a client may do at once that was silent before."""
+        limit = self.limit(call)
+        return math.inf if limit is None else limit.value * BURST_SECONDS
+
+    def count(self, call: Call, amount: float) -> None:
+        """Count what a client has done, and what its next request will be held back for."""
+        limit = self.limit(call)
+        if limit is not None:
+            self._rates.of(_Sharers.of(limit)).add(amount, trio.current_time())
+
+    def throttle_ms(self, call: Call, amount: float) -> int:
+        """Count what a client has done. Returns for how long it is to hold back now."""
+        limit = self.limit(call)
+        if limit is None:
             return 0
         now = trio.current_time()
-        rate = self._rate(client_id[:CLIENT_ID_MAX_LENGTH])
-        rate.add(size_bytes, now)
-        throttle_ms = round(rate.excess_seconds(bytes_per_second, now) * 1000)
+        rate = self._rates.of(_Sharers.of(limit))
+        rate.add(amount, now)
+        throttle_ms = round(rate.excess_seconds(limit.value, now) * 1000)
         if throttle_ms <= 0:
             return 0
+        throttle_ms = min(throttle_ms, self.throttle_max_ms)
         self.throttled_seconds.observe(throttle_ms / 1000)
-        return min(throttle_ms, THROTTLE_MAX_MS)
+        return throttle_ms
 
-    def _rate(self, key: str) -> ByteRate:
-        rates = self._rates
-        rate = rates.get(key)
-        if rate is None:
-            rate = rates[key] = ByteRate()
-            if len(rates) > CLIENTS_MAX_COUNT:
-                rates.popitem(last=False)
-        else:
-            rates.move_to_end(key)
-        return rate
+
+@attrs.define(eq=False, kw_only=True)
+class MutationQuota:
+    """How many partitions clients may have created and deleted in a second (KIP-599)."""
+
+    limit: FindLimit
+    throttled_seconds: Histogram
+    _buckets: Remembered[_Sharers, TokenBucket] = attrs.field(factory=lambda: Remembered(TokenBucket), init=False)
+
+    def charges(self, call: Call, *, is_strict: bool) -> MutationCharges | None:
+        """Return what one request has to be charged to; None if its client has no quota."""
+        limit = self.limit(call)
+        if limit is None:
+            return None
+        bucket = self._buckets.of(_Sharers.of(limit))
+        return MutationCharges(bucket=bucket, per_second=limit.value, is_strict=is_strict, quota=self)
+
+
+@attrs.define(eq=False, kw_only=True)
+class MutationCharges:
+    """What one request costs, topic by topic; a topic that is planned anew is not charged again.
+
+    One that is strict does nothing more once the bucket is empty, as the request's version knows the error for that.
+    What others do is done, and they are to hold back afterwards.
+    """
+
+    bucket: TokenBucket
+    per_second: float
+    is_strict: bool
+    quota: MutationQuota
+    _refusals: dict[str, KafkaError | None] = attrs.field(factory=dict, init=False)  # by topic
+    _held_back_until: float = attrs.field(default=0.0, init=False)
+
+    def charge(self, topic: str, partitions_count: int) -> None:
+        """Raises KafkaError THROTTLING_QUOTA_EXCEEDED, if these partitions are too many for now."""
+        if topic not in self._refusals:
+            self._refusals[topic] = self._take(partitions_count)
+        refusal = self._refusals[topic]
+        if refusal is not None:
+            raise refusal
+
+    def _take(self, count: int) -> KafkaError | None:
+        now = trio.current_time()
+        if not self.is_strict:
+            self.bucket.take(count, self.per_second, now)
+        missing_seconds = self.bucket.missing_seconds(self.per_second, now)
+        if missing_seconds > 0:
+            self._held_back_until = now + missing_seconds
+            return KafkaError(THROTTLING_QUOTA_EXCEEDED, EXCEEDED) if self.is_strict else None
+        if self.is_strict:
+            self.bucket.take(count, self.per_second, now)
+        return None
+
+    def throttle_ms(self) -> int:
+        """Return for how long the client is to hold back now that the request is done."""
+        throttle_ms = round((self._held_back_until - trio.current_time()) * 1000)
+        if throttle_ms <= 0:
+            return 0
+        self.quota.throttled_seconds.observe(throttle_ms / 1000)
+        return min(throttle_ms, THROTTLE_MAX_MS)
 
 
 @attrs.define(eq=False, kw_only=True)
 class Quotas:
-    """The quotas of a broker: `producer` and `consumer` are None while no client has one, so that none is looked for.
+    """The quotas of a broker: each is None while no client has one, so that nothing is looked for.
 
-    A client id's rate goes before the default of client ids, and that before what the settings say.
+    What the settings say is for client ids that have nothing else.
     """
 
     settings: Settings
     client_quotas: ClientQuotas
     metrics: Metrics
-    producer: ByteRateQuota | None = attrs.field(default=None, init=False)
-    consumer: ByteRateQuota | None = attrs.field(default=None, init=False)
-
-    _throttled_seconds: HistogramFamily = attrs.field(init=False)
+    producer: RateQuota | None = attrs.field(default=None, init=False)  # bytes
+    consumer: RateQuota | None = attrs.field(default=None, init=False)  # bytes
+    request: RateQuota | None = attrs.field(default=None, init=False)  # hundredths of seconds
+    mutation: MutationQuota | None = attrs.field(default=None, init=False)
+    throttled_seconds: HistogramFamily = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._throttled_seconds = self.metrics.histogram(
+        self.throttled_seconds = self.metrics.histogram(
             "kafscale_throttle_seconds",
             "How long clients above their quota were told to hold back.",
             "quota",
@@ -131,19 +189,41 @@ class Quotas:
         self._update()
 
     def _update(self) -> None:
-        """Take over new rates. What was counted stays, so that a lower rate acts at once."""
-        settings = self.settings
-        self.producer = self._quota(self.producer, "producer", PRODUCER_BYTE_RATE, settings.producer_byte_rate)
-        self.consumer = self._quota(self.consumer, "consumer", CONSUMER_BYTE_RATE, settings.consumer_byte_rate)
+        """Take over new quotas. What was counted stays, so that a lower one acts at once."""
+        self.producer = self._rates(self.producer, PRODUCER_BYTE_RATE, setting=self.settings.producer_byte_rate)
+        self.consumer = self._rates(self.consumer, CONSUMER_BYTE_RATE, setting=self.settings.consumer_byte_rate)
+        self.request = self._rates(self.request, REQUEST_PERCENTAGE, throttle_max_ms=REQUEST_THROTTLE_MAX_MS)
+        if not self.client_quotas.has(CONTROLLER_MUTATION_RATE):
+            self.mutation = None
+        elif self.mutation is None:
+            self.mutation = MutationQuota(
+                limit=self._limit(CONTROLLER_MUTATION_RATE, setting=0),
+                throttled_seconds=self._throttled(CONTROLLER_MUTATION_RATE),
+            )
 
-    def _quota(self, present: ByteRateQuota | None, name: str, key: str, setting: int) -> ByteRateQuota | None:
+    def _rates(
+        self, present: RateQuota | None, key: str, *, setting: int = 0, throttle_max_ms: int = THROTTLE_MAX_MS
+    ) -> RateQuota | None:
         if not setting and not self.client_quotas.has(key):
             return None
-        if present is not None:
-            return present
+        return present or RateQuota(
+            limit=self._limit(key, setting=setting),
+            throttled_seconds=self._throttled(key),
+            throttle_max_ms=throttle_max_ms,
+        )
 
-        def limit(client_id: str) -> float | None:
-            own = self.client_quotas.limit(key, client_id)
-            return (setting or None) if own is None else own
+    def _throttled(self, key: str) -> Histogram:
+        return self.throttled_seconds.of(LABELS[key])
 
-        return ByteRateQuota(limit=limit, throttled_seconds=self._throttled_seconds.of(name))
+    def _limit(self, key: str, *, setting: int) -> FindLimit:
+        def limit(call: Call) -> Limit | None:
+            found = self.client_quotas.limit(key, call.peer.principal.name, call.client_id)
+            if found is None and setting:
+                return Limit(value=setting, client_id=call.client_id)
+            return found
+
+        return limit
+
+
+def _bounded(name: str | None) -> str | None:
+    return None if name is None else name[:NAME_MAX_LENGTH]

@@ -103,14 +103,14 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         return FetchReply(FetchResponse(error_code=exc.code))
     quota = services.quotas.consumer
     if quota is not None:  # as in Kafka: what is above this would hold the client back whatever it did before
-        request.max_bytes = int(min(request.max_bytes, quota.burst_bytes(call.client_id)))
+        request.max_bytes = int(min(request.max_bytes, quota.burst(call)))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, call, request, context)
     reply = FetchReply(_response(context, look), look.held)
     for data, leader in look.moved:
         tell_leader(services, call.peer, leader, data, reply.response)
     if quota is not None:
-        reply.response.throttle_time_ms = quota.throttle_ms(call.client_id, look.size_bytes)
+        reply.response.throttle_time_ms = quota.throttle_ms(call, look.size_bytes)
     return reply
 
 

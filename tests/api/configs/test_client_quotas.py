@@ -8,9 +8,10 @@ import pytest
 from trio.testing import MockClock
 
 from kafscale.api.configs import alter_client_quotas, describe_client_quotas
-from kafscale.api.configs.describe_client_quotas import ANY, CLIENT_ID, IP, THE_DEFAULT, THIS_NAME, USER
+from kafscale.api.configs.describe_client_quotas import ANY, THE_DEFAULT, THIS_NAME
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
+from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
@@ -24,7 +25,7 @@ from kafscale.wire.messages.alter_client_quotas import (
 from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.handlers import ask, some_call, some_services
 from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.devtools.one_topic import TOPIC
 
@@ -36,9 +37,12 @@ MIXED = (
 
 
 def entry(client_id: str | None, *ops: AlterClientQuotasOp, entity_type: str = CLIENT_ID) -> AlterClientQuotasEntry:
-    return AlterClientQuotasEntry(
-        entity=[AlterClientQuotasEntity(entity_type=entity_type, entity_name=client_id)], ops=list(ops)
-    )
+    return entry_of({entity_type: client_id}, *ops)
+
+
+def entry_of(names: dict[str, str | None], *ops: AlterClientQuotasOp) -> AlterClientQuotasEntry:
+    entity = [AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in names.items()]
+    return AlterClientQuotasEntry(entity=entity, ops=list(ops))
 
 
 def rate(value: float, key: str = "producer_byte_rate") -> AlterClientQuotasOp:
@@ -55,21 +59,109 @@ async def test_each_entry_is_accepted_or_refused_on_its_own(version: int) -> Non
         entries=[
             entry("good", rate(5.0)),
             entry("small", rate(0.0)),
-            entry("nan", rate(float("nan"))),
-            entry("part", rate(0.5)),
-            entry("twice", rate(1.0), rate(2.0)),
-            entry("other", rate(1.0, "request_percentage")),
-            entry("alice", rate(1.0), entity_type="user"),
-            AlterClientQuotasEntry(entity=[], ops=[rate(1.0)]),
+            entry("good", rate(6.0)),
             entry(None, rate(7.0, "consumer_byte_rate")),
+            entry_of({USER: "alice", CLIENT_ID: None}, rate(0.5, "request_percentage")),
+            entry("192.0.2.1", rate(3.0, "connection_creation_rate"), entity_type=IP),
         ]
     )
     response: Any = await ask(alter_client_quotas.API, services, request, version=version)
     codes = [each.error_code for each in response.entries]
-    assert codes == [NONE, *[INVALID_REQUEST] * 7, NONE]
+    assert codes == [NONE, INVALID_REQUEST, INVALID_REQUEST, NONE, NONE, NONE]
     assert all(bool(each.error_message) == bool(each.error_code) for each in response.entries)
     assert response.entries[0].entity[0].entity_name == "good"
-    assert services.client_quotas.all() == {"good": {"producer_byte_rate": 5.0}, None: {"consumer_byte_rate": 7.0}}
+    assert services.client_quotas.all() == {
+        QuotaEntity(client_id="good"): {"producer_byte_rate": 5.0},
+        QuotaEntity(client_id=DEFAULT): {"consumer_byte_rate": 7.0},
+        QuotaEntity(user="alice", client_id=DEFAULT): {"request_percentage": 0.5},
+        QuotaEntity(ip="192.0.2.1"): {"connection_creation_rate": 3.0},
+    }
+
+
+ENTITY = "ClientQuotaEntity(entries={client-id=a})"
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (entry_of({}, rate(1)), "Invalid empty client quota entity"),
+        (entry_of({"group": "a"}, rate(1)), "Unhandled client quota entity type: group"),
+        (entry("", rate(1)), "Empty client-id not supported"),
+        (entry("", rate(1), entity_type=USER), "Empty user not supported"),
+        *(
+            (
+                entry_of({IP: None, other: "a"}, rate(1, "connection_creation_rate")),
+                "Invalid quota entity combination, IP entity should not be combined with User or ClientId",
+            )
+            for other in (USER, CLIENT_ID)
+        ),
+        (entry("localhost", rate(1), entity_type=IP), "localhost is not a valid IP"),
+        (entry(None, rate(1), entity_type=IP), "Invalid configuration key producer_byte_rate"),
+        (entry("a", rate(1, "connection_creation_rate")), "Invalid configuration key connection_creation_rate"),
+        (entry("a", rate(1, "nope")), "Invalid configuration key nope"),
+        (
+            entry("a", rate(1), rate(2)),
+            f"Duplicate quota key producer_byte_rate not updating quota for this entity {ENTITY}",
+        ),
+        (entry("a", rate(0)), "Quota producer_byte_rate must be greater than 0"),
+        (entry("a", rate(-1, "request_percentage")), "Quota request_percentage must be greater than 0"),
+        (entry("a", rate(float("nan"))), "Quota producer_byte_rate must be greater than 0"),
+        (entry("a", rate(0.5)), "producer_byte_rate cannot be a fractional value."),
+        (entry("a", rate(1e19)), "Proposed value for producer_byte_rate is too large for a LONG."),
+        (
+            entry("a", rate(float("inf"), "controller_mutation_rate")),
+            "Proposed value for controller_mutation_rate is too large for a DOUBLE.",
+        ),
+        (
+            entry(None, rate(2.0**31, "connection_creation_rate"), entity_type=IP),
+            "Proposed value for connection_creation_rate is too large for a INT.",
+        ),
+        (
+            entry(None, rate(1.5, "connection_creation_rate"), entity_type=IP),
+            "connection_creation_rate cannot be a fractional value.",
+        ),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_as_in_kafka(refused: AlterClientQuotasEntry, why: str) -> None:
+    services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
+    for validate_only in (False, True):
+        request = AlterClientQuotasRequest(entries=[refused], validate_only=validate_only)
+        response: Any = await ask(alter_client_quotas.API, services, request)
+        assert [(each.error_code, each.error_message) for each in response.entries] == [(INVALID_REQUEST, why)]
+    assert services.client_quotas.all() == {}
+
+
+async def test_a_name_that_is_longer_than_a_message_can_be_is_refused_in_a_message() -> None:
+    services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
+    request = AlterClientQuotasRequest(entries=[entry("a" * 32_000, rate(1), rate(2))])
+    response: Any = await ask(alter_client_quotas.API, services, request, version=0)
+    assert response.entries[0].error_code == INVALID_REQUEST
+
+
+async def test_a_type_that_is_named_twice_is_refused() -> None:
+    services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
+    twice = [AlterClientQuotasEntity(entity_type=USER, entity_name=name) for name in ("a", "b")]
+    request = AlterClientQuotasRequest(entries=[AlterClientQuotasEntry(entity=twice, ops=[rate(1)])])
+    response: Any = await ask(alter_client_quotas.API, services, request)
+    assert response.entries[0].error_message == "Invalid client quota entity, duplicate entity entry user"
+
+
+async def test_an_address_is_kept_in_one_form_however_it_is_written() -> None:
+    services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
+    for address, value in (("2001:DB8:0::1", 1.0), ("2001:db8::1", 2.0), ("::ffff:192.0.2.1", 3.0)):
+        change = entry(address, rate(value, "connection_creation_rate"), entity_type=IP)
+        await ask(alter_client_quotas.API, services, AlterClientQuotasRequest(entries=[change]))
+    assert {each.ip for each in services.client_quotas.all()} == {"2001:db8::1", "192.0.2.1"}
+    assert services.client_quotas.connection_rate("2001:db8::1") == 2
+
+
+async def test_what_is_not_there_can_be_removed_whatever_it_is_called() -> None:
+    services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
+    nothing = AlterClientQuotasOp(key="nope", remove=True)
+    response: Any = await ask(
+        alter_client_quotas.API, services, AlterClientQuotasRequest(entries=[entry("a", nothing)])
+    )
+    assert response.entries[0].error_code == NONE
 
 
 async def test_what_is_only_validated_is_not_done() -> None:
@@ -84,27 +176,48 @@ def component(match_type: int, match: str | None = None, entity_type: str = CLIE
     return DescribeClientQuotasComponent(entity_type=entity_type, match_type=match_type, match=match)
 
 
+ENTITIES: dict[str, dict[str, Name]] = {
+    "U": {USER: "alice"},
+    "u": {USER: DEFAULT},
+    "C": {CLIENT_ID: "a"},
+    "c": {CLIENT_ID: DEFAULT},
+    "UC": {USER: "alice", CLIENT_ID: "a"},
+    "Uc": {USER: "alice", CLIENT_ID: DEFAULT},
+    "uc": {USER: DEFAULT, CLIENT_ID: DEFAULT},
+    "I": {IP: "192.0.2.1"},
+    "i": {IP: DEFAULT},
+}
+
+
 @pytest.mark.parametrize(
     ("components", "strict", "found"),
     [
-        ([], False, {"a", "b", None}),
+        ([], False, set(ENTITIES)),
         ([], True, set()),
-        ([component(ANY)], True, {"a", "b", None}),
-        ([component(THIS_NAME, "a")], False, {"a"}),
-        ([component(THE_DEFAULT)], False, {None}),
-        ([component(ANY, entity_type=USER)], False, set()),
-        ([component(ANY, entity_type=IP)], False, set()),
-        ([component(ANY), component(ANY, entity_type=USER)], False, set()),
+        ([component(ANY)], True, {"C", "c"}),
+        ([component(ANY)], False, {"C", "c", "UC", "Uc", "uc"}),
+        ([component(THIS_NAME, "a")], True, {"C"}),
+        ([component(THIS_NAME, "a")], False, {"C", "UC"}),
+        ([component(THE_DEFAULT)], True, {"c"}),
+        ([component(THE_DEFAULT)], False, {"c", "Uc", "uc"}),
+        ([component(ANY, entity_type=USER)], True, {"U", "u"}),
+        ([component(THIS_NAME, "alice", USER)], False, {"U", "UC", "Uc"}),
+        ([component(THIS_NAME, "bob", USER)], False, set()),
+        ([component(THIS_NAME, "alice", USER), component(ANY)], True, {"UC", "Uc"}),
+        ([component(THE_DEFAULT, None, USER), component(THE_DEFAULT)], True, {"uc"}),
+        ([component(ANY, entity_type=IP)], True, {"I", "i"}),
+        ([component(THIS_NAME, "192.0.2.1", IP)], False, {"I"}),
     ],
 )
 async def test_entities_are_filtered(
-    components: list[DescribeClientQuotasComponent], strict: bool, found: set[str | None]
+    components: list[DescribeClientQuotasComponent], strict: bool, found: set[str]
 ) -> None:
     quotas = ClientQuotas(MemoryMetadataStore())
-    await quotas.alter([QuotaChange(client_id=each, values={"producer_byte_rate": 1.0}) for each in ("a", "b", None)])
+    await quotas.alter([QuotaChange(entity=QuotaEntity.of(each), values={"k": 1.0}) for each in ENTITIES.values()])
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     response: Any = await ask(describe_client_quotas.API, some_services(client_quotas=quotas), request)
-    assert {each.entity[0].entity_name for each in response.entries} == found
+    told = [{part.entity_type: part.entity_name or DEFAULT for part in each.entity} for each in response.entries]
+    assert sorted(map(repr, told)) == sorted(repr(ENTITIES[each]) for each in found)
     assert all(each.values[0].value == 1.0 for each in response.entries)
 
 
@@ -176,14 +289,33 @@ async def test_a_quota_acts_at_once_over_restarts_and_until_it_is_removed(autoju
         assert await throttled_ms(client, 20 * RATE) > 9_000
 
 
-async def test_a_client_ids_own_rate_and_the_default_go_before_the_setting(autojump_clock: MockClock) -> None:
+async def test_what_is_set_goes_before_the_setting(autojump_clock: MockClock) -> None:
     async with memory_broker(memory_parts(), memory_settings(producer_byte_rate=RATE)) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
         quotas = running.broker.services.quotas
-        assert quotas.producer is not None
         client = await running.connect()
-        assert quotas.producer.limit("a") == RATE
+
+        def limits() -> list[float | None]:
+            assert quotas.producer is not None
+            found = [quotas.producer.limit(some_call(each)) for each in ("a", "b")]
+            return [each and each.value for each in found]
+
+        assert limits() == [RATE, RATE]
         await alter(client, entry("a", rate(5 * RATE)))
-        assert [quotas.producer.limit(each) for each in ("a", "b")] == [5 * RATE, RATE]
+        assert limits() == [5 * RATE, RATE]
         await alter(client, entry(None, rate(3 * RATE)))
-        assert [quotas.producer.limit(each) for each in ("a", "b")] == [5 * RATE, 3 * RATE]
+        assert limits() == [5 * RATE, 3 * RATE]
+        await alter(client, entry("ANONYMOUS", rate(2 * RATE), entity_type=USER))
+        assert limits() == [2 * RATE, 2 * RATE]
+
+
+async def test_who_has_not_authenticated_is_the_user_anonymous_and_all_client_ids_share_its_quota(
+    autojump_clock: MockClock,
+) -> None:
+    async with memory_broker(memory_parts(), memory_settings()) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        client, other = await running.connect(), await running.connect()
+        other.client_id = "other"
+        await alter(client, entry("ANONYMOUS", rate(RATE), entity_type=USER))
+        assert await throttled_ms(client, 9 * RATE) == 0
+        assert await throttled_ms(other, 9 * RATE) > 7_000

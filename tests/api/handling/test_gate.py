@@ -14,7 +14,8 @@ from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import ShortWay
 from kafscale.api.produce.patterns import PlainProduces
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import PRODUCER_BYTE_RATE, QuotaChange
+from kafscale.cluster.client_quotas import QuotaChange
+from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaEntity
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
@@ -176,16 +177,24 @@ async def test_who_wants_no_reply_loses_the_connection(autojump_clock: trio.test
         assert end_offsets(running) == [0] * 4
 
 
-async def test_a_quota_sends_all_by_the_general_way_where_each_is_counted(
-    autojump_clock: trio.testing.MockClock, took_short_way: list[bool]
+@pytest.mark.parametrize("key", [PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE])
+async def test_a_quota_sends_who_has_it_by_the_general_way_where_each_request_is_counted(
+    key: str, autojump_clock: trio.testing.MockClock, took_short_way: list[bool]
 ) -> None:
     async with broker() as (running, client, _):
+
+        async def ways() -> list[bool]:
+            took_short_way.clear()
+            await send(client, [produce("open")] * 4)
+            return took_short_way
+
+        async def have(client_id: str) -> None:
+            change = QuotaChange(entity=QuotaEntity(client_id=client_id), values={key: 1e9})
+            await running.broker.services.client_quotas.alter([change])
+
         await send(client, [produce("open")])
-        took_short_way.clear()
-        await send(client, [produce("open")] * 4)
-        assert took_short_way == [True] * 4
-        change = QuotaChange(client_id="another", values={PRODUCER_BYTE_RATE: 1.0})
-        await running.broker.services.client_quotas.alter([change])
-        took_short_way.clear()
-        await send(client, [produce("open")] * 4)
-        assert took_short_way == [False] * 4
+        assert await ways() == [True] * 4
+        await have("another")
+        assert await ways() == [True] * 4
+        await have(client.client_id)
+        assert await ways() == [False] * 4

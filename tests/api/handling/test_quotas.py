@@ -1,4 +1,4 @@
-"""Byte rates: Kafka's arithmetic, the memory they take, and what a whole broker does to clients above them."""
+"""Quotas: who shares them, the memory they take, and what a whole broker does to clients above them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from kafscale.api.handling import quotas
-from kafscale.api.handling.quotas import ByteRate, ByteRateQuota
+from kafscale.api.handling import quotas, rates
+from kafscale.api.handling.quotas import FindLimit, Quotas, RateQuota
 from kafscale.client.connection import Connection
+from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
+from kafscale.cluster.quota_entities import DEFAULT, Limit, QuotaEntity
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.metrics import Histogram
+from kafscale.metrics import Histogram, Metrics
 from kafscale.server.kafka.pauses import PauseReason
+from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -27,57 +28,64 @@ from kafscale.wire.messages.list_offsets import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.handlers import some_call
 from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.one_topic import TOPIC, request_in
 
 RATE = 10_000
 
 
-# ---- the rate -------------------------------------------------------------------------------------------------------
+# ---- who shares what ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_ten_seconds_worth_may_come_at_once() -> None:
-    rate = ByteRate()
-    rate.add(10 * RATE, 5.0)
-    assert rate.excess_seconds(RATE, 5.0) == pytest.approx(0)
-    rate.add(2 * RATE, 5.0)
-    assert rate.excess_seconds(RATE, 5.0) == pytest.approx(2)
-
-
-def test_what_lies_back_for_eleven_seconds_no_longer_counts() -> None:
-    rate = ByteRate()
-    rate.add(100 * RATE, 0.0)
-    rate.add(RATE, 10.9)
-    assert rate.excess_seconds(RATE, 10.9) == pytest.approx(101 - 10.9)
-    rate.add(RATE, 11.1)
-    assert rate.excess_seconds(RATE, 11.1) < 0
-
-
-@given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5 * RATE)), min_size=1, max_size=200))
-def test_who_holds_back_as_told_stays_at_the_rate(sent: list[tuple[float, int]]) -> None:
-    """Whoever waits for as long as it is told sends, over any longer time, no more than that and what it began with."""
-    rate, now, total = ByteRate(), 0.0, 0
-    for pause, size in sent:
-        now += pause
-        rate.add(size, now)
-        total += size
-        now += max(0.0, rate.excess_seconds(RATE, now))
-        assert total <= RATE * (now + 11) + 1
-        assert len(rate._windows) <= quotas.WINDOWS_COUNT + 1
+def of_each(value: float) -> FindLimit:
+    return lambda call: Limit(value=value, user=call.peer.principal.name, client_id=call.client_id)
 
 
 async def test_the_clients_that_are_remembered_are_bounded(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(quotas, "CLIENTS_MAX_COUNT", 3)
-    quota = ByteRateQuota(limit=lambda client_id: RATE, throttled_seconds=Histogram())
-    assert quota.throttle_ms("busy", 11 * RATE) == 1000
+    monkeypatch.setattr(rates, "REMEMBERED_MAX_COUNT", 3)
+    quota = RateQuota(limit=of_each(RATE), throttled_seconds=Histogram())
+    busy = some_call("busy")
+    assert quota.throttle_ms(busy, 11 * RATE) == 1000
     for number in range(10):
-        assert quota.throttle_ms(f"client {number}", 1) == 0
-        assert quota.throttle_ms("busy", 0) == 1000
-    assert quota.throttle_ms("x" * 1000, 11 * RATE) == 1000
-    assert quota.throttle_ms("x" * 2000, 0) == 1000
+        assert quota.throttle_ms(some_call(f"client {number}"), 1) == 0
+        assert quota.throttle_ms(some_call("test", f"user {number}"), 1) == 0
+        assert quota.throttle_ms(busy, 0) == 1000
+    for user, client_id in (("u", "x" * 1000), ("x" * 1000, "c")):
+        assert quota.throttle_ms(some_call(client_id, user), 11 * RATE) == 1000
+        assert quota.throttle_ms(some_call(client_id * 2, user * 2), 0) == (1000 if user == "u" * 2 else 0)
     assert len(quota._rates) == 3
+    assert max(len(sharers.user or "") for sharers in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
+
+
+async def quotas_of(*entities: QuotaEntity, **values: float) -> Quotas:
+    client_quotas = ClientQuotas(MemoryMetadataStore())
+    found = Quotas(settings=memory_settings(), client_quotas=client_quotas, metrics=Metrics())
+    await client_quotas.alter([QuotaChange(entity=entity, values=values) for entity in entities])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entity", "sharing"),
+    [
+        (QuotaEntity(user="alice"), {("alice", "a"), ("alice", "b")}),
+        (QuotaEntity(user=DEFAULT), {("alice", "a"), ("alice", "b")}),
+        (QuotaEntity(client_id="a"), {("alice", "a"), ("bob", "a")}),
+        (QuotaEntity(client_id=DEFAULT), {("alice", "a"), ("bob", "a")}),
+        (QuotaEntity(user="alice", client_id="a"), {("alice", "a")}),
+        (QuotaEntity(user=DEFAULT, client_id=DEFAULT), {("alice", "a")}),
+    ],
+)
+async def test_those_whom_a_quota_names_together_share_it(
+    entity: QuotaEntity, sharing: set[tuple[str, str]], autojump_clock: MockClock
+) -> None:
+    producer = (await quotas_of(entity, producer_byte_rate=RATE)).producer
+    assert producer is not None
+    assert producer.throttle_ms(some_call("a", "alice"), 11 * RATE) == 1000
+    everybody = {(user, client_id) for user in ("alice", "bob") for client_id in ("a", "b")}
+    assert {each for each in everybody if producer.throttle_ms(some_call(each[1], each[0]), 0)} == sharing
 
 
 # ---- a broker -------------------------------------------------------------------------------------------------------
