@@ -10,9 +10,14 @@ import attrs
 
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.node import Node
+from kafscale.config import Settings
+from kafscale.metrics import Metrics
 from kafscale.security.principals import ANONYMOUS, USER, Principal
+from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.codec import decode, encode
 
 LOCAL_LOG = SimpleNamespace(is_local=True)  # `internal`, where nobody looks whether another broker has taken over
@@ -26,7 +31,14 @@ def some_services(**components: object) -> Any:
     if isinstance(node := components.get("node"), Node):
         components.setdefault("assignment", Assignment(node))
     components.setdefault("access", Access())
+    components.setdefault("quotas", some_quotas())
     return SimpleNamespace(**components)
+
+
+def some_quotas(client_quotas: ClientQuotas | None = None) -> Quotas:
+    """Quotas that are as they are set, and none by the settings."""
+    client_quotas = client_quotas or ClientQuotas(MemoryMetadataStore())
+    return Quotas(settings=Settings(), client_quotas=client_quotas, metrics=Metrics())
 
 
 def some_peer() -> Peer:

@@ -109,7 +109,9 @@ async def _create_missing(services: Services, call: Call, asked: Sequence[Metada
         codes = {name: services.access.error_code(call, CREATE_TOPIC, name) async for name in in_turns(missing)}
         refused = {name: code for name, code in codes.items() if code}
         missing = [name for name in missing if name not in refused]
-    return {**refused, **await services.topics.create_in_passing(missing)}
+    charges = services.quotas.charges(call, strict_since=0)
+    charge = None if charges is None else charges.charge
+    return {**refused, **await services.topics.create_in_passing(missing, charge=charge)}
 
 
 def _answer(

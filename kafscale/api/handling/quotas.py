@@ -188,6 +188,14 @@ class Quotas:
         self.client_quotas.follow(self._update)
         self._update()
 
+    def charges(self, call: Call, *, strict_since: int) -> MutationCharges | None:
+        """Return what a request is charged to that makes or deletes partitions; None if its client has no quota.
+
+        `strict_since` is the first version that knows the error for what is too much.
+        """
+        quota = self.mutation
+        return None if quota is None else quota.charges(call, is_strict=call.version >= strict_since)
+
     def _update(self) -> None:
         """Take over new quotas. What was counted stays, so that a lower one acts at once."""
         self.producer = self._rates(self.producer, PRODUCER_BYTE_RATE, setting=self.settings.producer_byte_rate)

@@ -3,7 +3,7 @@
 v0  `count` is the new total, not how many more
 v1  throttled by the client
 v2  flexible
-v3  may answer THROTTLING_QUOTA_EXCEEDED, which this broker never does
+v3  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ from kafscale.wire.schema import mapped
 
 
 async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    add = partial(services.topics.create_partitions, validate_only=request.validate_only)
+    charges = services.quotas.charges(call, strict_since=3)
+    charge = None if charges is None else charges.charge
+    add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
-    return CreatePartitionsResponse(results=mapped(lambda name: _result(name, outcomes[name]), outcomes))
+    return CreatePartitionsResponse(
+        throttle_time_ms=0 if charges is None else charges.throttle_ms(),
+        results=mapped(lambda name: _result(name, outcomes[name]), outcomes),
+    )
 
 
 def _more_partitions(services: Services, topic: CreatePartitionsTopic) -> MorePartitions:

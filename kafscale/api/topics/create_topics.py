@@ -3,7 +3,7 @@
 v2  (lowest version) `validate_only`; one error and message per topic
 v4  -1 partitions or replicas means the broker's default
 v5  flexible; answers with the number of partitions, the replication factor and the configs
-v6  may answer THROTTLING_QUOTA_EXCEEDED, which this broker never does
+v6  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
 v7  answers with the topic ids
 
 A replica assignment may only name this broker. It may name it several times, as Metadata does where the settings accept
@@ -48,9 +48,14 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
             services.access.check(call, CREATE_TOPIC, topic.name)
         return _new_topic(services, topic)
 
-    create = partial(services.topics.create, validate_only=request.validate_only)
+    charges = services.quotas.charges(call, strict_since=6)
+    charge = None if charges is None else charges.charge
+    create = partial(services.topics.create, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, new_topic, create)
-    return CreateTopicsResponse(topics=mapped(lambda name: _result(services, call, name, outcomes[name]), outcomes))
+    return CreateTopicsResponse(
+        throttle_time_ms=0 if charges is None else charges.throttle_ms(),
+        topics=mapped(lambda name: _result(services, call, name, outcomes[name]), outcomes),
+    )
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:

@@ -2,7 +2,8 @@
 
 v1  (lowest version) throttle time
 v4  flexible
-v5  error messages
+v5  error messages; answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back
+    (KIP-599)
 v6  topics may be given by id
 
 A topic is gone, durably, before the answer; what it holds in the bucket is collected later.
@@ -47,11 +48,12 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
             by_name[result.name] = result
         except KafkaError as exc:
             result.error_code, result.error_message = exc.code, exc.message
-    outcomes = await services.topics.delete(by_name)
+    charges = services.quotas.charges(call, strict_since=5)
+    outcomes = await services.topics.delete(by_name, charge=None if charges is None else charges.charge)
     for result, outcome in zip(by_name.values(), outcomes, strict=True):
         if isinstance(outcome, KafkaError):
             result.error_code, result.error_message = outcome.code, outcome.message
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(throttle_time_ms=0 if charges is None else charges.throttle_ms(), responses=results)
 
 
 def _check_access(services: Services, call: Call, result: DeletableTopicResult, *, is_by_id: bool) -> None:

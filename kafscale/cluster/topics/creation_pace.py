@@ -1,8 +1,8 @@
 """How many topics may be created merely because somebody asked about them: `--auto-create-topics-per-minute`.
 
 A bucket of tokens, one for each topic. A sixth of the minute's topics may come at once, the others evenly, so that a
-client that lists thousands of names does not make them all. Kafka has controller mutation quotas (KIP-599), off by
-default.
+client that lists thousands of names does not make them all. It is for all clients together; Kafka's controller mutation
+quotas (KIP-599), off by default, are for each.
 """
 
 from __future__ import annotations

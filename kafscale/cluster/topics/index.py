@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from kafscale.cluster.topics.names import collision_key
 from kafscale.log.partition.log_config import LogConfig
+
+Charge = Callable[[str, int], None]  # told of a topic, and how many partitions of it are made or deleted
 
 
 @attrs.frozen(kw_only=True)
@@ -53,9 +55,13 @@ class TopicIndex:
 
 @attrs.define(eq=False)
 class TopicDraft:
-    """Changes on top of an index that nobody sees yet: name to the new topic, or to None where it is deleted."""
+    """Changes on top of an index that nobody sees yet: name to the new topic, or to None where it is deleted.
+
+    `charge` is told how many partitions a topic gets or loses, before that is noted; it raises KafkaError to refuse.
+    """
 
     index: TopicIndex
+    charge: Charge | None = None
     changes: dict[str, Topic | None] = attrs.field(factory=dict, init=False)
     log_start_offsets: dict[bytes, Mapping[int, int]] = attrs.field(factory=dict, init=False)  # of adopted topics
     topic_count: int = attrs.field(init=False)
@@ -77,12 +83,17 @@ class TopicDraft:
 
     def put(self, topic: Topic) -> None:
         old = self.get(topic.name)
+        more_count = topic.partition_count - (old.partition_count if old else 0)
+        if more_count and self.charge is not None:
+            self.charge(topic.name, more_count)
         self.topic_count += old is None
-        self.partition_count += topic.partition_count - (old.partition_count if old else 0)
+        self.partition_count += more_count
         self.changes[topic.name] = topic
         self._names_by_collision_key[collision_key(topic.name)] = topic.name
 
     def remove(self, topic: Topic) -> None:
+        if self.charge is not None:
+            self.charge(topic.name, topic.partition_count)
         self.topic_count -= 1
         self.partition_count -= topic.partition_count
         self.changes[topic.name] = None

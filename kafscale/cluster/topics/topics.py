@@ -23,7 +23,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.metadata.uuids import random_uuid
 from kafscale.cluster.topics.creation_pace import CreationPace
-from kafscale.cluster.topics.index import Topic, TopicDraft, TopicIndex
+from kafscale.cluster.topics.index import Charge, Topic, TopicDraft, TopicIndex
 from kafscale.cluster.topics.names import (
     CLUSTER_METADATA_NAME,
     CONSUMER_OFFSETS_NAME,
@@ -54,6 +54,7 @@ from kafscale.wire.error_codes import (
     INVALID_TOPIC_EXCEPTION,
     LEADER_NOT_AVAILABLE,
     POLICY_VIOLATION,
+    THROTTLING_QUOTA_EXCEEDED,
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -61,6 +62,7 @@ from kafscale.wire.error_codes import (
 
 __all__ = [
     "DEFAULT",
+    "Charge",
     "MorePartitions",
     "NewConfigs",
     "NewTopic",
@@ -236,11 +238,16 @@ class TopicRegistry:
         """Partitions of all topics together."""
         return self._index.partition_count
 
-    async def create(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[Outcome]:
-        """Create each. An outcome for each, in order, with Kafka's errors and messages."""
-        return await self._change(topics, self._plan_creation, validate_only=validate_only)
+    async def create(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, charge: Charge | None = None
+    ) -> list[Outcome]:
+        """Create each. An outcome for each, in order, with Kafka's errors and messages.
 
-    async def create_in_passing(self, names: Sequence[str]) -> Mapping[str, int]:
+        `charge` is told of the partitions of each that is created, or would be, and raises KafkaError to refuse them.
+        """
+        return await self._change(topics, self._plan_creation, validate_only=validate_only, charge=charge)
+
+    async def create_in_passing(self, names: Sequence[str], *, charge: Charge | None = None) -> Mapping[str, int]:
         """Create topics that somebody has asked about, as many as their pace allows. The errors of the others.
 
         LEADER_NOT_AVAILABLE has clients ask again, for what is left then.
@@ -256,25 +263,26 @@ class TopicRegistry:
             return errors
         count = self._pace.take(len(valid), trio.current_time())
         errors.update(dict.fromkeys(valid[count:], LEADER_NOT_AVAILABLE))
-        outcomes = await self.create(NewTopic(name=name) for name in valid[:count])
+        outcomes = await self.create((NewTopic(name=name) for name in valid[:count]), charge=charge)
         for name, outcome in zip(valid[:count], outcomes, strict=True):
             if isinstance(outcome, KafkaError):
-                errors[name] = outcome.code
+                is_for_later = outcome.code == THROTTLING_QUOTA_EXCEEDED
+                errors[name] = LEADER_NOT_AVAILABLE if is_for_later else outcome.code
         return errors
 
     async def create_partitions(
-        self, changes: Iterable[MorePartitions], *, validate_only: bool = False
+        self, changes: Iterable[MorePartitions], *, validate_only: bool = False, charge: Charge | None = None
     ) -> list[Outcome]:
-        """Add partitions to each topic, up to the number given."""
-        return await self._change(changes, self._plan_partitions, validate_only=validate_only)
+        """Add partitions to each topic, up to the number given. `charge` is told of those that are added."""
+        return await self._change(changes, self._plan_partitions, validate_only=validate_only, charge=charge)
 
     async def alter(self, changes: Iterable[NewConfigs], *, validate_only: bool = False) -> list[Outcome]:
         """Set other configs on each topic."""
         return await self._change(changes, self._plan_configs, validate_only=validate_only)
 
-    async def delete(self, names: Iterable[str]) -> list[Outcome]:
-        """Delete each."""
-        return await self._change(names, self._plan_deletion)
+    async def delete(self, names: Iterable[str], *, charge: Charge | None = None) -> list[Outcome]:
+        """Delete each. `charge` is told of the partitions that it had."""
+        return await self._change(names, self._plan_deletion, charge=charge)
 
     def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
         """Partition to the first offset that was not removed, for the partitions where something was."""
@@ -320,12 +328,13 @@ class TopicRegistry:
         attempt: Callable[[TopicDraft, Wanted], Topic],
         *,
         validate_only: bool = False,
+        charge: Charge | None = None,
     ) -> list[Outcome]:
         wanted = list(changes)
         outcomes: list[Outcome] = []
 
         async def draft(revision: int) -> Transaction | None:
-            draft = TopicDraft(self._index)
+            draft = TopicDraft(self._index, charge)
             outcomes[:] = [_attempt(attempt, draft, change) async for change in in_turns(wanted)]
             if validate_only or not draft.changes:
                 return None

@@ -242,7 +242,9 @@ class Dispatcher:
 
     async def _reply(self, row: _Row, call: Call, response: object, version: int) -> Reply:
         row.errors.count(response)
-        return await self._encoded(row, call, response, version)
+        reply = await self._encoded(row, call, response, version)
+        reply.throttle_ms = getattr(response, "throttle_time_ms", 0)  # of which some versions do not tell the client
+        return reply
 
     async def _encoded(self, row: _Row, call: Call, response: object, version: int) -> Reply:
         encoded = await self._encoder.encode(response, version)
