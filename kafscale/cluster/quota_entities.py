@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import IPv6Address, ip_address
 from typing import Final, Literal
 from urllib.parse import quote, unquote
 
@@ -147,16 +146,3 @@ def _in_order(user: str, client_id: str) -> Iterator[tuple[Name | None, Name | N
     yield DEFAULT, None
     yield None, client_id
     yield None, DEFAULT
-
-
-def canonical_ip(text: str) -> str:
-    """Return an address in the one form that addresses are compared in. Raises ValueError.
-
-    IPv4 in IPv6, as a listener for both shows it, is IPv4, as in Java; and zones of links do not count.
-    """
-    address = ip_address(text)
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(IPv6Address(int(address)))
-    return str(address)

@@ -35,6 +35,7 @@ from kafscale.config.values import (
     Address,
     AuthorizerKind,
     Durability,
+    IpConnections,
     Listener,
     ListenerProtocol,
     LogFormat,
@@ -46,6 +47,7 @@ from kafscale.config.values import (
     SslVersion,
     StoreEncryption,
     StoreUrl,
+    canonical_ip,
 )
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Address",
     "AuthorizerKind",
     "Durability",
+    "IpConnections",
     "Limits",
     "Listener",
     "ListenerProtocol",
@@ -78,6 +81,7 @@ __all__ = [
     "SslVersion",
     "StoreEncryption",
     "StoreUrl",
+    "canonical_ip",
     "format_duration",
     "format_size",
     "load",

@@ -10,6 +10,9 @@ import attrs
 
 from kafscale.config.option import Milliseconds, Seconds, Size, option
 from kafscale.config.units import KIB, MIB
+from kafscale.config.values import IpConnections
+
+ANY_NUMBER = 2**31 - 1  # Kafka's default of what it does not limit
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +31,18 @@ class Limits:
         "Connections open at once, over all listeners; past it new ones are closed at once.",
         why="Kafka: max.connections, no limit. Each costs a file descriptor and about 20 KiB.",
         least=1,
+    )
+    max_connections_per_ip_count: int = option(
+        ANY_NUMBER,
+        "Connections open at once from one IP address, over all listeners; past it new ones are closed at once.",
+        why="Kafka: max.connections.per.ip, the same, which is no limit. 0 lets nobody in but by the next option.",
+        least=0,
+        most=ANY_NUMBER,
+    )
+    max_connections_per_ip_overrides: tuple[IpConnections, ...] = option(
+        (),
+        "An IP address that may have another number of them, as IP:NUMBER; repeatable.",
+        why="Kafka: max.connections.per.ip.overrides, where host names are allowed too.",
     )
     max_ssl_handshakes_count: int = option(
         256,

@@ -27,6 +27,7 @@ from kafscale.config.values import (
     Durability,
     GroupAssignor,
     GroupMigrationPolicy,
+    IpConnections,
     Listener,
     ListenerProtocol,
     LogFormat,
@@ -167,6 +168,7 @@ _FORMS = {
     Address: "HOST:PORT",
     Listener: "[NAME=]HOST:PORT",
     ListenerProtocol: "NAME=PROTOCOL",
+    IpConnections: "IP:NUMBER",
     StoreUrl: "URL",
     StoreEncryption: "AES256|aws:kms:KEY",
 }
@@ -243,6 +245,7 @@ def _make_converter() -> cattrs.Converter:
         (Address, lambda raw, _type: Address.parse(_text(raw)), str),
         (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
         (ListenerProtocol, lambda raw, _type: ListenerProtocol.parse(_text(raw)), str),
+        (IpConnections, lambda raw, _type: IpConnections.parse(_text(raw)), str),
         (StoreUrl, lambda raw, _type: StoreUrl.parse(_text(raw)), str),
         (StoreEncryption, lambda raw, _type: StoreEncryption.parse(_text(raw)), str),
     ]

@@ -483,6 +483,10 @@ class Settings:
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
         check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
         _check_store(self)
+        if not (self.limits.max_connections_per_ip_count or self.limits.max_connections_per_ip_overrides):
+            raise ConfigError(
+                "--max-connections-per-ip: '0' lets nobody in; allowed: with --max-connections-per-ip-overrides"
+            )
         for user in self.super_users:
             if not all(user.partition(":")):
                 raise ConfigError(f"--super-user: '{user}' is no principal; allowed: TYPE:NAME, as in User:alice")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,7 @@ _KMS_KEY = re.compile(r"[!-~]{1,2048}")  # a name, an id or an ARN; it goes into
 
 ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
 LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
+IP_CONNECTIONS_HELP = "IP:NUMBER, with an IPv6 address in brackets"
 LISTENER_PROTOCOL_HELP = "NAME=PROTOCOL, where PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
 STORE_HELP = "file:PATH, s3://BUCKET, s3://BUCKET/PREFIX, memory: or memory:SIZE"
 ENCRYPTION_HELP = "AES256, or aws:kms:KEY with the name, id or ARN of a key"
@@ -199,6 +201,41 @@ class ListenerProtocol:
         if not _LISTENER_NAME.fullmatch(name) or word not in SecurityProtocol.__members__:
             raise ValueError(f"'{text}' is not a listener's protocol; allowed: {LISTENER_PROTOCOL_HELP}")
         return cls(name, SecurityProtocol[word])
+
+
+@attrs.frozen
+class IpConnections:
+    """How many connections an IP address may have, in its canonical form."""
+
+    ip: str
+    count: int
+
+    def __str__(self) -> str:
+        return str(Address(self.ip, self.count))
+
+    @classmethod
+    def parse(cls, text: str) -> IpConnections:
+        """Read `IP:NUMBER` or `[IPV6]:NUMBER`. Raises ValueError."""
+        host, _, count = text.strip().rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        try:
+            ip = canonical_ip(host[1:-1] if bracketed else host)
+        except ValueError:
+            ip = ""
+        if not ip or bracketed != (":" in host) or not re.fullmatch(r"[0-9]{1,9}", count):
+            raise ValueError(f"'{text}' is not a number of connections; allowed: {IP_CONNECTIONS_HELP}")
+        return cls(ip, int(count))
+
+
+def canonical_ip(text: str) -> str:
+    """Return an address in the one form that addresses are compared in. Raises ValueError.
+
+    IPv4 in IPv6, as a listener for both shows it, is IPv4, as in Java; and zones of links do not count.
+    """
+    address = ip_address(text)
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or IPv6Address(int(address)))
+    return str(address)
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""Which quota applies to a client and who shares it, held against a plain model of Kafka's; and addresses."""
+"""Which quota applies to a client and who shares it, held against a plain model of Kafka's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafscale.cluster.quota_entities import DEFAULT, Limits, Name, QuotaEntity, canonical_ip
+from kafscale.cluster.quota_entities import DEFAULT, Limits, Name, QuotaEntity
 
 NAMES = ("alice", "bob", "a", "")  # those of users are those of client ids too: the two must not be mistaken
 KAFKA_DEFAULT = "<default>"
@@ -71,22 +71,3 @@ def test_who_gives_no_client_id_has_the_default_as_others_do(entity: QuotaEntity
     found = Limits.of([(entity, value)]).limit("alice", "")
     assert found is not None
     assert (found.value, found.client_id) == (value, "")
-
-
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:DB8:0::1", "2001:db8::1"),
-        ("fe80::1%eth0", "fe80::1"),
-    ],
-)
-def test_an_address_has_one_form(text: str, canonical: str) -> None:
-    assert canonical_ip(text) == canonical
-
-
-@pytest.mark.parametrize("text", ["", "localhost", "192.0.2.256", "1", "192.0.2.1:80"])
-def test_what_is_no_address_has_none(text: str) -> None:
-    with pytest.raises(ValueError, match="does not appear to be"):
-        canonical_ip(text)

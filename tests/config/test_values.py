@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.config import Address, Listener, Settings, StoreEncryption, StoreUrl
+from kafscale.config import (
+    Address,
+    IpConnections,
+    Limits,
+    Listener,
+    Settings,
+    StoreEncryption,
+    StoreUrl,
+    canonical_ip,
+)
+from kafscale.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -95,3 +105,49 @@ def test_an_encryption_is_read_and_written(text: str, encryption: StoreEncryptio
 def test_what_is_no_encryption_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no encryption; allowed: AES256, or aws:kms:KEY"):
         StoreEncryption.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:DB8:0::1", "2001:db8::1"),
+        ("fe80::1%eth0", "fe80::1"),
+    ],
+)
+def test_an_address_has_one_form(text: str, canonical: str) -> None:
+    assert canonical_ip(text) == canonical
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "192.0.2.256", "1", "192.0.2.1:80"])
+def test_what_is_no_address_has_none(text: str) -> None:
+    with pytest.raises(ValueError, match="does not appear to be"):
+        canonical_ip(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("127.0.0.1:200", IpConnections("127.0.0.1", 200)),
+        ("[2001:DB8::1]:0", IpConnections("2001:db8::1", 0)),
+    ],
+)
+def test_the_connections_of_an_address_are_read_and_written(text: str, value: IpConnections) -> None:
+    assert IpConnections.parse(text) == value
+    assert IpConnections.parse(str(value)) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:-1", "localhost:1", "::1:5", "[127.0.0.1]:5"]
+)
+def test_what_is_no_number_of_connections_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of connections; allowed: IP:NUMBER"):
+        IpConnections.parse(text)
+
+
+def test_nobody_may_connect_only_where_somebody_still_may() -> None:
+    with pytest.raises(ConfigError, match="lets nobody in; allowed: with --max-connections-per-ip-overrides"):
+        Settings(limits=Limits(max_connections_per_ip_count=0))
+    somebody = (IpConnections("127.0.0.1", 5),)
+    Settings(limits=Limits(max_connections_per_ip_count=0, max_connections_per_ip_overrides=somebody))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import trio
 
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Api, Call, Peer
@@ -39,6 +40,13 @@ def some_quotas(client_quotas: ClientQuotas | None = None) -> Quotas:
     """Quotas that are as they are set, and none by the settings."""
     client_quotas = client_quotas or ClientQuotas(MemoryMetadataStore())
     return Quotas(settings=Settings(), client_quotas=client_quotas, metrics=Metrics())
+
+
+def services_of_listeners(client_quotas: ClientQuotas | None = None) -> Any:
+    """What those who accept connections look at."""
+    client_quotas = client_quotas or ClientQuotas(MemoryMetadataStore())
+    quotas = some_quotas(client_quotas)
+    return SimpleNamespace(client_quotas=client_quotas, quotas=quotas, draining=trio.Event())
 
 
 def some_peer() -> Peer:

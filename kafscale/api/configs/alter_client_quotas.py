@@ -34,9 +34,9 @@ from kafscale.cluster.quota_entities import (
     USER,
     Name,
     QuotaEntity,
-    canonical_ip,
 )
 from kafscale.concurrency.turns import in_turns
+from kafscale.config import canonical_ip
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
 from kafscale.wire.messages.alter_client_quotas import (

@@ -254,6 +254,20 @@ _TABLE = (
         "max.connections", _INT, _NO_LIMIT, lambda s: s.limits.max_connections_count, "Connections open at once."
     ),
     _BrokerConfig(
+        "max.connections.per.ip",
+        _INT,
+        _NO_LIMIT,
+        lambda s: s.limits.max_connections_per_ip_count,
+        "Connections open at once from one IP address.",
+    ),
+    _BrokerConfig(
+        "max.connections.per.ip.overrides",
+        _STRING,
+        "",
+        lambda s: ",".join(map(str, s.limits.max_connections_per_ip_overrides)),
+        "IP addresses that may have another number of connections.",
+    ),
+    _BrokerConfig(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         "1000",

@@ -21,6 +21,7 @@ from kafscale.server.kafka.arrivals import Arrivals
 from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.kafka.connection import Connection, ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
+from kafscale.server.kafka.ip_limits import HELD_MAX_COUNT, IpLimits
 from kafscale.server.kafka.listener_security import ListenerTls
 from kafscale.server.kafka.tls_transport import TlsTransport
 from kafscale.server.kafka.transport import SocketTransport, Transport, take_socket
@@ -48,6 +49,8 @@ class Acceptor:
     connections: set[Connection] = attrs.field(factory=set, init=False)
     arrivals: Arrivals = attrs.field(init=False)
     handshakes: Handshakes = attrs.field(init=False)
+    ip_limits: IpLimits = attrs.field(init=False)
+    _held_count: int = attrs.field(default=0, init=False)  # that were made too fast, and wait for their end
     _silent: dict[Connection, None] = attrs.field(factory=dict, init=False)  # those that may be, oldest first
 
     def __attrs_post_init__(self) -> None:
@@ -61,6 +64,12 @@ class Acceptor:
             max_count=self.limits.max_ssl_handshakes_count,
             timeout_seconds=self.limits.ssl_handshake_timeout_seconds,
             quiet=self.metrics.quiet,
+        )
+        services = self.dispatcher.services
+        self.ip_limits = IpLimits(
+            limits=self.limits,
+            quotas=services.client_quotas,
+            throttled_seconds=services.quotas.throttled_seconds.of("connection"),
         )
 
     def register(self, metrics: Metrics) -> None:
@@ -84,23 +93,48 @@ class Acceptor:
             acceptors.start_soon(self._close_slow)
 
     async def _connect(self, listener: BoundListener, stream: trio.SocketStream) -> None:
-        full = self._full(stream)
-        if full is not None and not self._make_room():
-            self.refused_count.value += 1
-            self.metrics.quiet.tell("refused connections", "a connection was refused: %s", full)
-            await trio.aclose_forcefully(stream)
-            return
         try:
             peer = _peer(listener, stream)
         except OSError:  # it has gone already
             await trio.aclose_forcefully(stream)
             return
-        if listener.protocol.uses_tls:
+        hold_seconds = self.ip_limits.hold_seconds(peer.host)
+        if hold_seconds:
+            await self._hold(stream, hold_seconds)
+        elif not self.ip_limits.enter(peer.host):
+            await self._refuse(stream, f"{peer.host} has as many as it may have by --max-connections-per-ip")
+        else:
+            try:
+                await self._let_in(listener, stream, peer)
+            finally:
+                self.ip_limits.leave(peer.host)
+
+    async def _let_in(self, listener: BoundListener, stream: trio.SocketStream, peer: Peer) -> None:
+        full = self._full(stream)
+        if full is not None and not self._make_room():
+            await self._refuse(stream, full)
+        elif listener.protocol.uses_tls:
             transport = await self._secure(take_socket(stream), peer)
             if transport is not None:
                 await self.serve(transport, peer)
         else:
             await self.serve(SocketTransport.of(stream), peer)
+
+    async def _refuse(self, stream: trio.SocketStream, why: str) -> None:
+        self.refused_count.value += 1
+        self.metrics.quiet.tell("refused connections", "a connection was refused: %s", why)
+        await trio.aclose_forcefully(stream)
+
+    async def _hold(self, stream: trio.SocketStream, seconds: float) -> None:
+        """Close a connection that was made too fast, not before its client may make the next."""
+        if self._held_count < HELD_MAX_COUNT and stream.socket.fileno() < first_reserved():
+            self._held_count += 1
+            try:
+                with trio.move_on_after(seconds):
+                    await self.dispatcher.services.draining.wait()
+            finally:
+                self._held_count -= 1
+        await trio.aclose_forcefully(stream)
 
     async def _secure(self, taken: socket.socket, peer: Peer) -> TlsTransport | None:
         """Do the handshake, and say in `peer` who it is by its certificate; None if it does not get through."""

@@ -42,6 +42,7 @@ from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
 from kafscale.testing.certificates import Authority, Certificate, make_authority
+from tests.devtools.handlers import services_of_listeners
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -100,7 +101,7 @@ async def listening(
         ),
         limits=limits or Limits(),
     )
-    dispatcher: Any = SimpleNamespace(replies_wait_for_memory=False)
+    dispatcher: Any = SimpleNamespace(replies_wait_for_memory=False, services=services_of_listeners())
     acceptor = NotingAcceptor(
         dispatcher=dispatcher,
         pool=ChunkPool(1 << 20),
