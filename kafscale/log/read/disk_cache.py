@@ -21,6 +21,7 @@ from secrets import token_hex
 import attrs
 import trio
 
+from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.signals import Signal
 from kafscale.log.read.range_map import RangeMap
 from kafscale.log.read.segment_cache import Range, SegmentCache
@@ -117,7 +118,7 @@ class DiskCache:
         self._by_use.move_to_end(file)
         path, position = self.directory / file.name, wanted.start - file.start
         try:
-            data = await trio.to_thread.run_sync(_read, path, position, wanted.size_bytes, limiter=self._readers)
+            data = await run_in_thread(_read, path, position, wanted.size_bytes, limiter=self._readers)
             if len(data) != wanted.size_bytes:
                 raise OSError(errno.EIO, "cut off", file.name)
         except OSError as exc:

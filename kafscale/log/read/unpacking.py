@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
+from kafscale.concurrency.metering import run_in_thread
 from kafscale.errors import KafkaError
 from kafscale.wire import compression, error_codes
 from kafscale.wire.records import HEADER_BYTES, BatchHeader
@@ -61,7 +62,7 @@ class Unpacking:
         raise KafkaError(error_codes.MESSAGE_TOO_LARGE, f"a batch decompresses to more than {max_bytes} bytes")
 
     async def _unpack(self, header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:
-        return await trio.to_thread.run_sync(unpack_at_most, header, batch, max_bytes, limiter=self._threads)
+        return await run_in_thread(unpack_at_most, header, batch, max_bytes, limiter=self._threads)
 
 
 def unpack_at_most(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:

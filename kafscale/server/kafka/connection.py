@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.api import produce
-from kafscale.api.handling.calls import Peer
+from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.produce import PendingProduce, ProduceGroup, ShortWay
 from kafscale.buffers import size_of
 from kafscale.concurrency.signals import Signal
@@ -108,6 +108,7 @@ class Connection:
     _queued_count: int = attrs.field(default=0, init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
     _short_way: ShortWay = attrs.field(init=False)
+    _last_call: Call | None = attrs.field(default=None, init=False)  # by whose client what comes and goes is counted
     _group: ProduceGroup | None = attrs.field(default=None, init=False)  # of the queue's last, while it may grow
     _work: Signal = attrs.field(factory=Signal, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -216,7 +217,12 @@ class Connection:
         return self._given_up
 
     async def _read(self) -> None:
-        while data := await self.transport.receive(RECEIVE_BYTES):
+        quotas = self.dispatcher.services.quotas
+        while True:
+            receiving = self.transport.receive(RECEIVE_BYTES)
+            data = await (receiving if quotas.request is None else self.dispatcher.counted(self._last_call, receiving))
+            if not data:
+                break
             received_at = perf_counter()
             self.metrics.bytes_in.value += len(data)
             self._frames.receive_data(data)
@@ -277,6 +283,7 @@ class Connection:
         """
         self._end_group()
         request = self.dispatcher.accept(frame, self.peer, received_at)
+        self._last_call = request.call
         if request.api is produce.API:
             request.pending = await self._take_produce(request, lease)
             if lease is None:  # one that was received into the pool is never matched, and long to look at
@@ -295,20 +302,21 @@ class Connection:
         if pending.throttle_ms:
             self._mute(pending.throttle_ms)
         if pending.incomplete:
-            await self._complete(pending)
+            await self._complete(request.call, pending)
         else:
             self._was_refused = False
         pending.order()
         return pending
 
-    async def _complete(self, pending: PendingProduce) -> None:
+    async def _complete(self, call: Call, pending: PendingProduce) -> None:
         self._work.set()
         reason = PauseReason.LOG_FULL if pending.services.log.is_full else PauseReason.POOL
         if pending.unchecked:
             reason = PauseReason.VALIDATION
         with self.pauses.because(reason):
             try:
-                self._was_refused = not await pending.complete(self._patience_seconds())
+                completing = pending.complete(self._patience_seconds())
+                self._was_refused = not await self.dispatcher.counted(call, completing)
             except BaseException:
                 pending.abandon()
                 raise
@@ -371,7 +379,8 @@ class Connection:
             frame[:filled] = large.received
             while filled < len(frame):
                 self.arrival.note(filled)
-                count = await self.transport.receive_into(frame[filled:])
+                receiving = self.transport.receive_into(frame[filled:])
+                count = await self.dispatcher.counted(self._last_call, receiving)
                 if not count:
                     return False
                 filled += count
@@ -490,7 +499,9 @@ class Connection:
             size_bytes = size_of(buffers)
             self.sending_since = trio.current_time()
             self.sending_bytes = size_bytes
-            await self.transport.send(buffers)
+            sending = self.transport.send(buffers)
+            is_uncounted = self.dispatcher.services.quotas.request is None
+            await (sending if is_uncounted else self.dispatcher.counted(self._last_call, sending))
             self.sending_since = math.inf
             self.metrics.bytes_out.value += size_bytes
         now = perf_counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
@@ -17,16 +17,18 @@ from kafscale.api import produce
 from kafscale.api.cluster import api_versions
 from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
 from kafscale.api.handling.guard import handle_guarded
+from kafscale.api.handling.quotas import RateQuota
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
 from kafscale.api.records import fetch
 from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
+from kafscale.concurrency.metering import Meter, metered
 from kafscale.errors import ProtocolError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
 from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily, Metrics
-from kafscale.security.session import SaslSession
+from kafscale.security.session import SASL_AUTHENTICATE, SASL_HANDSHAKE, SaslSession
 from kafscale.server.kafka.error_counts import ErrorCounter
 from kafscale.server.kafka.pieces import (
     LONG_REQUEST_BYTES,
@@ -42,7 +44,13 @@ from kafscale.wire.schema import NEVER
 
 NOTHING = memoryview(b"")
 LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
+PERCENT: Final = 100
+WRITE_TXN_MARKERS: Final = 27
+# Requests whose time is nobody's: those of logins, which are bounded otherwise, and of brokers among themselves.
+UNCOUNTED: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE, WRITE_TXN_MARKERS})
 WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothing that others need meanwhile
+
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -182,6 +190,15 @@ class Dispatcher:
 
         Raises ProtocolError for what ends the connection.
         """
+        quota = None if self.services.quotas.request is None else self._request_quota(request.call)
+        if quota is None:
+            return self._begin(request, frame_lease)
+        meter = Meter()
+        pending = meter.run(self._begin, request, frame_lease)
+        self._hold_back(quota, request.call, meter, pending.response)
+        return pending
+
+    def _begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
         message, request.body = self._decode(request), NOTHING
         return produce.begin(
             self.services, request.call, message, size_bytes=request.size_bytes, frame_lease=frame_lease
@@ -223,22 +240,64 @@ class Dispatcher:
         for response in pending.responses:
             row.errors.count(response)
         if pending.unencoded is not None:
-            return await self._encoded(row, call, pending.unencoded, call.version)
+            encoding = self._encoded(row, call, pending.unencoded, call.version)
+            return await (encoding if self.services.quotas.request is None else self.counted(call, encoding))
         return Reply([b"".join(pending.replies)] if pending.replies else [])
 
     async def _answer(self, row: _Row, request: Request, share: Share | None) -> Reply:
         """`share` is what a long request holds of the room for such."""
         if not row.api.serves(request.call.version):
             return await self._reply(row, request.call, api_versions.unsupported_version_response(self.services), 0)
+        responding = self._respond(row, request, share)
+        quota = self._request_quota(request.call)
+        if quota is None:
+            return await row.reply(row, request.call, await responding, request.call.version)
+        meter = Meter()
+        response = await metered(meter, responding)
+        told = response.response if isinstance(response, FetchReply) else response
+        throttle_ms = self._hold_back(quota, request.call, meter, told)
+        reply = await self.counted(request.call, row.reply(row, request.call, response, request.call.version))
+        reply.throttle_ms = max(reply.throttle_ms, throttle_ms)
+        return reply
+
+    async def _respond(self, row: _Row, request: Request, share: Share | None) -> Any:
         decoded = await self._decode_at_its_turn(row, request, share)
         request.body = NOTHING  # what it is kept for may take long
         if self.services.access.authorizer is not None:
-            response = await handle_guarded(self.services, row.api, request.call, decoded)
-        else:
-            response = row.api.handle(self.services, request.call, decoded)
-            if row.may_wait:
-                response = await response
-        return await row.reply(row, request.call, response, request.call.version)
+            return await handle_guarded(self.services, row.api, request.call, decoded)
+        response = row.api.handle(self.services, request.call, decoded)
+        return await response if row.may_wait else response
+
+    # ---- the time that requests take --------------------------------------------------------------------------
+
+    def _request_quota(self, call: Call) -> RateQuota | None:
+        """Return the quota that the time of a request counts for; None if it counts for nothing."""
+        quota = self.services.quotas.request
+        if quota is None or call.api_key in UNCOUNTED or not quota.applies_to(call):
+            return None
+        sasl = call.peer.sasl
+        return quota if sasl is None or sasl.is_authenticated else None
+
+    def _hold_back(self, quota: RateQuota, call: Call, meter: Meter, response: Any) -> int:
+        """Count what a request has taken. Returns, and tells the client, for how long it is to hold back."""
+        throttle_ms = quota.throttle_ms(call, meter.take() * PERCENT)
+        if throttle_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = max(response.throttle_time_ms, throttle_ms)
+        return throttle_ms
+
+    async def counted(self, call: Call | None, work: Awaitable[T]) -> T:
+        """Wait for what is done for a client beside its request, and count the time that it takes, if it has a quota.
+
+        What is too much holds back the next request.
+        """
+        quota = None if call is None else self._request_quota(call)
+        if quota is None or call is None:
+            return await work
+        meter = Meter()
+        try:
+            return await metered(meter, work)
+        finally:
+            quota.count(call, meter.take() * PERCENT)
 
     async def _reply(self, row: _Row, call: Call, response: object, version: int) -> Reply:
         row.errors.count(response)

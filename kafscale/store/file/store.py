@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
+from kafscale.concurrency.metering import run_in_thread
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
 from kafscale.store.paths import check_prefix
@@ -58,7 +59,7 @@ class FileStore:
                 await trio.lowlevel.checkpoint()
                 return part
         read = self.directory.read_range
-        return await trio.to_thread.run_sync(read, key, start, length_bytes, limiter=self._readers)
+        return await run_in_thread(read, key, start, length_bytes, limiter=self._readers)
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
         assert length_bytes > 0, length_bytes

@@ -1,0 +1,79 @@
+"""How much time a piece of work takes of the event loop and of worker threads, without what it waits for.
+
+    meter = Meter()
+    result = await metered(meter, handle(request))
+    meter.seconds
+
+What is awaited runs as ever, in the same task: it is resumed by a generator that looks at the clock before and after.
+Work in a thread counts where it is done by `run_in_thread`, from its beginning there to its end.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+import attrs
+import trio
+
+T = TypeVar("T")
+
+_current: ContextVar[Meter | None] = ContextVar("meter", default=None)  # of this task, and of threads that it waits for
+
+
+@attrs.define(eq=False)
+class Meter:
+    """The time that was taken so far."""
+
+    seconds: float = 0.0
+
+    def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, and count the time that it takes."""
+        began = perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self.seconds += perf_counter() - began
+
+    def take(self) -> float:
+        """Return what was counted since it was last taken."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+async def metered(meter: Meter, work: Awaitable[T]) -> T:
+    """Wait for work, and count the time that it takes."""
+    token = _current.set(meter)
+    try:
+        return cast(T, await _step_by_step(meter, work))
+    finally:
+        _current.reset(token)
+
+
+@types.coroutine
+def _step_by_step(meter: Meter, work: Awaitable[T]) -> Generator[Any, Any, T]:
+    steps = work.__await__()
+    resume: Callable[[], Any] = partial(next, steps)
+    while True:
+        try:
+            trap = meter.run(resume)
+        except StopIteration as done:
+            return cast(T, done.value)
+        try:
+            value = yield trap
+        except BaseException as exc:  # what is thrown in here is meant for the work
+            resume = partial(steps.throw, exc)
+        else:
+            resume = partial(steps.send, value)
+
+
+async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
+    """Run a function in a worker thread, as trio's `to_thread.run_sync`, on the account of who waits for it."""
+    meter = _current.get()
+    if meter is None:
+        return await trio.to_thread.run_sync(function, *args, limiter=limiter)
+    return await trio.to_thread.run_sync(meter.run, function, *args, limiter=limiter)

@@ -1,0 +1,155 @@
+"""request_percentage: the time that requests take of the event loop and of threads is counted, and held back for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kafscale.api.handling.quotas import RateQuota
+from kafscale.client.connection import Connection
+from kafscale.cluster.client_quotas import QuotaChange
+from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaEntity
+from kafscale.concurrency import metering
+from kafscale.log.read import unpacking
+from kafscale.log.read.unpacking import unpack_at_most
+from kafscale.wire import compression
+from kafscale.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import Record, build_batch
+from tests.devtools.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.one_topic import TOPIC, one_topic, request_in
+
+PERCENT = 1.0  # of a core: 0.1 s may be taken at once, and then 10 ms a second
+
+
+@attrs.define
+class SteppingClock:
+    """Each look at it is so much later than the one before: each step of metered work takes so long."""
+
+    step_seconds: float = 0.0
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step_seconds
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SteppingClock:
+    clock = SteppingClock()
+    monkeypatch.setattr(metering, "perf_counter", clock)
+    return clock
+
+
+@asynccontextmanager
+async def broker(**values: float) -> AsyncIterator[tuple[MemoryBroker, Connection]]:
+    """One on which the client has a quota."""
+    async with one_topic(memory_parts()) as (running, client):
+        entity = QuotaEntity(client_id=client.client_id)
+        change = QuotaChange(entity=entity, values={REQUEST_PERCENTAGE: PERCENT, **values})
+        await running.broker.services.client_quotas.alter([change])
+        yield running, client
+
+
+def produce_request(size_bytes: int = 10, *, codec: int = compression.NONE, acks: int = -1) -> ProduceRequest:
+    records = memoryview(build_batch([Record(value=bytes(size_bytes))], codec=codec))
+    data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=records)])
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data])
+
+
+def fetch_request(max_wait_ms: int = 0) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=TOPIC, partitions=[wanted])]
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, topics=topics)
+
+
+async def seconds_until_answered(client: Connection) -> float:
+    """How long the connection is not read from."""
+    began = trio.current_time()
+    await client.request(ListGroupsRequest(), ListGroupsResponse)
+    return trio.current_time() - began
+
+
+async def test_every_api_counts_and_who_has_taken_too_much_waits_for_a_second_at_most(
+    clock: SteppingClock, autojump_clock: MockClock
+) -> None:
+    async with broker() as (running, client):
+        for request, response_class in (
+            (ListGroupsRequest(), ListGroupsResponse),
+            (produce_request(), ProduceResponse),
+            (fetch_request(), FetchResponse),
+        ):
+            assert (await request_in(client, 4, request, response_class)).throttle_time_ms == 0
+            clock.step_seconds = 1.0
+            assert (await request_in(client, 4, request, response_class)).throttle_time_ms == 1000
+            clock.step_seconds = 0.0
+            assert await seconds_until_answered(client) == pytest.approx(1, abs=0.1)
+            await trio.sleep(20)  # all is forgotten
+        assert 'kafscale_throttle_seconds_count{quota="request"}' in running.broker.metrics.expose()
+
+
+async def test_a_response_that_has_no_place_for_it_holds_back_all_the_same(
+    clock: SteppingClock, autojump_clock: MockClock
+) -> None:
+    async with broker() as (_, client):
+        clock.step_seconds = 1.0
+        await client.request(DescribeQuorumRequest(topics=[]), DescribeQuorumResponse)
+        clock.step_seconds = 0.0
+        assert await seconds_until_answered(client) == pytest.approx(1, abs=0.1)
+
+
+async def test_the_time_for_which_a_fetch_waits_is_free(clock: SteppingClock, autojump_clock: MockClock) -> None:
+    async with broker() as (_, client):
+        clock.step_seconds = 0.005  # real time would go on while it waits; this clock goes on by steps alone
+        began = trio.current_time()
+        response = await request_in(client, 12, fetch_request(max_wait_ms=5000), FetchResponse)
+        assert trio.current_time() - began >= 5
+        assert response.throttle_time_ms == 0
+
+
+async def test_of_two_quotas_the_longer_time_is_told(clock: SteppingClock, autojump_clock: MockClock) -> None:
+    async with broker(**{PRODUCER_BYTE_RATE: 10_000}) as (_, client):
+        clock.step_seconds = 1.0
+        response = await request_in(client, 9, produce_request(200_000), ProduceResponse)
+        assert response.throttle_time_ms > 9000
+        await trio.sleep(30)
+        assert (await request_in(client, 9, produce_request(10), ProduceResponse)).throttle_time_ms == 1000
+
+
+async def test_unpacking_in_a_thread_and_what_is_done_beside_requests_are_counted(
+    clock: SteppingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of the real time, as there is a thread."""
+    counted: list[float] = []
+    monkeypatch.setattr(RateQuota, "count", lambda self, call, amount: counted.append(amount))
+
+    def unpack_long(*args: Any) -> Any:
+        clock.now += 5
+        return unpack_at_most(*args)
+
+    monkeypatch.setattr(unpacking, "unpack_at_most", unpack_long)
+    async with broker() as (_, client):
+        clock.step_seconds = 0.01
+        await request_in(client, 9, produce_request(2 << 20, codec=compression.GZIP), ProduceResponse)
+        completed, encoded, *_ = counted
+        assert 500 < completed < 600
+        assert 0 < encoded < 100
+
+
+async def test_others_are_not_counted(clock: SteppingClock, autojump_clock: MockClock) -> None:
+    async with broker() as (running, _):
+        other = await running.connect()
+        other.client_id = "other"  # from its next request on
+        await other.request(ListGroupsRequest(), ListGroupsResponse)
+        clock.step_seconds = 1.0
+        for _ in range(3):
+            assert (await other.request(ListGroupsRequest(), ListGroupsResponse)).throttle_time_ms == 0
+        assert clock.now == 0
