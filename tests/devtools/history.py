@@ -166,9 +166,14 @@ class _Partition:
 
 @attrs.define(eq=False)
 class _Group:
-    """One group's offset in one partition, committed by one client, one after the other."""
+    """One group's offset in one partition, committed by one client, one after the other.
+
+    What was tried and not acknowledged may come late, and over a later one: its client has connected anew, and each
+    connection is answered at its own pace, as in Kafka.
+    """
 
     tried: set[int] = attrs.field(factory=set)
+    unanswered: set[int] = attrs.field(factory=set)
     acknowledged: int = -1
     fetched: list[Anomaly] = attrs.field(factory=list)
 
@@ -334,18 +339,25 @@ class History:
 
     def committing(self, group: str, partition: str, offset: int) -> None:
         """The group's only committer is about to commit an offset, not less than any before."""
-        self._groups[group, partition].tried.add(offset)
+        found = self._groups[group, partition]
+        found.tried.add(offset)
+        found.unanswered.add(offset)
 
     def committed(self, group: str, partition: str, offset: int) -> None:
         """The broker has acknowledged the commit."""
         self.note(f"committed {partition} {group} {offset}")
         found = self._groups[group, partition]
+        found.unanswered.discard(offset)
         found.acknowledged = max(found.acknowledged, offset)
 
     def fetched_commit(self, group: str, partition: str, offset: int) -> None:
         """The broker says that this is the group's offset, -1 for none; asked while no commit was under way."""
         self.note(f"fetched commit {partition} {group} {offset}")
         found = self._groups[group, partition]
+        if offset in found.unanswered:
+            found.unanswered.discard(offset)
+            found.acknowledged = offset
+            return
         if offset < found.acknowledged or offset not in {-1, *found.tried}:
             detail = f"{offset} after {found.acknowledged} was acknowledged"
             found.fetched.append(Anomaly(Kind.LOST_COMMIT, f"group {group}, {partition}", detail))

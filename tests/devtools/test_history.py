@@ -150,6 +150,15 @@ def commit_lost_after_it_was_seen(history: History) -> None:
     history.fetched_commit("g", ORDERS, 1)  # 3 had been fetched before
 
 
+def commit_lost_that_came_late(history: History) -> None:
+    for offset in (4, 5):
+        history.committing("g", ORDERS, offset)
+    history.committed("g", ORDERS, 5)
+    history.fetched_commit("g", ORDERS, 4)  # whose client had connected anew
+    history.committed("g", ORDERS, 6)
+    history.fetched_commit("g", ORDERS, 4)  # it can't come twice
+
+
 def commit_that_nobody_made(history: History) -> None:
     history.fetched_commit("g", ORDERS, 2)
 
@@ -242,6 +251,7 @@ PLANTS: list[tuple[Callable[[History], None], set[Kind]]] = [
     (lost_behind_the_log_start, {Kind.UNSEEN}),
     (lost_commit, {Kind.LOST_COMMIT}),
     (commit_lost_after_it_was_seen, {Kind.LOST_COMMIT}),
+    (commit_lost_that_came_late, {Kind.LOST_COMMIT}),
     (commit_that_nobody_made, {Kind.LOST_COMMIT}),
     (changed, {Kind.CHANGED}),
     (found_behind_the_first, {Kind.WRONG_TIME}),
@@ -321,6 +331,16 @@ def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
     history.sent("e", ORDERS, "e7")
     history.saw_epoch_end(ORDERS, 1, end_offset=7, began=history.now())
     history.polled("d", ORDERS, [Read(7, "e7", leader_epoch=1)])  # of the newest epoch, and came after the answer
+    assert history.anomalies() == []
+
+
+def test_a_commit_that_nobody_has_answered_may_come_after_a_later_one() -> None:
+    history = sound_history()
+    for offset in (4, 5):
+        history.committing("g", ORDERS, offset)
+    history.committed("g", ORDERS, 5)
+    history.fetched_commit("g", ORDERS, 4)
+    history.fetched_commit("g", ORDERS, 4)
     assert history.anomalies() == []
 
 

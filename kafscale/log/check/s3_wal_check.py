@@ -129,6 +129,14 @@ class S3WalCheck:
                     next_number, next_sequence = number + 1, check.header.sequence + check.header.entry_count
                 self._take(check, entries)
 
+    async def _has_come(self, name: str) -> bool:
+        """Tell whether an object is there, though it was not listed: a broker may write between two pages."""
+        try:
+            await self.store.head(name)
+        except NotFound:
+            return False
+        return True
+
     async def _check_other(self, epoch: int, number: int, found: LogRun) -> None:
         """A fence, or what lies behind the end: it was not acknowledged, unless it says that what is missing was."""
         name = self._key(epoch, number)
@@ -145,7 +153,11 @@ class S3WalCheck:
             elif number < found.end:
                 self._note(name, "is a fence that came late")
         elif not found.has_fence and check.header.durable_number >= found.end:
-            self._damage(self._key(epoch, found.end), f"is missing: it had been acknowledged when {name} was written")
+            missing = self._key(epoch, found.end)
+            if await self._has_come(missing):
+                self._note(name, f"follows {missing}, which came while the log was listed")
+            else:
+                self._damage(missing, f"is missing: it had been acknowledged when {name} was written")
         else:
             self._note(name, "has not been acknowledged")
 

@@ -20,7 +20,9 @@ Whoever led before may go on deleting for a moment, what it had decided to while
 may be gone when it is read; up to `kept_until` that is as if it had not been listed.
 
 A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
-damage. So is one up to there, if what comes before it is still needed.
+damage. So is one up to there, if what comes before it is still needed. But a listing comes in pages, and whoever led
+before may go on writing between two of them: of an object that came when its page had been made, a later page tells
+that it was acknowledged. So what is missing is looked for itself before it is called missing.
 
 Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
 one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
@@ -292,11 +294,13 @@ class _Epoch:
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
         """Look where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
         run = find_run(self.epoch, listed, kept_until)
+        while await self._has_come(run):
+            listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+            run = find_run(self.epoch, listed, kept_until)
         if not listed and run.end > 1:
             raise DamagedObject(
                 f"{self._key(run.end).key} is missing: of an epoch that wrote objects at least one stays"
             )
-        await self._check_unacknowledged(run)
         for number in run.late_fences:
             await self._check_fence(number)
         if run.has_fence and self.epoch >= kept_until.epoch:
@@ -321,13 +325,21 @@ class _Epoch:
         if header.epoch > self.taken_by:
             raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
 
-    async def _check_unacknowledged(self, run: LogRun) -> None:
+    async def _has_come(self, run: LogRun) -> bool:
+        """Tell whether there is an object, by now, where the run seems to end. Raises DamagedObject if there must be.
+
+        It is asked for only where a later one says that it had been acknowledged.
+        """
         for number in run.leftover:
             if (await self._header(number)).durable_number >= run.end:
-                raise DamagedObject(
-                    f"{self._key(run.end).key} is missing: it had been acknowledged when {self._key(number).key} "
-                    "was written"
-                )
+                missing = self._key(run.end).key
+                try:
+                    await self.store.head(missing)
+                except NotFound as exc:
+                    reason = f"it had been acknowledged when {self._key(number).key} was written"
+                    raise DamagedObject(f"{missing} is missing: {reason}") from exc
+                return True
+        return False
 
     async def _fence(self, number: int) -> bool:
         """Put a fence, and tell whether it is in place; if not, the broker of that epoch has been faster."""

@@ -148,6 +148,20 @@ async def test_objects_that_go_while_the_log_is_read_are_no_damage():
     assert (check.findings, check.entry_count) == ([], 3)
 
 
+async def test_an_object_that_comes_while_the_log_is_listed_is_no_damage():
+    store = MemoryStore()
+    for offset in range(5):
+        await written_alone(store, offset)
+    content = (await store.get(key(2))).data
+    await store.delete([key(2)])
+    listed = await list_log(store, "default")
+    await store.put(key(2), [content])
+    check = S3WalCheck(store=store, namespace="default", listed=listed)
+    await check.run(START)
+    assert not damage(check)
+    assert any("which came while the log was listed" in finding.message for finding in check.findings)
+
+
 async def test_an_object_under_another_key_is_damage():
     store = MemoryStore()
     await written(store, range(3))

@@ -374,6 +374,21 @@ async def test_an_object_that_is_trimmed_after_it_was_listed_is_no_damage(trimme
     assert await taken_over(store, 1, kept_until=WalPosition(0, 5), needed_from=9) == left
 
 
+@pytest.mark.parametrize("late", [1, 3, 5])
+async def test_an_object_that_comes_when_its_page_of_the_listing_was_made_is_no_damage(late):
+    """The broker before went on: what it wrote next told that this one had been acknowledged, and was listed."""
+    store = FaultyStore(MemoryStore())
+    await written(store, range(6))
+    content = (await store.store.get(key(late))).data
+    await store.store.delete([key(late)])
+
+    async def arrive(call) -> None:
+        await store.store.put_if_absent(key(late), [content])
+
+    store.rule(On("list", times=1), arrive, after_effect=True)
+    assert await taken_over(store, 1) == list(range(6))
+
+
 async def test_an_object_that_goes_and_is_needed_is_damage():
     store = FaultyStore(MemoryStore())
     await written(store, range(6))
