@@ -129,19 +129,6 @@ def test_features_have_the_levels_of_the_broker(java):
     assert "share.version was disabled." in java(FEATURES, "disable", "--feature", "share.version")
 
 
-def test_quotas_are_those_of_client_ids(java, name):
-    clients = ("--entity-type", "clients", "--entity-name", name)
-    java(CONFIGS, "--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048", *clients)
-    row = f"Quota configs for client-id '{name}' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0"
-    assert java(CONFIGS, "--describe", *clients).strip() == row
-    assert row in java(CONFIGS, "--describe", "--entity-type", "clients")
-    java(CONFIGS, "--alter", "--delete-config", "producer_byte_rate,consumer_byte_rate", *clients)
-    for entity in (clients, ("--entity-type", "users"), ("--entity-type", "ips"), ("--entity-type", "users", *clients)):
-        assert java(CONFIGS, "--describe", *entity) == ""
-    with pytest.raises(AssertionError, match="there are no users here"):
-        java(CONFIGS, "--alter", "--add-config", "producer_byte_rate=1", "--entity-type", "users", "--entity-default")
-
-
 def test_configs_of_groups_are_set_described_and_listed(java, name):
     group = ("--entity-type", "groups", "--entity-name", name)
     java(CONFIGS, "--alter", "--add-config", "consumer.session.timeout.ms=50000", *group)

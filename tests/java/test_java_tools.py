@@ -93,18 +93,6 @@ def test_topic_configs_are_all_that_kafka_has_with_its_defaults(java, name):
     assert ours == kafkas
 
 
-def test_quotas_of_client_ids(java, name):
-    clients = ("--entity-type", "clients")
-    java(CONFIGS, *clients, "--entity-name", name, "--alter", "--add-config", "producer_byte_rate=1024")
-    java(CONFIGS, *clients, "--entity-default", "--alter", "--add-config", "consumer_byte_rate=1000000")
-    said = java(CONFIGS, *clients, "--describe")
-    assert f"Quota configs for client-id '{name}' are producer_byte_rate=1024.0" in said
-    assert "Quota configs for the default client-id are consumer_byte_rate=1000000.0" in said
-    java(CONFIGS, *clients, "--entity-name", name, "--alter", "--delete-config", "producer_byte_rate")
-    java(CONFIGS, *clients, "--entity-default", "--alter", "--delete-config", "consumer_byte_rate")
-    assert "Quota configs" not in java(CONFIGS, *clients, "--describe")
-
-
 def test_groups(java, name):
     produce_numbers(java, name, 20)
     consume = ["--topic", name, "--group", name, "--from-beginning", "--max-messages", "15"]

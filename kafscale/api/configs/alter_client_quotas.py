@@ -49,6 +49,7 @@ from kafscale.wire.messages.alter_client_quotas import (
 )
 
 WHOLE_TOLERANCE: Final = 1e-6  # Kafka's
+NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota, which is kept in memory. Kafka: 32,767
 MESSAGE_MAX_LENGTH: Final = 1000  # it quotes names of the request, which may be longer than a message can be
 
 
@@ -120,6 +121,8 @@ def _entity(parts: Sequence[AlterClientQuotasEntity]) -> QuotaEntity:
             raise KafkaError(INVALID_REQUEST, f"Unhandled client quota entity type: {entity_type}")
         if name == "":
             raise KafkaError(INVALID_REQUEST, f"Empty {entity_type} not supported")
+        if name is not None and len(name) > NAME_MAX_LENGTH:
+            raise KafkaError(INVALID_REQUEST, f"A {entity_type} with a quota has at most {NAME_MAX_LENGTH} characters")
         names[entity_type] = DEFAULT if name is None else name
     if not names:
         raise KafkaError(INVALID_REQUEST, "Invalid empty client quota entity")

@@ -95,6 +95,7 @@ ENTITY = "ClientQuotaEntity(entries={client-id=a})"
             )
             for other in (USER, CLIENT_ID)
         ),
+        (entry("a" * 1001, rate(1)), "A client-id with a quota has at most 1000 characters"),
         (entry("localhost", rate(1), entity_type=IP), "localhost is not a valid IP"),
         (entry(None, rate(1), entity_type=IP), "Invalid configuration key producer_byte_rate"),
         (entry("a", rate(1, "connection_creation_rate")), "Invalid configuration key connection_creation_rate"),

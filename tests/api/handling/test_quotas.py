@@ -60,6 +60,19 @@ async def test_the_clients_that_are_remembered_are_bounded(
     assert max(len(sharers.user or "") for sharers in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
 
 
+async def test_the_buckets_that_are_remembered_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr(rates, "REMEMBERED_MAX_COUNT", 3)
+    quotas = await quotas_of(QuotaEntity(user=DEFAULT, client_id=DEFAULT), controller_mutation_rate=1)
+    for number in range(100):
+        charges = quotas.charges(some_call(f"client {number}", f"user {number}"), strict_since=0)
+        assert charges is not None
+        charges.charge("topic", 1)
+    assert quotas.mutation is not None
+    assert len(quotas.mutation._buckets) == 3
+
+
 async def quotas_of(*entities: QuotaEntity, **values: float) -> Quotas:
     client_quotas = ClientQuotas(MemoryMetadataStore())
     found = Quotas(settings=memory_settings(), client_quotas=client_quotas, metrics=Metrics())

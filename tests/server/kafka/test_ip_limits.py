@@ -108,8 +108,19 @@ async def test_the_addresses_whose_rates_are_remembered_are_bounded(
 # ---- a listener -----------------------------------------------------------------------------------------------------
 
 
+@attrs.define(eq=False, kw_only=True)
 class WelcomingAcceptor(Acceptor):
-    """Sends a word, and waits for the end."""
+    """Sends a word, and waits for the end. While it `is_full`, others give way to who comes, as often as is counted."""
+
+    is_full: bool = False
+    given_way_count: int = 0
+
+    def _full(self, stream: trio.SocketStream) -> str | None:
+        return "full" if self.is_full else None
+
+    def _make_room(self) -> bool:
+        self.given_way_count += 1
+        return True
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
         await transport.send([b"welcome"])
@@ -122,7 +133,7 @@ class WelcomingAcceptor(Acceptor):
 class Listening:
     """An acceptor at work, and where."""
 
-    acceptor: Acceptor
+    acceptor: WelcomingAcceptor
     address: Address
 
     async def greeting(self, *, host: str = "127.0.0.1") -> bytes:
@@ -159,6 +170,16 @@ async def test_what_is_too_many_is_closed_and_others_come_in() -> None:
         with trio.fail_after(10):
             while await listens.greeting() == b"":
                 pass
+
+
+async def test_nobody_gives_way_to_who_has_as_many_as_it_may_have() -> None:
+    async with listening(Limits(max_connections_per_ip_count=1)) as listens:
+        listens.acceptor.is_full = True
+        first = await trio.open_tcp_stream(listens.address.host, listens.address.port)
+        assert await first.receive_some(100) == b"welcome"
+        assert [await listens.greeting() for _ in range(3)] == [b""] * 3
+        assert listens.acceptor.given_way_count == 1
+        await first.aclose()
 
 
 @pytest.mark.parametrize("held_max_count", [10, 0])
