@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 import attrs
@@ -60,6 +60,11 @@ class RegistryOptions:
         if not self.urls or not all(url.startswith(("http://", "https://")) for url in self.urls):
             raise ConfigError(
                 f"the schema registry's URL is {','.join(self.urls)!r}: give http://host:port, several by commas"
+            )
+        if any("@" in urlsplit(url).netloc for url in self.urls):  # not repeated here: it would be in a log
+            raise ConfigError(
+                "the schema registry's URL has credentials in it: give them by a file or the environment "
+                f"({BASIC_AUTH_VARIABLE})"
             )
         if self.basic_auth is not None and self.bearer_token is not None:
             raise ConfigError("give the schema registry either basic auth or a bearer token, not both")

@@ -29,6 +29,7 @@ def test_without_a_format_values_stay_bytes():
         ({"valueFormat": "avro"}, "needs schemaRegistryUrl"),
         ({"valueFormat": "xml", "schemaRegistryUrl": URL}, "one of avro, protobuf, json"),
         ({"valueFormat": "avro", "schemaRegistryUrl": "registry"}, "give http://host:port"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": "http://a:b@h"}, "has credentials in it: give them by a file"),
         ({"valueFormat": "json", "schemaRegistryUrl": URL, "valueValidate": "maybe"}, "true or false"),
         ({"valueFormat": "avro", "schemaRegistryUrl": URL, "valueSubject": "s", "valueSchema": "t"}, "not both"),
         ({"valueFormat": "avro", "schemaRegistryUrl": URL, "valueSchemaVersion": "x"}, "a number, or latest"),
