@@ -1,20 +1,34 @@
-FROM python:3.11-slim-bookworm AS build
+# The base images are named by digest too, so that a build next year is of the same: python:3.11.16 on Debian 12.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /source
+# What is installed has the versions and the hashes of these files, which `make lock` writes.
+COPY requirements requirements
+RUN python3 -m venv /opt/build && python3 -m venv /opt/kafscale \
+    && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/build.txt \
+    && /opt/kafscale/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY kafscale kafscale
-RUN python3 -m venv /opt/kafscale && /opt/kafscale/bin/pip install --no-cache-dir --disable-pip-version-check .
+RUN /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
+    && /opt/kafscale/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps dist/*.whl \
+    && /opt/kafscale/bin/pip check --disable-pip-version-check \
+    && /opt/kafscale/bin/pip uninstall --yes pip setuptools
 
-FROM python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/kafscale /opt/kafscale
 # A directory made here, and owned by the user, gives its owner to a new volume that is mounted on it.
 RUN groupadd --gid 1000 kafscale \
     && useradd --uid 1000 --gid kafscale --no-create-home --shell /usr/sbin/nologin kafscale \
-    && install -d -o kafscale -g kafscale /data
-USER kafscale
+    && install -d -o kafscale -g kafscale -m 700 /data
+# By number, so that Kubernetes' runAsNonRoot can tell.
+USER 1000:1000
 WORKDIR /data
 VOLUME /data
+# It writes to /data alone, so that the root file system may be read-only.
 ENV PATH=/opt/kafscale/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
     KAFSCALE_DATA_DIR=/data \
     KAFSCALE_LISTEN=0.0.0.0:9092 \
     KAFSCALE_ADMIN_LISTEN=0.0.0.0:9644

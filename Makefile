@@ -8,6 +8,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+AUDIT_VENV := .venv-audit
+AUDIT_BIN := $(AUDIT_VENV)/bin
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -19,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -63,6 +65,23 @@ test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose
 
 test-go: has-go $(VENV)/installed-dev ## Test with franz-go, the Go client; needs Go
 	$(BIN)/python -m pytest -m go $(PYTEST_ARGS)
+
+audit: $(AUDIT_VENV)/installed ## Write build/sbom.cdx.json, and ask a vulnerability service about what the image installs
+	@mkdir -p build
+	$(AUDIT_BIN)/cyclonedx-py requirements requirements/image.txt --pyproject pyproject.toml --mc-type application \
+	  --spec-version 1.6 --output-reproducible --output-format JSON --output-file build/sbom.cdx.json
+	$(AUDIT_BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/image.txt \
+	  --requirement requirements/build.txt --progress-spinner off || { \
+	  echo "make audit: not clean. Either a package has a known vulnerability, of which there is a table above; or the" >&2; \
+	  echo "service could not be asked about one (an ERROR line above), and then nothing is known of it." >&2; exit 1; }
+
+lock: $(AUDIT_VENV)/installed ## Write anew which versions and hashes the image installs (requirements/), as of today
+	$(LOCK) --output-file requirements/image.txt pyproject.toml
+	$(LOCK) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml
+
+# Neither addresses of an index nor of this machine get into the files. Python 3.11 is the image's.
+LOCK = env --unset=PIP_FIND_LINKS $(AUDIT_BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe \
+  --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 has-java:
 	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
@@ -109,7 +128,7 @@ bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibrati
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find kafscale tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says what is installed, so that only a changed pyproject.toml installs again. The package itself is installed
@@ -128,6 +147,12 @@ $(VENV)/installed-spark: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale, Spark and the development tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,notebook]'
 	@touch $(VENV)/installed $(VENV)/installed-dev $@
+
+$(AUDIT_VENV)/installed: requirements/audit.txt | $(VENV)/bin/python
+	@echo "Installing the tools of make audit and make lock into $(AUDIT_VENV)"
+	@$(BIN)/python -m venv $(AUDIT_VENV)
+	@$(AUDIT_BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 $(VENV)/bin/python:
 	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
