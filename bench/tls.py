@@ -23,8 +23,8 @@ from bench.frames import ACKS_ALL, TIMEOUT_MS
 from kafscale.client.client import Client, connect
 from kafscale.client.consumer import Consumer
 from kafscale.client.producer import Producer
-from kafscale.client.security import PLAINTEXT, client_security
 from kafscale.config import Address
+from kafscale.login.security import PLAINTEXT, client_security
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import codec
 from kafscale.wire.messages.produce import (

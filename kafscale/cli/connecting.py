@@ -146,8 +146,8 @@ def run_with_client(bootstrap: Address, use: Callable[[Any], Awaitable[None]]) -
 
 def _security(command_config: str | None) -> Any:
     """Read `--command-config`. Raises ConfigError, which names it."""
-    from kafscale.client.properties import read_properties
-    from kafscale.client.security import PLAINTEXT, client_security
+    from kafscale.login.properties import read_properties
+    from kafscale.login.security import PLAINTEXT, client_security
 
     if command_config is None:
         return PLAINTEXT

@@ -9,15 +9,13 @@
     admin.py        topics and their configs
     groups.py       consumer groups and their offsets
     transactions.py transactional ids and their transactions
-    sasl.py         SASL, likewise
     users.py        users and their passwords
-    security.py     TLS, by the names of Kafka's client settings
-    properties.py   the files that hold those
+    authenticating.py   SASL, by the steps of `kafscale.login`
     acls.py         access control lists
-    failures.py     error codes to KafkaError with the code's name
 
-It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `wire`, `security`, `config`, `errors` and trio
-only. A task that waits for a reply reads it itself, so there is no background task and no nursery to keep.
+It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `login`, `wire`, `security`, `config`,
+`errors` and trio only. A task that waits for a reply reads it itself, so there is no background task and no nursery to
+keep.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from kafscale.client.connection import Call, Connection, Reply, open_connection
 from kafscale.client.consumer import Consumed, Consumer
 from kafscale.client.isolation import IsolationLevel
 from kafscale.client.producer import Producer
-from kafscale.client.security import ClientSecurity, client_security
+from kafscale.login.security import ClientSecurity, client_security
 
 __all__ = [
     "Call",

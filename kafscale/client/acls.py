@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafscale.client.client import Client
-from kafscale.client.failures import check
+from kafscale.login.failures import check
 from kafscale.security.acls import AclBinding, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from kafscale.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from kafscale.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse

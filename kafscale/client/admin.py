@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from kafscale.client.client import Client
-from kafscale.client.failures import check
+from kafscale.login.failures import check
 from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection, connect_to
-from kafscale.client.failures import check, failure
-from kafscale.client.security import PLAINTEXT, ClientSecurity
 from kafscale.config import Address
+from kafscale.login.failures import check, failure
+from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.wire import error_codes
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.metadata import (

@@ -13,9 +13,9 @@ import attrs
 import trio
 
 from kafscale.client.client import Client
-from kafscale.client.failures import failure
 from kafscale.client.groups import TopicPartition, commit_offsets, committed_offsets, describe_group
 from kafscale.errors import KafkaError
+from kafscale.login.failures import failure
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP
 
 COMMIT_INTERVAL_SECONDS = 5.0  # Kafka's consumer: auto.commit.interval.ms

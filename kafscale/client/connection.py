@@ -20,10 +20,11 @@ import trio
 
 from kafscale import __version__
 from kafscale.buffers import Buffer, size_of
-from kafscale.client.sasl import authenticate
-from kafscale.client.security import PLAINTEXT, ClientSecurity
+from kafscale.client.authenticating import authenticate
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.login.security import PLAINTEXT, ClientSecurity
+from kafscale.login.steps import SESSION_FRACTION
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -32,8 +33,6 @@ MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but 
 RECEIVE_BYTES = 256 << 10
 JOIN_BELOW_BYTES = 256 << 10  # the parts of a larger request are written one by one instead of being copied together
 DEFAULT_TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms, 30 s
-
-SESSION_FRACTION = 0.85  # after which the next request goes over a new connection; Java's clients renew it by then
 
 R = TypeVar("R")
 

@@ -12,8 +12,8 @@ import attrs
 
 from kafscale.client.client import Client
 from kafscale.client.connection import Connection, Reply
-from kafscale.client.failures import check
 from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
+from kafscale.login.failures import check
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
     FetchableTopicResponse,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.client.client import Client
-from kafscale.client.failures import check
 from kafscale.errors import DecodeError, KafkaError
+from kafscale.login.failures import check
 from kafscale.wire import codec, error_codes
 from kafscale.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from kafscale.client.client import Client
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
-from kafscale.client.failures import check
 from kafscale.client.isolation import IsolationLevel
+from kafscale.login.failures import check
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -14,7 +14,7 @@ import trio
 
 from kafscale.client.client import RETRY_ATTEMPTS, RETRY_PAUSE_SECONDS, Client
 from kafscale.client.connection import Connection
-from kafscale.client.failures import check
+from kafscale.login.failures import check
 from kafscale.wire import codec as wire_codec
 from kafscale.wire import compression, error_codes
 from kafscale.wire.messages.produce import (

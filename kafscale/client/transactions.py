@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafscale.client.client import Client
-from kafscale.client.failures import check
+from kafscale.login.failures import check
 from kafscale.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,

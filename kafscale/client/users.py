@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import attrs
 
 from kafscale.client.client import Client
-from kafscale.client.failures import check
 from kafscale.config import SaslMechanism
+from kafscale.login.failures import check
 from kafscale.security.verifiers import SCRAM_TYPES
 from kafscale.wire.error_codes import RESOURCE_NOT_FOUND
 from kafscale.wire.messages.alter_user_scram_credentials import (

@@ -5,11 +5,12 @@ import json
 import pytest
 import trio
 
+from kafscale.client.authenticating import authenticate
 from kafscale.client.client import Client
-from kafscale.client.sasl import ClientSasl, authenticate, client_sasl
-from kafscale.client.security import client_security
 from kafscale.config import Address, SaslMechanism, SecurityProtocol
 from kafscale.errors import ConfigError, KafkaError
+from kafscale.login.sasl import ClientSasl, client_sasl
+from kafscale.login.security import client_security
 from kafscale.security.tokens import parse_key_set
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
 from tests.devtools.sasl import ALICE, PASSWORD, key_set, sign, signing_key

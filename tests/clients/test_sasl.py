@@ -3,25 +3,11 @@
 import shutil
 import time
 from functools import partial
-from itertools import count
 from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.config import SecurityProtocol
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
@@ -42,7 +28,8 @@ from tests.devtools.logins import (
     kcat_does_scram,
     refused,
 )
-from tests.devtools.sasl import PASSWORD, sasl_broker, sign, signing_key
+from tests.devtools.sasl import sasl_broker, sign, signing_key
+from tests.devtools.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
 
 # kafka-python leaves sockets of its own behind when a login fails
 pytestmark = [
@@ -52,55 +39,13 @@ pytestmark = [
 
 QUICK = ("--connection-failed-authentication-delay", "10ms")
 SESSION_MS = 1500
-KINDS = ResourceType.TOPIC, ResourceType.GROUP
 
 
 @pytest.fixture(scope="module")
 def broker():
     """One on which sessions last as long as connections."""
-    lists = ("--authorizer", "acl", "--super-user", "User:ANONYMOUS")  # who comes by the listener without SASL
-    names = ("--ssl-principal-mapping-rules", "RULE:^CN=(.*)$/$1/")
-    with sasl_broker(*QUICK, *lists, *names) as running:
+    with sasl_broker(*QUICK, *WITH_LISTS) as running:
         yield running
-
-
-def allow(broker, user, topic):
-    """Let the user do all with a topic and the group of the same name."""
-    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
-    for future in admin.create_acls([binding(user, topic, each) for each in KINDS]).values():
-        future.result(DEADLINE_SECONDS)
-
-
-def disallow(broker, user):
-    """Take all rights from the user."""
-    any_kind = ResourceType.ANY, None, ResourcePatternType.ANY
-    of_user = AclBindingFilter(*any_kind, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)
-    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
-    for future in admin.delete_acls([of_user]).values():
-        assert len(list(future.result(DEADLINE_SECONDS))) == len(KINDS)
-
-
-def binding(user, name, kind):
-    allowed = AclOperation.ALL, AclPermissionType.ALLOW
-    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", *allowed)
-
-
-def alter(broker, *changes):
-    """Over the listener without SASL."""
-    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
-    for future in admin.alter_user_scram_credentials(list(changes)).values():
-        future.result(DEADLINE_SECONDS)
-
-
-def add(broker, user):
-    """Have the client salt the password, with the least number of iterations."""
-    for each in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(each, 4096), PASSWORD.encode()))
-
-
-def remove(broker, user):
-    for each in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        alter(broker, UserScramCredentialDeletion(user, each))
 
 
 # ---- each client by each mechanism -----------------------------------------------------------------------------------
@@ -126,21 +71,6 @@ def clients_and(values, *, by_default):
         for client in CLIENTS
         for value in values
     ]
-
-
-_users = count()
-
-
-def login_of_somebody(broker, mechanism, topic, protocol=SecurityProtocol.SASL_SSL):
-    """A login of a new user, whom the lists allow this topic and its group alone."""
-    user = f"user-{next(_users)}"
-    allow(broker, user, topic)
-    if mechanism == MTLS:
-        certificate = broker.tls.authority.issue(user)
-        return Login(broker=broker, mechanism=mechanism, protocol=SecurityProtocol.SSL, certificate=certificate)
-    add(broker, user)
-    token = partial(sign, {"sub": user})
-    return Login(broker=broker, mechanism=mechanism, user=user, token=token, protocol=protocol)
 
 
 @pytest.mark.parametrize(

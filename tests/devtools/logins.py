@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -68,6 +69,37 @@ class Login:
 
 
 Client = Callable[[Login, str], str | None]
+
+# ---- Java's settings -------------------------------------------------------------------------------------------------
+
+_MODULES = "org.apache.kafka.common.security"
+
+
+def java_properties(login: Login, directory: Path) -> dict[str, str]:
+    """Return the settings as Java's clients have them, for whom else takes those; files are in the directory."""
+    found = {
+        "security.protocol": login.protocol.value,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": login.ca_file,
+    }
+    if login.certificate is not None:
+        both = directory / "both.pem"
+        both.write_text(login.certificate.key_file.read_text() + login.certificate.certificate_file.read_text())
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(both)}
+    if login.mechanism == MTLS:
+        return found
+    module, options = "scram.ScramLoginModule", f' username="{login.user}" password="{login.password}"'
+    if login.mechanism == PLAIN:
+        module = "plain.PlainLoginModule"
+    if login.mechanism == OAUTH:
+        module, options = "oauthbearer.OAuthBearerLoginModule", ""
+        (directory / "token").write_text(login.token())
+        found["sasl.oauthbearer.token.endpoint.url"] = (directory / "token").as_uri()
+        found["sasl.login.callback.handler.class"] = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    return found | {
+        "sasl.mechanism": login.mechanism,
+        "sasl.jaas.config": f"{_MODULES}.{module} required{options};",
+    }
 
 
 # ---- librdkafka ------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from kafscale.cli.main import run
 from kafscale.client.client import connect
 from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.client.producer import Producer
-from kafscale.client.security import client_security
 from kafscale.config import Address, SaslMechanism
+from kafscale.login.security import client_security
 from kafscale.wire import codec
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

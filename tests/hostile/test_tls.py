@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from kafscale.client.client import connect
-from kafscale.client.security import client_security
+from kafscale.login.security import client_security
 from tests.devtools.hostile import announced_frame, bystander, next_answer, raw_connections
 from tests.devtools.tls import TlsBroker, tls_broker
 

@@ -289,7 +289,7 @@ class Source:
         "As the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`.", validator=_checked(StoreUrl.parse)
     )
     options: Mapping[str, str] = setting(
-        'Further options of `format("kafscale")`: s3Endpoint, namespace, …', factory=dict
+        'Further options of `format("kafscale")`: s3Endpoint, namespace, …', factory=dict, repr=False
     )
 
 
@@ -308,6 +308,11 @@ class Registry:
     bearer_token: str | None = setting("Sent as it is.", None, repr=False)
     bearer_token_file: str | None = setting("A file that has it.", None)
     ca_file: str | None = setting("Certificates to trust.", None)
+    config_file: str | None = setting(
+        "A file of settings by the names of Confluent's clients, such as `basic.auth.user.info` and `ssl.…`, for a "
+        "certificate of the pipeline's own.",
+        None,
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -343,7 +348,7 @@ class Pipeline:
     metrics: str | None = setting(
         "`HOST:PORT` where `run` serves metrics for Prometheus at `/metrics`.", None, validator=_checked(Address.parse)
     )
-    spark: Mapping[str, str] = setting("Settings of Spark.", factory=dict)
+    spark: Mapping[str, str] = setting("Settings of Spark.", factory=dict, repr=False)
     maintenance: Maintenance = attrs.field(factory=Maintenance, metadata={"doc": "Care of the tables."})
 
     def __attrs_post_init__(self) -> None:

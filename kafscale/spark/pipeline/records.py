@@ -20,8 +20,8 @@ from kafscale.spark.pipeline.config import Encoding, Pipeline, Registry, TableMa
 from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
 from kafscale.spark.pipeline.schema import relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
-from kafscale.spark.values.registry import Credentials, RegistryOptions
 from kafscale.spark.values.registry_column import Reading, from_registry
+from kafscale.spark.values.registry_credentials import Credentials
 
 RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"
@@ -138,12 +138,7 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
         basic_auth_file=registry.basic_auth_file,
         bearer_token=registry.bearer_token,
         bearer_token_file=registry.bearer_token_file,
-    )
-    basic_auth, bearer_token = credentials.find()
-    options = RegistryOptions(
-        urls=RegistryOptions.parse_urls(registry.url),
-        basic_auth=basic_auth,
-        bearer_token=bearer_token,
+        config_file=registry.config_file,
         ca_file=registry.ca_file,
     )
     reading: Reading = {"subject": subject, "validate": encoding.validate}
@@ -152,7 +147,7 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
         reading["version"] = encoding.version
     if encoding.message is not None:
         reading["message"] = encoding.message
-    return from_registry(column, options, **reading)
+    return from_registry(column, credentials.options(registry.url), **reading)
 
 
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:

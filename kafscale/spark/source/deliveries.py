@@ -15,7 +15,7 @@ from kafscale.errors import ConfigError, KafkaError
 
 ANY_PARTITION = -1
 NO_HEADERS: Sequence[Any] = ()
-POLL_SECONDS = 1.0  # while the queue is full
+POLL_SECONDS = 1.0  # while the queue is full, and between two looks at what was refused
 COLUMNS: Mapping[str, Sequence[str]] = {
     "key": ("string", "binary"),
     "value": ("string", "binary"),
@@ -30,11 +30,33 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 FAILURES_ALONE: Mapping[str, Any] = {"delivery.report.only.error": True}
 
 
+@attrs.define(eq=False)
+class Refusals:
+    """What a broker refuses of a producer's connections, and would again. librdkafka goes on trying all the same.
+
+    `note` is its `error_cb`.
+    """
+
+    first: ClientError | None = None
+
+    def note(self, error: ClientError) -> None:
+        """Keep an error of a login, or of a certificate that is not trusted; others may pass."""
+        untrusted = error.code() == ClientError._SSL and "verify failed" in error.str()
+        if untrusted or error.code() == ClientError._AUTHENTICATION:
+            self.first = self.first or error
+
+    def check(self) -> None:
+        """Raise KafkaError if there is one."""
+        if self.first is not None:
+            raise KafkaError(self.first.code(), f"no connection to the broker: {self.first.str()}")
+
+
 @attrs.define(kw_only=True, eq=False)
 class Deliveries:
     """Records on their way, and the first that was not delivered."""
 
     producer: Producer
+    refusals: Refusals = attrs.field(factory=Refusals)
     failure: ClientError | None = None
 
     def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
@@ -57,7 +79,8 @@ class Deliveries:
 
     def finish(self) -> None:
         """Wait for all; librdkafka gives each up after `message.timeout.ms`. Raises KafkaError."""
-        self.producer.flush()
+        while self.producer.flush(POLL_SECONDS):
+            self.refusals.check()
         self._raise_failure()
 
     def delivered(self, error: ClientError | None, message: Message) -> None:
@@ -79,6 +102,7 @@ class Deliveries:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
+        self.refusals.check()
         if self.failure is not None:
             raise KafkaError(self.failure.code(), f"a record was not delivered: {self.failure.str()}")
 

@@ -126,6 +126,13 @@ OPTIONS: Sequence[Option] = (
     Option(name="schemaRegistryBearerTokenFile", used_in="read", doc="A file of the driver that has it."),
     Option(name="schemaRegistryCaFile", used_in="read", doc="Certificates to trust, for a registry of your own."),
     Option(
+        name="schemaRegistryConfigFile",
+        used_in="read",
+        doc="A file of the driver by the names of Confluent's clients: `basic.auth.user.info`, `bearer.auth.token`, "
+        "and `ssl.…` for authorities and a certificate of your own. "
+        "[Which names](../how-to/spark-values.md#a-registry-that-is-secured).",
+    ),
+    Option(
         name="valueSubject",
         used_in="read",
         default="TOPIC-value",
@@ -185,6 +192,12 @@ OPTIONS: Sequence[Option] = (
         doc="`isolationLevel` by the name that it has in the Kafka source. Give one of the two.",
     ),
     Option(name="kafka.bootstrap.servers", used_in="write", doc="The broker to produce through; required for writing."),
+    Option(
+        name="kafkaConfigFile",
+        used_in="write",
+        doc="A file of the driver with Kafka's client settings, as `--command-config`: `security.protocol`, `ssl.…` "
+        "and `sasl.…` count, and options go before them. So no password is in a program or a plan.",
+    ),
     Option(name="topic", used_in="write", doc="The topic that rows go to; goes before the column `topic`."),
     Option(
         name="transactional",
@@ -203,7 +216,8 @@ OPTIONS: Sequence[Option] = (
     Option(
         name="kafka.*",
         used_in="write",
-        doc="Settings of the producer, by librdkafka's names. For reading, accepted and ignored with one warning.",
+        doc="Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
+        "(../how-to/spark.md#a-broker-that-is-secured). For reading, accepted and ignored with one warning.",
     ),
 )
 

@@ -5,7 +5,8 @@ Nothing here imports pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 
 import attrs
@@ -13,14 +14,14 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
 
-from kafscale.config import Address
 from kafscale.errors import KafkaError
-from kafscale.spark.source.deliveries import Deliveries
+from kafscale.spark.source.deliveries import Deliveries, Refusals
 from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.decision import Prepared, Span
 from kafscale.spark.transactions.logs import PartitionLog
 
 INIT_TIMEOUT_SECONDS = 120.0
+INIT_STEP_SECONDS = 1.0  # librdkafka goes on with it when it is asked again
 ABORT_TIMEOUT_SECONDS = 10.0  # the driver aborts it, too
 
 
@@ -29,8 +30,8 @@ class TaskTransaction:
     """The transaction of one attempt. `open_producer` opens a producer with its transactional id."""
 
     transactional_id: str
-    bootstrap: Sequence[Address]
-    open_producer: Callable[[], Producer]
+    open_cluster: Callable[[], Cluster]
+    open_producer: Callable[[Refusals], Producer]
 
     def prepare(self, batches: Iterable[pa.RecordBatch], topic: str | None) -> Prepared | None:
         """Write rows to this topic, or to that of each row, and return what is open then.
@@ -56,18 +57,33 @@ class TaskTransaction:
             raise
 
     def _begin(self) -> TracedDeliveries:
-        producer = self.open_producer()
+        refusals = Refusals()
+        producer = self.open_producer(refusals)
         try:
-            producer.init_transactions(INIT_TIMEOUT_SECONDS)
+            self._initialise(producer, refusals)
             producer.begin_transaction()
         except KafkaException as exc:
             error = exc.args[0]
             raise KafkaError(error.code(), f"transactional id '{self.transactional_id}': {error.str()}") from exc
-        return TracedDeliveries(producer=producer)
+        return TracedDeliveries(producer=producer, refusals=refusals)
+
+    def _initialise(self, producer: Producer, refusals: Refusals) -> None:
+        """Wait for the coordinator, but for none that refuses the login. Raises KafkaError, KafkaException."""
+        until = time.monotonic() + INIT_TIMEOUT_SECONDS
+        while True:
+            try:
+                producer.init_transactions(INIT_STEP_SECONDS)
+            except KafkaException as exc:
+                producer.poll(0)  # which calls `refusals.note`
+                refusals.check()
+                if exc.args[0].code() != ClientError._TIMED_OUT or time.monotonic() > until:
+                    raise
+            else:
+                return
 
     def _prepared(self, spans: tuple[Span, ...]) -> Prepared:
         """Look up the producer's id and epoch in a batch of its own: the coordinator may tell of a later producer's."""
-        with closing(Cluster(bootstrap=self.bootstrap)) as cluster:
+        with closing(self.open_cluster()) as cluster:
             log = PartitionLog(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
             header = log.batch_at(spans[0].first).header
         return Prepared(

@@ -14,11 +14,13 @@ from uuid import uuid4
 
 import attrs
 import pyarrow as pa
+from confluent_kafka import Producer
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kafscale.config import Address
 from kafscale.errors import ConfigError
+from kafscale.spark.source.deliveries import Refusals
 from kafscale.spark.source.options import Given
 from kafscale.spark.source.task_transaction import TaskTransaction
 from kafscale.spark.source.writer import WriteOptions
@@ -53,9 +55,7 @@ class TransactionOptions:
                 "transactional=true needs an idempotent producer: leave out kafka.enable.idempotence, kafka.acks, "
                 "kafka.retries and kafka.max.in.flight.requests.per.connection"
             )
-        protocol = producer.get("security.protocol", "plaintext").strip()
-        if protocol.lower() != "plaintext":
-            raise ConfigError(f"transactional=true takes kafka.security.protocol plaintext alone, not '{protocol}'")
+        options.security()  # where it is wrong, the driver says so, before there are tasks
         timeout = producer.get(_TIMEOUT, str(TIMEOUT_MS_DEFAULT)).strip()
         if not timeout.isdecimal() or int(timeout) == 0:
             raise ConfigError(f"kafka.{_TIMEOUT} is a positive number, not '{timeout}'")
@@ -109,10 +109,13 @@ class _TransactionalWriting(ABC):
         of_task = task_id(transactional_id, partition=context.partitionId(), attempt=context.attemptNumber())
         task = TaskTransaction(
             transactional_id=of_task,
-            bootstrap=self.transactions.bootstrap,
-            open_producer=partial(self.options.open, self.transactions.settings(of_task)),
+            open_cluster=self.cluster,
+            open_producer=partial(self._open_producer, of_task),
         )
         return TaskWritten(transactional_id, run, task.prepare(iterator, self.options.topic))
+
+    def _open_producer(self, of_task: str, refusals: Refusals) -> Producer:
+        return self.options.open({**self.transactions.settings(of_task), "error_cb": refusals.note})
 
     @abstractmethod
     def _query(self, context: TaskContext) -> tuple[str, str]:
@@ -120,7 +123,7 @@ class _TransactionalWriting(ABC):
 
     def cluster(self) -> Cluster:
         """The brokers, to be closed."""
-        return Cluster(bootstrap=self.transactions.bootstrap)
+        return Cluster(bootstrap=self.transactions.bootstrap, security=self.options.security())
 
     def committer(self, cluster: Cluster, transactional_id: str) -> Committer:
         """The one that decides."""

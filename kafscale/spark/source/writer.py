@@ -14,6 +14,8 @@ module imports pyspark, and confluent-kafka.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -24,11 +26,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
-from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries
+from kafscale.login.librdkafka import librdkafka_settings
+from kafscale.login.properties import read_properties
+from kafscale.login.security import PREFIXES, ClientSecurity, client_security
+from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
 PREFIX = "kafka."
+CONFIG_FILE = "kafkaConfigFile"
 _DEFAULTS = {"partitioner": "murmur2_random"}  # Java's, by librdkafka's name
 _IDEMPOTENCE = "enable.idempotence"
 # What an idempotent producer can't do without, by the names of its settings, of which the second are librdkafka's own.
@@ -46,7 +52,7 @@ _REFUSED = {
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """What tasks need to produce. `producer` is a configuration of librdkafka."""
+    """What tasks need to produce. `producer` has the settings of Java's or librdkafka's clients."""
 
     producer: Mapping[str, str] = attrs.field(repr=False)
     topic: str | None = None
@@ -68,15 +74,48 @@ class WriteOptions:
             for name, value in given.values.items()
             if name.startswith(PREFIX) and name not in _OF_READING
         }
+        chosen = {**_settings_in(given.text(CONFIG_FILE)), **chosen}
         defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
-        return cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
+        options = cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
+        options.configuration()  # where it is wrong, the driver says so, before there are tasks
+        return options
 
     def open(self, further: Mapping[str, Any] = MappingProxyType({})) -> Producer:
         """Open a producer, with settings beside those of the user. Raises ConfigError."""
         try:
-            return Producer({**self.producer, **further})
+            return Producer({**self.configuration(), **further})
         except KafkaException as exc:
             raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the settings as librdkafka takes them. Raises ConfigError."""
+        with _named():
+            return librdkafka_settings(self.producer)
+
+    def security(self) -> ClientSecurity:
+        """Return how connections are secured that are not librdkafka's. Raises ConfigError."""
+        with _named():
+            return client_security(self.producer)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Name settings as the user has. Raises ConfigError."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise ConfigError(f"{PREFIX}{exc}") from exc
+
+
+def _settings_in(file: str | None) -> Mapping[str, str]:
+    """Return those of a file that secure connections. Raises ConfigError."""
+    if file is None:
+        return {}
+    try:
+        found = read_properties(Path(file.strip()))
+    except ConfigError as exc:
+        raise ConfigError(f"{CONFIG_FILE}: {exc}") from exc
+    return {name: value for name, value in found.items() if name.startswith(PREFIXES)}
 
 
 def _may_be_idempotent(chosen: Mapping[str, str]) -> bool:
@@ -113,7 +152,9 @@ class _TopicWriting:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
-        deliveries = Deliveries(producer=self.options.open(FAILURES_ALONE))
+        refusals = Refusals()
+        producer = self.options.open({**FAILURES_ALONE, "error_cb": refusals.note})
+        deliveries = Deliveries(producer=producer, refusals=refusals)
         for rows in iterator:
             deliveries.send(rows, self.options.topic)
         deliveries.finish()

@@ -11,6 +11,8 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.login.failures import check
+from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.spark.transactions.connection import BrokerConnection
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_topics import (
@@ -51,6 +53,7 @@ class Cluster:
     """Holds one connection to each broker that it has asked. To be closed."""
 
     bootstrap: Sequence[Address]
+    security: ClientSecurity = PLAINTEXT
     retry_seconds: float = RETRY_SECONDS
     _connections: dict[Address, BrokerConnection] = attrs.field(factory=dict, init=False)
     _coordinators: dict[str, Address] = attrs.field(factory=dict, init=False)
@@ -80,10 +83,13 @@ class Cluster:
             time.sleep(PAUSE_SECONDS)
 
     def ask(self, address: Address, request: object, response_class: type[R]) -> R:
-        """Ask one broker, once. Raises BrokerUnavailable, ProtocolError."""
+        """Ask one broker, once. Raises BrokerUnavailable, ProtocolError, ConfigError, KafkaError."""
         connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = BrokerConnection.open(address, REQUEST_TIMEOUT_SECONDS)
+        if connection is None or connection.is_over:
+            if connection is not None:
+                self._connections.pop(address).close()
+            connection = BrokerConnection.open(address, REQUEST_TIMEOUT_SECONDS, security=self.security)
+            self._connections[address] = connection
         try:
             return connection.ask(request, response_class)
         except BaseException:
@@ -152,10 +158,3 @@ class Cluster:
         (created,) = self.ask_any(request, CreateTopicsResponse).topics
         if created.error_code != error_codes.TOPIC_ALREADY_EXISTS:
             check(created.error_code, f"creating topic '{topic}'", created.error_message)
-
-
-def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise KafkaError unless the code is 0."""
-    if code != error_codes.NONE:
-        text = f"{about}: {error_codes.name(code)}"
-        raise KafkaError(code, f"{text} ({message})" if message else text)

@@ -24,7 +24,8 @@ from typing import Final
 import attrs
 
 from kafscale.errors import KafkaError
-from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.login.failures import check
+from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.decision import Decision, Prepared, Span
 from kafscale.spark.transactions.journal import Journal
 from kafscale.spark.transactions.lead import Lead, end, initialise

@@ -7,14 +7,20 @@ here on its behalf. Newer versions of EndTxn would raise the epoch, and repeated
 
 from __future__ import annotations
 
+import math
 import socket
+import ssl
+import time
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
 from kafscale.config import Address
-from kafscale.errors import BrokerUnavailable
+from kafscale.errors import BrokerUnavailable, ConfigError
+from kafscale.login.sasl import ClientSasl
+from kafscale.login.security import PLAINTEXT, ClientSecurity
+from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
 from kafscale.wire import codec
 from kafscale.wire.frames import RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -28,6 +34,8 @@ from kafscale.wire.messages.list_offsets import ListOffsetsRequest
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest
 from kafscale.wire.messages.metadata import MetadataRequest
 from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 VERSIONS: Final[dict[type, int]] = {
     ProduceRequest: 9,
@@ -41,6 +49,8 @@ VERSIONS: Final[dict[type, int]] = {
     EndTxnRequest: 3,
     DescribeTransactionsRequest: 0,
     ListTransactionsRequest: 0,
+    SaslHandshakeRequest: HANDSHAKE_VERSION,
+    SaslAuthenticateRequest: 1,  # the first one that says how long the session lasts
 }
 CLIENT_ID: Final = "kafscale-spark"
 RESPONSE_MAX_BYTES: Final = 256 << 20
@@ -55,16 +65,33 @@ class BrokerConnection:
     address: Address
     _socket: socket.socket
     _correlation_id: int = attrs.field(default=0, init=False)
+    _session_until: float = attrs.field(default=math.inf, init=False)
 
     @classmethod
-    def open(cls, address: Address, timeout_seconds: float) -> BrokerConnection:
-        """Connect; each request may take as long. Raises BrokerUnavailable."""
+    def open(
+        cls, address: Address, timeout_seconds: float, *, security: ClientSecurity = PLAINTEXT
+    ) -> BrokerConnection:
+        """Connect, and log in; each request may take as long. Raises BrokerUnavailable, ConfigError, KafkaError."""
         try:
             connected = socket.create_connection((address.host, address.port), timeout_seconds)
         except OSError as exc:
             raise BrokerUnavailable(f"can't connect to {address}: {exc}") from exc
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(address=address, socket=connected)
+        try:
+            if security.context is not None:
+                connected = _secured(connected, address, security.context)
+            connection = cls(address=address, socket=connected)
+            if security.sasl is not None:
+                connection._log_in(security.sasl)
+        except BaseException:
+            connected.close()
+            raise
+        return connection
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether another one had better be used, as its session ends soon."""
+        return time.monotonic() >= self._session_until
 
     def ask(self, request: object, response_class: type[R]) -> R:
         """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
@@ -90,6 +117,16 @@ class BrokerConnection:
         with suppress(OSError):
             self._socket.close()
 
+    def _log_in(self, sasl: ClientSasl) -> None:
+        steps = LoginSteps(sasl, self.address)
+        request = steps.next(None)
+        while request is not None:
+            by_handshake = isinstance(request, SaslHandshakeRequest)
+            answer: Any = self.ask(request, SaslHandshakeResponse if by_handshake else SaslAuthenticateResponse)
+            request = steps.next(answer)
+        if steps.session_seconds is not None:
+            self._session_until = time.monotonic() + SESSION_FRACTION * steps.session_seconds
+
     def _length(self) -> int:
         length = int.from_bytes(self._receive(4), "big", signed=True)
         if not 4 <= length <= RESPONSE_MAX_BYTES:
@@ -104,3 +141,18 @@ class BrokerConnection:
                 raise BrokerUnavailable(f"the broker at {self.address} closed the connection")
             received += data
         return memoryview(received)
+
+
+def _secured(connected: socket.socket, address: Address, context: ssl.SSLContext) -> socket.socket:
+    """Do the handshake of TLS. Raises ConfigError if the broker is not who it should be, BrokerUnavailable."""
+    try:
+        return context.wrap_socket(connected, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as exc:  # which no other try would change
+        raise ConfigError(
+            f"the TLS handshake with {address} failed: {exc.verify_message}; does ssl.truststore.location or "
+            "ssl.ca.location have its authority?"
+        ) from exc
+    except OSError as exc:
+        raise BrokerUnavailable(
+            f"the TLS handshake with {address} failed: {exc}; is that a listener with TLS?"
+        ) from exc

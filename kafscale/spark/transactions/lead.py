@@ -7,7 +7,8 @@ from typing import Final
 import attrs
 
 from kafscale.config import Address
-from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.login.failures import check
+from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.logs import StoredBatch
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import (

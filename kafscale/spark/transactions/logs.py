@@ -12,7 +12,8 @@ from typing import Final
 import attrs
 
 from kafscale.errors import KafkaError
-from kafscale.spark.transactions.cluster import Cluster, check
+from kafscale.login.failures import check
+from kafscale.spark.transactions.cluster import Cluster
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import BatchHeader, parse_header, whole_batches
 from kafscale.wire.control_records import parse_marker

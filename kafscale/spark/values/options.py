@@ -11,7 +11,8 @@ import attrs
 
 from kafscale.errors import ConfigError
 from kafscale.spark.values.decoder import FORMATS, ReaderOptions
-from kafscale.spark.values.registry import Credentials, RegistryClient, RegistryOptions, Schema
+from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
+from kafscale.spark.values.registry_credentials import Credentials
 
 NAMES = frozenset(
     {
@@ -27,6 +28,7 @@ NAMES = frozenset(
         "schemaRegistryBearerToken",
         "schemaRegistryBearerTokenFile",
         "schemaRegistryCaFile",
+        "schemaRegistryConfigFile",
     }
 )
 
@@ -78,15 +80,11 @@ class ValueOptions:
             basic_auth_file=found.get("schemaRegistryBasicAuthFile"),
             bearer_token=found.get("schemaRegistryBearerToken"),
             bearer_token_file=found.get("schemaRegistryBearerTokenFile"),
+            config_file=found.get("schemaRegistryConfigFile"),
+            ca_file=found.get("schemaRegistryCaFile"),
         )
-        basic_auth, bearer_token = credentials.find()
         return cls(
-            registry=RegistryOptions(
-                urls=RegistryOptions.parse_urls(found["schemaRegistryUrl"]),
-                basic_auth=basic_auth,
-                bearer_token=bearer_token,
-                ca_file=found.get("schemaRegistryCaFile"),
-            ),
+            registry=credentials.options(found["schemaRegistryUrl"]),
             format=found["valueFormat"].lower(),
             subject=found.get("valueSubject"),
             version=found.get("valueSchemaVersion", "latest"),

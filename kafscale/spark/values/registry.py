@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -21,12 +18,14 @@ from uuid import UUID
 import attrs
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
+from kafscale.login.tls import tls_context
 
 if TYPE_CHECKING:  # else imported with the first client: they take longer to import than a small query to run
     import httpx
 
     from kafscale.spark.workers.http import BlockingTransport
 
+BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client
 PAUSE_SECONDS = 0.2  # doubled after each round
 UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
@@ -34,9 +33,6 @@ UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
 REFERENCE_MAX_DEPTH = 32
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 SchemaId = int | UUID  # newer serializers name a schema by its global id, in a header
-
-BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
-BEARER_TOKEN_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN"
 
 UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
 
@@ -48,12 +44,14 @@ class RegistryOptions:
     urls: tried in order, at least one; a path before `/subjects` is kept.
     basic_auth: `user:password`. bearer_token: sent as it is. At most one of them.
     ca_file: PEM file of the authorities that the registry's certificate is checked against; None for the system's.
+    tls: Kafka's client settings of TLS (`kafscale.login.tls`), as pairs; they name files, which tasks read, too.
     """
 
     urls: tuple[str, ...]
     basic_auth: str | None = attrs.field(default=None, repr=False)
     bearer_token: str | None = attrs.field(default=None, repr=False)
     ca_file: str | None = None
+    tls: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     timeout_seconds: float = 10.0
 
     def __attrs_post_init__(self) -> None:
@@ -70,43 +68,13 @@ class RegistryOptions:
             raise ConfigError("give the schema registry either basic auth or a bearer token, not both")
         if self.basic_auth is not None and ":" not in self.basic_auth:
             raise ConfigError("basic auth for the schema registry has the form user:password")
+        if self.ca_file is not None and any(name.startswith(("ssl.ca.", "ssl.truststore.")) for name, _ in self.tls):
+            raise ConfigError("give the authorities of the schema registry once: as a CA file, or in its settings")
 
     @classmethod
     def parse_urls(cls, text: str) -> tuple[str, ...]:
         """The URLs of a comma-separated list."""
         return tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
-
-
-@attrs.frozen(kw_only=True)
-class Credentials:
-    """Where the registry's credentials are: given, in files, or else in the environment of who plans the query.
-
-    So no secret need be in a program, nor in the arguments of a process, which all users of its machine see.
-    """
-
-    basic_auth: str | None = attrs.field(default=None, repr=False)
-    basic_auth_file: str | None = None
-    bearer_token: str | None = attrs.field(default=None, repr=False)
-    bearer_token_file: str | None = None
-
-    def find(self, environment: Mapping[str, str] = os.environ) -> tuple[str | None, str | None]:
-        """Basic auth and bearer token; the environment counts where nothing is given. Raises ConfigError."""
-        basic = _secret("basic auth", self.basic_auth, self.basic_auth_file)
-        bearer = _secret("bearer token", self.bearer_token, self.bearer_token_file)
-        if basic is None and bearer is None:
-            return environment.get(BASIC_AUTH_VARIABLE) or None, environment.get(BEARER_TOKEN_VARIABLE) or None
-        return basic, bearer
-
-
-def _secret(what: str, given: str | None, file: str | None) -> str | None:
-    if file is None:
-        return given
-    if given is not None:
-        raise ConfigError(f"give the schema registry's {what} either itself or by a file, not both")
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"the file of the schema registry's {what} can't be read: {exc}") from exc
 
 
 @attrs.define(frozen=True, kw_only=True)
@@ -151,8 +119,12 @@ class RegistryClient:
         from kafscale.spark.workers.http import BlockingTransport
 
         context = None
-        if self.options.ca_file is not None:
-            context = ssl.create_default_context(cafile=self.options.ca_file)
+        if self.options.ca_file is not None or self.options.tls:
+            authorities = {} if self.options.ca_file is None else {"ssl.ca.location": self.options.ca_file}
+            try:
+                context = tls_context({**dict(self.options.tls), **authorities})
+            except ConfigError as exc:
+                raise ConfigError(f"the schema registry's {exc}") from exc
         self._transport = BlockingTransport(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
 
     def by_id(self, schema_id: SchemaId) -> Schema:

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from tests.devtools.registry_values import running_values
+from kafscale.testing.certificates import make_authority
+from tests.devtools.registry import Registry, running_registry
+from tests.devtools.registry_values import prefixed, running_values
 
 pytestmark = [
     pytest.mark.spark,
@@ -61,6 +63,25 @@ def test_a_subject_that_gets_a_version_changes_the_table_while_the_pipeline_goes
         produce(topic, [(0, None, values.avro(WIDER_ORDER, {"id": 1 << 40, "note": "n"}, topic=topic))])
         lake.run(mapping, more)
     assert lake.rows(f"db.{topic}", "offset, id, note") == [(0, 1, None), (1, 1 << 40, "n")]
+
+
+def test_a_registry_with_tls_and_a_password_that_nobody_sees(lake, topic, produce, tmp_path, capfd):
+    authority = make_authority(tmp_path)
+    with running_registry(Registry(basic_auth="me:hidden"), authority.issue("registry").server_context()) as registry:
+        schema_id = registry.register(f"{topic}-value", json.dumps(ORDER))
+        file = tmp_path / "registry.properties"
+        file.write_text(f"basic.auth.user.info=me:hidden\nssl.ca.location={authority.ca_file}\n")
+        mapping = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro}}}}"
+        produce(topic, [(0, None, prefixed(schema_id, b"\x02"))])
+        lake.run(mapping, f'registry: {{url: "{registry.url}", config_file: "{file}"}}')
+        assert lake.rows(f"db.{topic}", "id") == [(1,)]
+        file.write_text(f"basic.auth.user.info=me:hidden-and-wrong\nssl.ca.location={authority.ca_file}\n")
+        with pytest.raises(Exception, match="check basic auth or bearer token") as caught:
+            lake.run(mapping, f'registry: {{url: "{registry.url}", config_file: "{file}"}}')
+    executions = lake.spark._jsparkSession.sharedState().statusStore().executionsList()
+    plans = [executions.apply(index).physicalPlanDescription() for index in range(executions.size())]
+    assert plans
+    assert "hidden" not in "".join([*plans, str(caught.value), *capfd.readouterr()])
 
 
 def test_rows_of_go_processors_columns_can_be_had(lake, topic, produce):

@@ -106,3 +106,18 @@ def test_transforms_and_sort_keys_become_sql():
     assert partition_transform("region") == "`region`"
     assert sort_order("at desc nulls last") == "`at` DESC NULLS LAST"
     assert sort_order("at") == "`at` ASC"
+
+
+def test_no_secret_is_in_what_is_shown_of_a_pipeline():
+    """Which logs and errors may have; values of the environment are as secret as those in the file."""
+    options = "  options: {s3SecretAccessKey: hidden1}\n"
+    text = TEXT.replace("  store: file:/data/bucket\n", f"  store: s3://bucket\n{options}")
+    text += """
+registry: {url: "https://registry", basic_auth: "me:${PASSWORD}", config_file: /etc/registry.properties}
+spark: {spark.hadoop.fs.s3a.secret.key: hidden2}
+"""
+    pipeline = parse(text, PASSWORD="hidden3")
+    assert pipeline.registry is not None
+    assert pipeline.registry.basic_auth == "me:hidden3"
+    assert "/etc/registry.properties" in repr(pipeline)
+    assert "hidden" not in repr(pipeline)

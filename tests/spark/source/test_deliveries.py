@@ -39,8 +39,9 @@ class FullProducer:
                 self.taken.append(record)
         self.waiting.clear()
 
-    def flush(self) -> None:
+    def flush(self, timeout: float) -> int:
         self.poll(0)
+        return len(self.waiting)
 
 
 def rows_of(*rows: dict[str, object]) -> pa.RecordBatch:

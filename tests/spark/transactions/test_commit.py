@@ -112,7 +112,9 @@ class Query:
             "linger.ms": 0,
         }
         transaction = TaskTransaction(
-            transactional_id=of_task, bootstrap=[self.broker.kafka], open_producer=lambda: Producer(settings)
+            transactional_id=of_task,
+            open_cluster=lambda: Cluster(bootstrap=[self.broker.kafka]),
+            open_producer=lambda _: Producer(settings),
         )
         rows = list(self.rows(run, batch, task))
         prepared = transaction.prepare([rows_of([]), rows_of(rows[:1]), rows_of(rows[1:])], None)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.client.properties import parse_properties, read_properties
 from kafscale.errors import ConfigError
+from kafscale.login.properties import parse_properties, read_properties
 
 
 @pytest.mark.parametrize(

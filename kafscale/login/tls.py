@@ -1,18 +1,13 @@
-"""How a client's connections are secured, by the names of Kafka's client settings.
+"""TLS from the client's side, by the names of Kafka's client settings.
 
-    security.protocol                        PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-    sasl.…                                   those of `kafscale.client.sasl`
-    ssl.truststore.type=PEM                  with ssl.truststore.location, or ssl.truststore.certificates (Java)
-    ssl.keystore.type=PEM                    with ssl.keystore.location, or .certificate.chain and .key as text (Java)
-    ssl.ca.location, ssl.ca.pem              (librdkafka)
-    ssl.certificate.location, .pem           (librdkafka), with ssl.key.location, .pem
-    ssl.key.password                         of the private key
-    ssl.endpoint.identification.algorithm    https, or empty or none to take a certificate for any host
-    enable.ssl.certificate.verification      false to take any certificate (librdkafka)
-    ssl.enabled.protocols                    TLSv1.2, TLSv1.3
-
-Settings that begin otherwise are of other programs, and are left. Of these, one that is not known is an error, as what
-it asks for would not be there.
+ssl.truststore.type=PEM                  with ssl.truststore.location, or ssl.truststore.certificates (Java)
+ssl.keystore.type=PEM                    with ssl.keystore.location, or .certificate.chain and .key as text (Java)
+ssl.ca.location, ssl.ca.pem              (librdkafka)
+ssl.certificate.location, .pem           (librdkafka), with ssl.key.location, .pem
+ssl.key.password                         of the private key
+ssl.endpoint.identification.algorithm    https, or empty or none to take a certificate for any host
+enable.ssl.certificate.verification      false to take any certificate (librdkafka)
+ssl.enabled.protocols                    TLSv1.2, TLSv1.3
 """
 
 from __future__ import annotations
@@ -24,65 +19,30 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import attrs
-
-from kafscale.client import sasl
-from kafscale.client.sasl import ClientSasl, client_sasl
-from kafscale.config import SecurityProtocol
 from kafscale.errors import ConfigError
 
-_PROTOCOL = "security.protocol"
+ENDPOINT_ALGORITHM = "ssl.endpoint.identification.algorithm"
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PEM_BLOCK = re.compile(r"(-----BEGIN [^-]+-----)([^-]*)(-----END [^-]+-----)")
-_SECURITY_PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.")
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
-        _PROTOCOL,
         *(f"ssl.truststore.{name}" for name in ("type", "location", "certificates")),
         *(f"ssl.keystore.{name}" for name in ("type", "location", "certificate.chain", "key")),
         *(f"ssl.{kind}.{form}" for kind in ("ca", "certificate", "key") for form in ("location", "pem")),
         "ssl.key.password",
-        "ssl.endpoint.identification.algorithm",
+        ENDPOINT_ALGORITHM,
         "enable.ssl.certificate.verification",
         "ssl.enabled.protocols",
-        *sasl.KNOWN,
     }
 )
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class ClientSecurity:
-    """`context` is that of TLS, if the protocol has it, and `sasl` who logs in."""
-
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    context: ssl.SSLContext | None = None
-    sasl: ClientSasl | None = None
-
-
-PLAINTEXT = ClientSecurity()
-
-
-def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     """Read the settings, and the files that they name. Raises ConfigError."""
-    for name in properties:
-        if name.startswith(_SECURITY_PREFIXES) and name not in _KNOWN:
-            raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
-    word = properties.get(_PROTOCOL, "PLAINTEXT").strip().upper()
-    protocol = SecurityProtocol.__members__.get(word)
-    if protocol is None:
-        raise ConfigError(f"{_PROTOCOL}: '{word}' is not known here; allowed: {', '.join(SecurityProtocol)}")
-    return ClientSecurity(
-        protocol=protocol,
-        context=_context(properties) if protocol.uses_tls else None,
-        sasl=client_sasl(properties) if protocol.uses_sasl else None,
-    )
-
-
-def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=_authorities(properties))
-    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+    algorithm = properties.get(ENDPOINT_ALGORITHM, "https").strip().lower()
     if algorithm not in ("https", "none", ""):
-        raise ConfigError(f"ssl.endpoint.identification.algorithm: '{algorithm}' is not known; allowed: https, none")
+        raise ConfigError(f"{ENDPOINT_ALGORITHM}: '{algorithm}' is not known; allowed: https, none")
     context.check_hostname = algorithm == "https"
     if properties.get("enable.ssl.certificate.verification", "true").strip().lower() == "false":
         context.check_hostname = False
@@ -114,7 +74,7 @@ def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) ->
     chain = _first(_text_of(properties, "ssl.certificate"), _store(properties, "keystore", "certificate.chain"))
     if chain is None:
         return
-    key = _first(_text_of(properties, "ssl.key"), _in_lines(properties.get("ssl.keystore.key")), "")
+    key = _first(_text_of(properties, "ssl.key"), in_lines(properties.get("ssl.keystore.key")), "")
     password = properties.get("ssl.key.password")
 
     def give_password() -> str:
@@ -144,26 +104,33 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: Callable[[], str]) ->
 
 def _store(properties: Mapping[str, str], store: str, text: str) -> str | None:
     """Return what Java calls a store, which here is PEM, from a file or given as text."""
-    kind = properties.get(f"ssl.{store}.type", "JKS").strip()
-    given = {name: properties.get(f"ssl.{store}.{name}") for name in ("location", text)}
-    if given == {"location": None, text: None}:
+    if not has_pem_store(properties, store, text):
         return None
+    location = f"ssl.{store}.location"
+    return _first(in_lines(properties.get(f"ssl.{store}.{text}")), _read(properties.get(location), location))
+
+
+def has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
+    """Tell whether there is what Java calls a store. Raises ConfigError if it is none of PEM."""
+    if f"ssl.{store}.location" not in properties and f"ssl.{store}.{text}" not in properties:
+        return False
+    kind = properties.get(f"ssl.{store}.type", "JKS").strip()
     if kind.upper() != "PEM":
         raise ConfigError(
             f"ssl.{store}.type: '{kind}' can't be read here; allowed: PEM, to which `openssl pkcs12 -nodes` turns a "
             "PKCS12 store (and `keytool -importkeystore -deststoretype PKCS12` a JKS store to that)"
         )
-    return _first(_in_lines(given[text]), _read(given["location"], f"ssl.{store}.location"))
+    return True
 
 
 def _text_of(properties: Mapping[str, str], name: str) -> str | None:
     """Return what librdkafka takes as text (.pem) or from a file (.location)."""
     return _first(
-        _in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
+        in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
     )
 
 
-def _in_lines(pem: str | None) -> str | None:
+def in_lines(pem: str | None) -> str | None:
     """Give PEM the ends of its lines that a file of settings, where a value is one line, has not kept."""
 
     def rewrite(block: re.Match[str]) -> str:

@@ -1,0 +1,60 @@
+"""How a client's connections are secured, by the names of Kafka's client settings.
+
+    security.protocol   PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    ssl.…               those of `kafscale.login.tls`
+    sasl.…              those of `kafscale.login.sasl`
+
+Settings that begin otherwise are of other programs, and are left. Of these, one that is not known is an error, as what
+it asks for would not be there.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+import attrs
+
+from kafscale.config import SecurityProtocol
+from kafscale.errors import ConfigError
+from kafscale.login import sasl, tls
+from kafscale.login.sasl import ClientSasl, client_sasl
+from kafscale.login.tls import tls_context
+
+PROTOCOL = "security.protocol"
+PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.")
+_KNOWN = frozenset({PROTOCOL, *tls.KNOWN, *sasl.KNOWN})
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ClientSecurity:
+    """`context` is that of TLS, if the protocol has it, and `sasl` who logs in."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    context: ssl.SSLContext | None = None
+    sasl: ClientSasl | None = None
+
+
+PLAINTEXT = ClientSecurity()
+
+
+def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Read the settings, and the files that they name. Raises ConfigError."""
+    for name in properties:
+        if name.startswith(PREFIXES) and name not in _KNOWN:
+            raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
+    protocol = client_protocol(properties)
+    return ClientSecurity(
+        protocol=protocol,
+        context=tls_context(properties) if protocol.uses_tls else None,
+        sasl=client_sasl(properties) if protocol.uses_sasl else None,
+    )
+
+
+def client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
+    """Read which of TLS and SASL there is. Raises ConfigError."""
+    word = properties.get(PROTOCOL, "PLAINTEXT").strip().upper()
+    protocol = SecurityProtocol.__members__.get(word)
+    if protocol is None:
+        raise ConfigError(f"{PROTOCOL}: '{word}' is not known here; allowed: {', '.join(SecurityProtocol)}")
+    return protocol

@@ -1,0 +1,106 @@
+"""SASL as steps: which request is sent next, by what the broker has answered. Whoever has a connection takes them.
+
+    login = LoginSteps(sasl, address)
+    request = login.next(None)
+    while request is not None:
+        request = login.next(<the answer, a `login.response_class`>)
+
+A step may read the file of a token, or derive a key for some milliseconds, so it is no work for an event loop. A
+session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import attrs
+
+from kafscale.config import Address, SaslMechanism
+from kafscale.errors import ConfigError, KafkaError
+from kafscale.login.failures import check
+from kafscale.login.sasl import TOKEN_URL, ClientSasl
+from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
+from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+HANDSHAKE_VERSION = 1
+# What a broker may ask for: at 1,000,000, a second. Kafka's allow 16,384.
+ITERATIONS_MOST = 1_000_000
+SESSION_FRACTION = 0.85  # after which the next request goes over a new connection; Java's clients renew it by then
+
+Request = SaslHandshakeRequest | SaslAuthenticateRequest
+Steps = Generator[Request, Any, None]
+Parts = Generator[Request, Any, bytes]
+
+
+@attrs.define(eq=False)
+class LoginSteps:
+    """One login. `session_seconds` is how long the session lasts, once it is over; None for no end."""
+
+    sasl: ClientSasl
+    address: Address
+    session_seconds: float | None = attrs.field(default=None, init=False)
+    _steps: Steps = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps = self._all()
+
+    def next(self, answer: SaslHandshakeResponse | SaslAuthenticateResponse | None) -> Request | None:
+        """The next request, or None when who logs in is in. Raises KafkaError, ConfigError."""
+        try:
+            return self._steps.send(answer)
+        except StopIteration:
+            return None
+
+    @property
+    def about(self) -> str:
+        """Return what an error is about."""
+        return f"login as {self.sasl.username or 'the owner of a token'} by {self.sasl.mechanism} at {self.address}"
+
+    def _all(self) -> Steps:
+        answer: SaslHandshakeResponse = yield SaslHandshakeRequest(mechanism=self.sasl.mechanism.value)
+        offered = f"the broker has {', '.join(answer.mechanisms)}" if answer.mechanisms else None
+        check(answer.error_code, self.about, offered)
+        if self.sasl.mechanism is SaslMechanism.PLAIN:
+            yield from self._send(f"\0{self.sasl.username}\0{self.sasl.password}".encode())
+        elif self.sasl.mechanism is SaslMechanism.OAUTHBEARER:
+            yield from self._token()
+        else:
+            yield from self._scram()
+
+    def _send(self, data: bytes) -> Parts:
+        answer: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=data)
+        check(answer.error_code, self.about, answer.error_message)
+        self.session_seconds = answer.session_lifetime_ms / 1000 if answer.session_lifetime_ms > 0 else None
+        return bytes(answer.auth_bytes)
+
+    def _token(self) -> Steps:
+        if (yield from self._send(f"n,,\x01auth=Bearer {read_token(self.sasl)}\x01\x01".encode())):
+            # It says what is wrong, and fails when it is told that this was heard (RFC 7628).
+            yield from self._send(b"\x01")
+            raise KafkaError(SASL_AUTHENTICATION_FAILED, f"{self.about}: the token is refused")
+
+    def _scram(self) -> Steps:
+        from scramp import ScramClient, ScramException
+
+        try:
+            client = ScramClient([self.sasl.mechanism.value], self.sasl.username, self.sasl.password)
+            first = yield from self._send(client.get_client_first().encode())
+            client.set_server_first(first.decode())
+            if int(client.iterations) > ITERATIONS_MOST:
+                raise ScramException(f"it asks for {client.iterations} iterations")
+            client.set_server_final((yield from self._send(client.get_client_final().encode())).decode())
+        except (ScramException, UnicodeDecodeError) as exc:
+            raise KafkaError(
+                SASL_AUTHENTICATION_FAILED, f"{self.about}: the broker does not do as SCRAM has it: {exc}"
+            ) from exc
+
+
+def read_token(sasl: ClientSasl) -> str:
+    """Read the file of the token, which somebody else renews. Raises ConfigError."""
+    assert sasl.token_file is not None
+    try:
+        return sasl.token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{TOKEN_URL}: '{sasl.token_file}' can't be read: {exc}") from exc
