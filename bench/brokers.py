@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -19,11 +19,13 @@ import trio
 
 from bench import processes
 from bench.points import TOPIC
+from bench.secured.sasl_ssl import SaslSsl
 from kafscale.client import admin
-from kafscale.client.client import connect
+from kafscale.client.client import Client, connect
 from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.errors import KafkaError
+from kafscale.login.security import PLAINTEXT
 from tests.devtools.resident import rss_mib
 
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
@@ -44,12 +46,13 @@ class Usage:
 
 @attrs.frozen(kw_only=True)
 class RunningBroker:
-    """A broker to send loads to. `metrics_url` is None for a peer."""
+    """A broker to send loads to. `metrics_url` is None for a peer, and `security` where there is no TLS."""
 
     name: str
     address: Address
     pid: int | None
     metrics_url: str | None
+    security: SaslSsl | None = None
 
     def usage(self) -> Usage:
         samples = self.samples()
@@ -78,11 +81,11 @@ class RunningBroker:
 
     def create_topic(self, partitions: int) -> None:
         """An empty topic, in place of one that an earlier load has left."""
-        trio.run(_create_topic, self.address, partitions)
+        trio.run(_create_topic, self, partitions)
 
     def remove_topic(self) -> None:
         """Remove the topic, so that what a load has left need not be written to the disk."""
-        trio.run(_remove_topic, self.address)
+        trio.run(_remove_topic, self)
 
 
 class Startable(Protocol):
@@ -98,8 +101,13 @@ def _total(samples: dict[str, float], prefix: str) -> int | None:
     return int(sum(value for name, value in samples.items() if name.startswith(prefix))) if samples else None
 
 
-async def _create_topic(address: Address, partitions: int) -> None:
-    async with connect(address, "bench") as client:
+def _connect(broker: RunningBroker) -> AbstractAsyncContextManager[Client]:
+    security = PLAINTEXT if broker.security is None else broker.security.client()
+    return connect(broker.address, "bench", security=security)
+
+
+async def _create_topic(broker: RunningBroker, partitions: int) -> None:
+    async with _connect(broker) as client:
         with suppress(KafkaError):
             await admin.delete_topic(client, TOPIC)
         new = admin.NewTopic(name=TOPIC, partition_count=partitions, replication_factor=1)
@@ -108,8 +116,8 @@ async def _create_topic(address: Address, partitions: int) -> None:
             await _until_done(partial(list_offsets, client, TOPIC, dict.fromkeys(range(partitions), LATEST)))
 
 
-async def _remove_topic(address: Address) -> None:
-    async with connect(address, "bench") as client:
+async def _remove_topic(broker: RunningBroker) -> None:
+    async with _connect(broker) as client:
         await admin.delete_topic(client, TOPIC)
 
 
@@ -151,7 +159,8 @@ class OwnBroker:
     """`kafscale serve`, started in an empty directory, which is removed with it.
 
     Or in `data_dir`, which stays. `environ` is set on top of this process's own. `checkout`: another one than this,
-    whose code runs in the virtual environment that it has.
+    whose code runs in the virtual environment that it has. `security`: of its listener, which is without TLS and SASL
+    if there is none.
     """
 
     options: Sequence[str] = ()
@@ -160,6 +169,7 @@ class OwnBroker:
     data_dir: Path | None = None
     environ: Mapping[str, str] = attrs.field(factory=dict)
     checkout: Path | None = None
+    security: SaslSsl | None = None
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
@@ -167,18 +177,28 @@ class OwnBroker:
             data_dir = self.data_dir or stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=self.directory)
             )
-            python = sys.executable if self.checkout is None else str(self.checkout / ".venv" / "bin" / "python")
-            command = [python, "-m", "kafscale", "serve", "--data-dir", str(data_dir), "--log-level", "warning"]
-            addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-            command += [*addresses, *self.options]
-            environ = {**os.environ, **self.environ}
+            listener = ["--listen", "127.0.0.1:0"]
+            if self.security is not None:
+                listener = [*self.security.serve_options]
+                self._add_user(data_dir, self.security)
+            where = ["--data-dir", str(data_dir), "--log-level", "warning", "--admin-listen", "127.0.0.1:0"]
+            command = [*self._program, "serve", *where, *listener, *self.options]
             with subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env=environ, cwd=self.checkout
+                command, stdout=subprocess.PIPE, text=True, env={**os.environ, **self.environ}, cwd=self.checkout
             ) as process:
                 try:
                     yield self._when_ready(process)
                 finally:
                     processes.stop(process)
+
+    @property
+    def _program(self) -> Sequence[str]:
+        python = sys.executable if self.checkout is None else str(self.checkout / ".venv" / "bin" / "python")
+        return [python, "-m", "kafscale"]
+
+    def _add_user(self, data_dir: Path | str, security: SaslSsl) -> None:
+        add = [*self._program, "users", "add", "--data-dir", str(data_dir), *security.add_user_options]
+        subprocess.run(add, check=True, env={**os.environ, **self.environ}, cwd=self.checkout, capture_output=True)
 
     def _when_ready(self, process: subprocess.Popen[str]) -> RunningBroker:
         assert process.stdout is not None
@@ -190,4 +210,5 @@ class OwnBroker:
             address=Address(ready[1], int(ready[2])),
             pid=process.pid,
             metrics_url=f"http://{ready[3]}/metrics",
+            security=self.security,
         )

@@ -99,6 +99,7 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes
     batches_per_partition = data_bytes // batch_bytes // point.partitions
     load = ProduceLoad(
         address=broker.address,
+        security=broker.security,
         point=point.loaded,
         seconds=LOAD_MAX_SECONDS,
         count=batches_per_partition * point.partitions,
@@ -110,6 +111,7 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes
         broker.flush()
     return FetchLoad(
         address=broker.address,
+        security=broker.security,
         partitions=point.partitions,
         batch_bytes=batch_bytes,
         end_offset=batches_per_partition * point.loaded.record_count,

@@ -16,6 +16,8 @@ import attrs
 
 from bench.figures import Figures
 from bench.frames import FetchTemplate, check_fetch_head, fetch_reply_head_bytes
+from bench.secured.sasl_ssl import SaslSsl
+from bench.secured.sockets import connect
 from kafscale.client.isolation import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB
@@ -30,6 +32,7 @@ class FetchLoad:
     """One connection per partition; each holds `end_offset` records in batches of exactly `batch_bytes`.
 
     has_markers: whether there are markers of transactions between these, which have offsets too.
+    security: None for a broker without TLS.
     """
 
     address: Address
@@ -40,6 +43,7 @@ class FetchLoad:
     seconds: float
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     has_markers: bool = False
+    security: SaslSsl | None = None
 
 
 def run_fetch(load: FetchLoad) -> Figures:
@@ -88,9 +92,7 @@ class _Consumer:
     fetched_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.connection = socket.create_connection((self.load.address.host, self.load.address.port))
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection.setblocking(False)
+        self.connection = connect(self.load.address, self.load.security)
         self.template = FetchTemplate.of(self.partition, self.load.max_bytes, isolation_level=self.load.isolation_level)
         self.buffer = memoryview(bytearray(max(self.load.max_bytes, self.load.batch_bytes) + SPARE_BYTES))
 

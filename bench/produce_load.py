@@ -21,6 +21,8 @@ import attrs
 from bench.figures import Figures
 from bench.frames import ProduceRing, explain_produce_reply, produce_reply_layout
 from bench.points import Point
+from bench.secured.sasl_ssl import SaslSsl
+from bench.secured.sockets import connect
 from kafscale.config import Address
 
 RECEIVE_BYTES = 64 << 10
@@ -32,7 +34,7 @@ class ProduceLoad:
     """Produce for some seconds, or some number of requests, whichever ends first.
 
     Each connection has a share of the partitions of its own, and `point.in_flight` requests under way.
-    requests_per_second: of all connections together.
+    requests_per_second: of all connections together. security: None for a broker without TLS.
     """
 
     address: Address
@@ -41,6 +43,7 @@ class ProduceLoad:
     count: float = math.inf
     connections: int = 1
     requests_per_second: float = math.inf
+    security: SaslSsl | None = None
 
 
 def run_produce(load: ProduceLoad) -> Figures:
@@ -105,12 +108,9 @@ class _Connection:
 
     @classmethod
     def open(cls, load: ProduceLoad, number: int) -> _Connection:
-        connection = socket.create_connection((load.address.host, load.address.port))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setblocking(False)
         return cls(
             ring=ProduceRing.of(load.point, range(number, load.point.partitions, load.connections)),
-            socket=connection,
+            socket=connect(load.address, load.security),
             in_flight=load.point.in_flight,
             count=load.count / load.connections,
             period_seconds=load.connections / load.requests_per_second,

@@ -8,7 +8,8 @@ Each result is written at once; a run that was cut goes on with `--resume`, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,16 +18,16 @@ from bench.brokers import Startable
 from bench.options import RunOptions, common_options
 from bench.peers.before import show_beside_before, with_before
 from bench.peers.command import check_ready, chosen, open_journal
-from bench.peers.journal import FILE_NAME
-from bench.peers.loads import all_loads
+from bench.peers.comparison import comparison
 from bench.peers.names import DISK, ENDPOINT
-from bench.peers.page import show_targets, write_page
+from bench.peers.page import show_targets
 from bench.peers.plan import missing, pairs_of, turns_of
 from bench.peers.run import PeersRun
-from bench.peers.startables import all_startables
-from bench.peers.targets import TARGETS, target_rows
+from bench.peers.startables import all_startables, secured_startables
+from bench.peers.targets import target_rows
 from bench.places import LOCAL_RESULTS, RESULTS
 from bench.report import show
+from bench.secured.sasl_ssl import sasl_ssl
 
 
 @click.command()
@@ -50,6 +51,7 @@ from bench.report import show
     metavar="CHECKOUT",
     help="Another checkout, with a .venv, whose broker takes turns with this one's.",
 )
+@click.option("--tls", "is_secured", is_flag=True, help="Over SASL_SSL, beside Apache Kafka over the same.")
 @click.option("--docs", is_flag=True, help="Write to bench/results and docs/benchmarks, not to bench/results/local.")
 @common_options
 def main(
@@ -60,32 +62,43 @@ def main(
     resume: bool,
     page_only: bool,
     docs: bool,
+    is_secured: bool,
     steal_max_percent: float | None,
     before: Path | None,
     options: RunOptions,
 ) -> None:
     """Alternate each load between the brokers, and show medians, spread, and what must be reached."""
+    if is_secured and options.peers:
+        raise click.UsageError("--tls measures brokers that it starts itself; leave out --peer")
     directory = RESULTS if docs else LOCAL_RESULTS
-    journal = open_journal(directory / FILE_NAME, goes_on=resume or page_only)
+    compared = comparison(is_secured=is_secured)
+    journal = open_journal(directory / compared.file_name, goes_on=resume or page_only)
     if not page_only:
         check_ready(journal)
-        run = PeersRun(
-            options=options,
-            startables=_startables(names, options, before),
-            journal=journal,
-            steal_max_percent=steal_max_percent,
-        )
-        pairs = with_before(pairs_of(TARGETS, all_loads())) if rows else None
-        turns = turns_of(chosen(all_loads(), wanted), [*run.startables, DISK], options.rounds, pairs)
-        run.take(missing(turns, journal.done))
+        pairs = with_before(pairs_of(compared.targets, compared.loads)) if rows else None
+        with _startables(options, before, is_secured=is_secured) as startables:
+            run = PeersRun(
+                options=options,
+                startables={name: each for name, each in startables.items() if not names or name in (*names, ENDPOINT)},
+                journal=journal,
+                steal_max_percent=steal_max_percent,
+            )
+            turns = turns_of(chosen(compared.loads, wanted), [*run.startables, DISK], options.rounds, pairs)
+            run.take(missing(turns, journal.done))
     show(journal.findings.results, "peers: medians of the rounds")
-    show_targets(target_rows(TARGETS, journal.findings.results))
+    show_targets(target_rows(compared.targets, journal.findings.results))
     show_beside_before(journal.findings.results)
-    click.echo(write_page(journal.findings, directory))
+    click.echo(compared.write_page(journal.findings, directory))
 
 
-def _startables(names: Sequence[str], options: RunOptions, before: Path | None) -> Mapping[str, Startable]:
-    return {each.name: each for each in all_startables(options, before) if not names or each.name in (*names, ENDPOINT)}
+@contextmanager
+def _startables(options: RunOptions, before: Path | None, *, is_secured: bool) -> Iterator[Mapping[str, Startable]]:
+    """The brokers by name; what secures them is there for the block."""
+    if not is_secured:
+        yield {each.name: each for each in all_startables(options, before)}
+        return
+    with sasl_ssl() as security:
+        yield {each.name: each for each in secured_startables(options, security, before)}
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import math
 import re
 import resource
 import subprocess
+from collections.abc import Sequence
 
 import attrs
 
 from bench.figures import Figures
 from bench.peers.kafka import java_command
 from bench.points import TOPIC
+from bench.secured.sasl_ssl import SaslSsl
 from kafscale.config import Address
 
 NOT_KNOWN = math.nan
@@ -41,6 +43,7 @@ class JavaProduceLoad:
     address: Address
     setting: ProducerSetting
     count: int = FIRST_COUNT
+    security: SaslSsl | None = None
 
 
 def find_rate(load: JavaProduceLoad) -> Figures:
@@ -63,7 +66,7 @@ def run_java_produce(load: JavaProduceLoad) -> Figures:
     output = _run(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", TOPIC, "--num-records", str(load.count), "--record-size", str(setting.record_bytes)),
-        *("--throughput", str(throughput)),
+        *("--throughput", str(throughput), *_config("producer", load.security)),
         *("--producer-props", f"bootstrap.servers={load.address}", "acks=all", *setting.properties),
     )
     found = PRODUCED.findall(output)
@@ -87,6 +90,7 @@ class JavaConsumeLoad:
 
     address: Address
     count: int
+    security: SaslSsl | None = None
 
 
 def run_java_consume(load: JavaConsumeLoad) -> Figures:
@@ -95,7 +99,7 @@ def run_java_consume(load: JavaConsumeLoad) -> Figures:
     output = _run(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--bootstrap-server", str(load.address), "--topic", TOPIC, "--messages", str(load.count), "--hide-header"),
-        *("--timeout", str(CONSUME_TIMEOUT_MS)),
+        *("--timeout", str(CONSUME_TIMEOUT_MS), *_config("consumer", load.security)),
     )
     fields = output.strip().splitlines()[-1].split(", ")
     if len(fields) != 10 or int(fields[4]) < load.count:
@@ -110,6 +114,10 @@ def run_java_consume(load: JavaConsumeLoad) -> Figures:
         p999_ms=NOT_KNOWN,
         client_cpu_seconds=_children_cpu_seconds() - cpu_began,
     )
+
+
+def _config(client: str, security: SaslSsl | None) -> Sequence[str]:
+    return () if security is None else (f"--{client}.config", str(security.properties_file))
 
 
 def _run(*arguments: str) -> str:

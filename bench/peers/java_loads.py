@@ -73,7 +73,7 @@ def _task(context: Context, name: str, setting: ProducerSetting) -> Task:
 
     That run is the warm-up then.
     """
-    load = JavaProduceLoad(address=context.broker.address, setting=setting)
+    load = JavaProduceLoad(address=context.broker.address, security=context.broker.security, setting=setting)
     known = setting.records_per_second
     if known == math.inf:
         known = context.median(name, context.broker.name, requests_per_second) or 0.0

@@ -16,6 +16,7 @@ import attrs
 
 from bench.brokers import RunningBroker
 from bench.processes import stop
+from bench.secured.sasl_ssl import PROTOCOL, SaslSsl
 from kafscale.config import Address
 
 POM = Path(__file__).with_name("pom.xml")
@@ -54,21 +55,25 @@ def java_command(*arguments: str, flags: tuple[str, ...] = ()) -> list[str]:
 
 @attrs.frozen
 class KafkaBroker:
-    """A broker and controller in one process. `settings` are added to server.properties."""
+    """A broker and controller in one process. `settings` are added to server.properties.
+
+    security: of its listener, which is without TLS and SASL if there is none.
+    """
 
     name: str
     settings: Mapping[str, str]
     directory: Path | None = None
+    security: SaslSsl | None = None
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
         with tempfile.TemporaryDirectory(prefix="kafka-bench-", dir=self.directory) as directory:
             port, controller_port = _free_ports(2)
             properties = Path(directory) / "server.properties"
-            lines = {**_node(port, controller_port, directory), **self.settings}
+            listeners = listener_settings(port, controller_port, self.security)
+            lines = {**_node(controller_port, directory), **listeners, **self.settings}
             properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-            form = java_command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
-            subprocess.run(form, capture_output=True, check=True)
+            self._format(properties)
             command = java_command("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
             with (Path(directory) / "output").open("w") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -78,19 +83,39 @@ class KafkaBroker:
                         f"Apache Kafka did not start: {(Path(directory) / 'output').read_text()[-2000:]}"
                     )
                 yield RunningBroker(
-                    name=self.name, address=Address("127.0.0.1", port), pid=process.pid, metrics_url=None
+                    name=self.name,
+                    address=Address("127.0.0.1", port),
+                    pid=process.pid,
+                    metrics_url=None,
+                    security=self.security,
                 )
             finally:
                 stop(process)
 
+    def _format(self, properties: Path) -> None:
+        further = () if self.security is None else self.security.kafka_format_options
+        form = java_command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *further)
+        done = subprocess.run(form, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"Apache Kafka could not format its directory: {(done.stdout + done.stderr)[-2000:]}")
 
-def _node(port: int, controller_port: int, directory: str) -> dict[str, str]:
+
+def listener_settings(port: int, controller_port: int, security: SaslSsl | None) -> Mapping[str, str]:
+    """Return what server.properties say of the listeners, of which the controller's is without TLS."""
+    protocol = "PLAINTEXT" if security is None else PROTOCOL.value
+    return {
+        "listeners": f"{protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "listener.security.protocol.map": f"{protocol}:{protocol},CONTROLLER:PLAINTEXT",
+        **({} if security is None else security.kafka_settings),
+    }
+
+
+def _node(controller_port: int, directory: str) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "log.dirs": f"{directory}/data",
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",

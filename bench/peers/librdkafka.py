@@ -10,6 +10,7 @@ from confluent_kafka import Message, Producer
 
 from bench.figures import Figures
 from bench.points import TOPIC
+from bench.secured.sasl_ssl import SaslSsl
 from kafscale.config import Address
 
 FLUSH_SECONDS = 60.0
@@ -22,11 +23,13 @@ class LibrdkafkaLoad:
     address: Address
     record_bytes: int
     seconds: float
+    security: SaslSsl | None = None
 
 
 def run_librdkafka(load: LibrdkafkaLoad) -> Figures:
     """Latencies are those of every hundredth record, from `produce` to its report. Raises RuntimeError."""
-    producer = Producer({"bootstrap.servers": str(load.address), "enable.idempotence": True})
+    secured = {} if load.security is None else load.security.librdkafka
+    producer = Producer({"bootstrap.servers": str(load.address), "enable.idempotence": True, **secured})
     value = bytes(load.record_bytes)
     latencies = array("d")
     reported_count = 0

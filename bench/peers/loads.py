@@ -74,6 +74,14 @@ def produce_name(point: Point, rate: str = "") -> str:
     return f"produce {point}{' at ' if rate else ''}{rate}"
 
 
+def librdkafka_name(record_bytes: int) -> str:
+    return f"librdkafka {record_size(record_bytes)}"
+
+
+def java_consume_name(source: str) -> str:
+    return f"java consume {source}"
+
+
 def end_to_end_name(share: float) -> str:
     return f"end to end {share:.0%}"
 
@@ -116,6 +124,7 @@ def _produce(point: Point, *, connections: int = 1, rate: tuple[str, float] = ("
     def task(context: Context) -> Task:
         load = ProduceLoad(
             address=context.broker.address,
+            security=context.broker.security,
             point=point,
             seconds=0,
             connections=connections,
@@ -129,10 +138,15 @@ def _produce(point: Point, *, connections: int = 1, rate: tuple[str, float] = ("
 
 def _librdkafka(record_bytes: int) -> Load:
     def task(context: Context) -> Task:
-        load = LibrdkafkaLoad(address=context.broker.address, record_bytes=record_bytes, seconds=0)
+        load = LibrdkafkaLoad(
+            address=context.broker.address,
+            security=context.broker.security,
+            record_bytes=record_bytes,
+            seconds=0,
+        )
         return context.timed(run_librdkafka, load)
 
-    return Load(name=f"librdkafka {record_size(record_bytes)}", partitions=MANY_PARTITIONS, task=task)
+    return Load(name=librdkafka_name(record_bytes), partitions=MANY_PARTITIONS, task=task)
 
 
 # ---- fetch ----------------------------------------------------------------------------------------------------------
@@ -163,11 +177,15 @@ def _java_consume(source: str) -> Load:
 
     def task(context: Context) -> Task:
         filled = fill(context.runner, context.broker, point, data_bytes=data_bytes)
-        load = JavaConsumeLoad(address=context.broker.address, count=filled.end_offset * filled.partitions)
+        load = JavaConsumeLoad(
+            address=context.broker.address,
+            security=context.broker.security,
+            count=filled.end_offset * filled.partitions,
+        )
         return Task(run=run_java_consume, load=load)
 
     return Load(
-        name=f"java consume {source}",
+        name=java_consume_name(source),
         partitions=MANY_PARTITIONS,
         task=task,
         serve_options=_serve_options(source),
@@ -206,6 +224,7 @@ def _lagging() -> Load:
         point = FetchPoint(source=BACKLOG, batch_bytes=MIDDLE_BATCHES.batch_bytes, partitions=1)
         live = ProduceLoad(
             address=context.broker.address,
+            security=context.broker.security,
             point=MIDDLE_BATCHES,
             seconds=0,
             requests_per_second=bytes_per_second / MIDDLE_BATCHES.batch_bytes,

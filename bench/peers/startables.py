@@ -14,7 +14,8 @@ from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.options import RunOptions
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
-from bench.peers.names import BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
+from bench.peers.names import BEFORE, BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
+from bench.secured.sasl_ssl import SaslSsl
 from tests.devtools.s3_processes import minio_server
 
 MEMORY_STORE = ("--store", "memory:4GiB")
@@ -32,6 +33,13 @@ def all_startables(options: RunOptions, before: Path | None = None) -> Iterator[
     yield KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)
     yield from options.peers
     yield Endpoint()
+
+
+def secured_startables(options: RunOptions, security: SaslSsl, before: Path | None = None) -> Sequence[Startable]:
+    """Return our broker, that of `before`, and Apache Kafka, over TLS and with SASL."""
+    own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
+    kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
+    return [attrs.evolve(each, security=security) for each in (*own, *kafka)]
 
 
 def own_brokers(options: RunOptions, before: Path | None = None) -> Sequence[OwnBroker]:

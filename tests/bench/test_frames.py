@@ -24,6 +24,7 @@ from kafscale.wire.frames import FrameReader, parse_request_header, response_fra
 from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.records import validate
+from kafscale.wire.schema import NEVER
 
 
 def test_a_ring_holds_valid_requests_for_every_partition_in_turn() -> None:
@@ -32,7 +33,7 @@ def test_a_ring_holds_valid_requests_for_every_partition_in_turn() -> None:
     reader.receive_data(ring.frames)
     partitions = []
     for place, frame in enumerate(reader.next_frames()):
-        header = parse_request_header(frame, {ProduceRequest.API_KEY: ProduceRequest.FLEXIBLE_SINCE})
+        header = parse_request_header(frame, lambda _key: ProduceRequest.FLEXIBLE_SINCE)
         request = codec.decode(ProduceRequest, PRODUCE_VERSION, frame[header.body_offset :])
         (data,) = request.topic_data[0].partition_data
         assert data.records is not None
@@ -50,7 +51,7 @@ def test_the_layout_finds_the_error_in_a_reply() -> None:
 
 def test_an_offset_is_patched_into_a_fetch() -> None:
     frame = memoryview(FetchTemplate.of(3, 1 << 20).at(1 << 40))[4:]
-    header = parse_request_header(frame, {})
+    header = parse_request_header(frame, lambda _key: NEVER)
     request = codec.decode(FetchRequest, FETCH_VERSION, frame[header.body_offset :])
     (wanted,) = request.topics[0].partitions
     assert (wanted.partition, wanted.fetch_offset, wanted.partition_max_bytes) == (3, 1 << 40, 1 << 20)

@@ -85,7 +85,7 @@ def requests_of(producer: Producer):
     """What it has sent since it was last asked: a batch's partition, epoch and sequence, or an EndTxn's epoch."""
     found, view = [], memoryview(bytes(producer.outgoing))
     producer.outgoing.clear()
-    flexible = {ProduceRequest.API_KEY: 9, EndTxnRequest.API_KEY: 3}
+    flexible = {ProduceRequest.API_KEY: 9, EndTxnRequest.API_KEY: 3}.__getitem__
     while view:
         end = 4 + int.from_bytes(view[:4], "big")
         header = parse_request_header(view[4:end], flexible)

@@ -1,0 +1,50 @@
+"""What KafScale must reach over TLS beside Apache Kafka in the same run: as much, produced and fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.consume import BACKLOG, TAIL
+from bench.figures import Reading, mib_per_second, requests_per_second
+from bench.peers.java_loads import ARTICLE, java_name
+from bench.peers.load import Load
+from bench.peers.loads import (
+    LARGE_BATCHES,
+    MANY_PARTITIONS,
+    all_loads,
+    java_consume_name,
+    librdkafka_name,
+    produce_name,
+)
+from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE
+from bench.peers.targets import Target
+from bench.points import Point
+from kafscale.config.units import KIB
+
+_BY_REQUESTS = [produce_name(Point.parse(point)) for point in ("1KiB/64/1", "16KiB/64/16")]
+_BY_BYTES = [
+    produce_name(LARGE_BATCHES),
+    java_name(KIB, 16 * KIB, MANY_PARTITIONS),
+    ARTICLE,
+    librdkafka_name(KIB),
+    *(f"fetch {source}/{shape}" for source in (TAIL, BACKLOG) for shape in ("960KiB/1", "16KiB/1", "16KiB/16")),
+    *(java_consume_name(source) for source in (TAIL, BACKLOG)),
+]
+
+
+def _as_good(load: str, reading: Reading, unit: str) -> Sequence[Target]:
+    return [
+        Target(load=load, reading=reading, unit=unit, peer=peer, factor=1) for peer in (KAFKA_DEFAULT, KAFKA_DURABLE)
+    ]
+
+
+TARGETS: Sequence[Target] = [
+    *(target for load in _BY_REQUESTS for target in _as_good(load, requests_per_second, "requests/s")),
+    *(target for load in _BY_BYTES for target in _as_good(load, mib_per_second, "MiB/s")),
+]
+
+
+def loads() -> Sequence[Load]:
+    """Those of `bench.peers` that the targets are about."""
+    wanted = {target.load for target in TARGETS}
+    return [load for load in all_loads() if load.name in wanted]

@@ -1,0 +1,204 @@
+"""Loads over TLS and with SASL: the generators against a broker of ours, the settings of others, targets and page."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from bench.brokers import OwnBroker, RunningBroker
+from bench.consume import FetchPoint, fill
+from bench.fetch_load import run_fetch
+from bench.figures import Figures, Result
+from bench.peers import __main__ as command
+from bench.peers.comparison import comparison
+from bench.peers.journal import Journal
+from bench.peers.kafka import DEFAULT, KafkaBroker, listener_settings
+from bench.peers.librdkafka import LibrdkafkaLoad, run_librdkafka
+from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE, OWN
+from bench.peers.plan import pairs_of
+from bench.points import Point
+from bench.produce_load import ProduceLoad, run_produce
+from bench.runner import Runner
+from bench.secured import sasl_ssl as settings
+from bench.secured import sockets
+from bench.secured.sasl_ssl import SaslSsl, sasl_ssl
+from bench.secured.sockets import NonBlockingTls, connect
+from kafscale.errors import KafkaError
+from kafscale.login.properties import read_properties
+from kafscale.login.security import client_security
+from kafscale.testing.certificates import Certificate
+from tests.bench.test_peers import InlineRunner
+
+SMALL = Point(batch_bytes=1024, in_flight=4, partitions=2)
+
+
+@pytest.fixture(scope="module")
+def security() -> Iterator[SaslSsl]:
+    with sasl_ssl() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def broker(security: SaslSsl) -> Iterator[RunningBroker]:
+    with OwnBroker(security=security).running() as running:
+        yield running
+
+
+# ---- loads ----------------------------------------------------------------------------------------------------------
+
+
+def test_our_generators_produce_and_fetch_over_tls(broker):
+    check_generators(broker, fetch_seconds=0.2)
+
+
+def check_generators(broker: RunningBroker, *, fetch_seconds: float) -> None:
+    broker.create_topic(SMALL.partitions)
+    load = ProduceLoad(address=broker.address, security=broker.security, point=SMALL, seconds=60, count=50)
+    assert run_produce(load).requests == 50
+    broker.create_topic(2)
+    point = FetchPoint.parse("tail/16KiB/2")
+    filled = fill(InlineRunner(), broker, point, data_bytes=4 << 20)
+    figures = run_fetch(attrs.evolve(filled, seconds=fetch_seconds))
+    assert figures.requests > 2
+    assert figures.size_bytes > figures.requests * filled.batch_bytes  # so a response is of many records of TLS
+    broker.remove_topic()
+
+
+def test_librdkafka_produces_over_tls(broker):
+    broker.create_topic(1)
+    load = LibrdkafkaLoad(address=broker.address, security=broker.security, record_bytes=100, seconds=0.1)
+    assert run_librdkafka(load).requests > 0
+
+
+def test_a_load_goes_to_its_process_with_what_secures_it(broker):
+    broker.create_topic(SMALL.partitions)
+    runner = Runner()
+    load = ProduceLoad(address=broker.address, security=broker.security, point=SMALL, seconds=60, count=4)
+    assert runner.send(run_produce, load).requests == 4
+    runner.close()
+
+
+def test_another_cipher_is_not_compared(broker, monkeypatch):
+    monkeypatch.setattr(sockets, "CIPHER", "TLS_CHACHA20_POLY1305_SHA256")
+    with pytest.raises(RuntimeError, match="not on TLS_CHACHA20"):
+        connect(broker.address, broker.security)
+
+
+def test_who_is_not_the_user_is_refused(broker, monkeypatch):
+    monkeypatch.setattr(settings, "PASSWORD", "wrong")
+    with pytest.raises(KafkaError, match="login as bench by SCRAM-SHA-512"):
+        connect(broker.address, broker.security)
+
+
+# ---- sockets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(security: SaslSsl) -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
+    """One that does not block, and its peer, which does."""
+    certificate = Certificate(certificate_file=security.certificate_file, key_file=security.key_file)
+    here, there = socket.socketpair()
+    context = certificate.client_context(security.ca_file)
+    context.sslsocket_class = NonBlockingTls
+    accepted: list[ssl.SSLSocket] = []
+    accept = threading.Thread(
+        target=lambda: accepted.append(certificate.server_context().wrap_socket(there, server_side=True))
+    )
+    accept.start()
+    secured = context.wrap_socket(here, server_hostname="localhost")
+    accept.join()
+    secured.setblocking(False)
+    with secured, accepted[0] as peer:
+        yield secured, peer
+
+
+def fill_up(here: ssl.SSLSocket) -> None:
+    while here.send(bytes(1 << 16)):
+        pass
+
+
+def test_what_would_block_says_so_as_without_tls(pair):
+    here, _ = pair
+    with pytest.raises(BlockingIOError):
+        here.recv(1 << 16)
+    with pytest.raises(BlockingIOError):
+        here.recv_into(memoryview(bytearray(10)))
+    with pytest.raises(BlockingIOError):
+        fill_up(here)
+
+
+def test_all_records_that_are_there_are_received_at_once_and_then_the_end(pair):
+    here, peer = pair
+    for number in range(3):
+        peer.sendall(bytes([number]) * 1000)
+    peer.close()
+    buffer = memoryview(bytearray(5000))
+    assert here.recv_into(buffer[:1500]) == 1500  # in the middle of a record
+    assert here.recv_into(buffer[1500:]) == 1500
+    assert bytes(buffer[:3000]) == b"".join(bytes([number]) * 1000 for number in range(3))
+    assert here.recv_into(buffer) == 0
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_javas_settings_mean_what_ours_do(security):
+    properties = read_properties(security.properties_file)
+    assert properties == security.properties
+    assert client_security(properties).sasl == security.client().sasl
+
+
+def test_kafka_listens_with_tls_only_where_it_is_asked_for(security):
+    assert listener_settings(1, 2, None) == {
+        "listeners": "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    secured = listener_settings(1, 2, security)
+    assert secured["listeners"] == "SASL_SSL://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+    assert secured["ssl.keystore.location"] == str(security.keystore_file)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)  # the first test may wait for Maven
+def test_our_generators_log_in_at_kafka(security):
+    with KafkaBroker(KAFKA_DEFAULT, DEFAULT, security=security).running() as running:
+        check_generators(running, fetch_seconds=5)
+
+
+# ---- targets and page -----------------------------------------------------------------------------------------------
+
+
+def test_as_much_as_both_kinds_of_kafka_is_wanted():
+    compared = comparison(is_secured=True)
+    assert {each.factor for each in compared.targets} == {1}
+    names = {load.name for load in compared.loads}
+    assert {load for load, _ in pairs_of(compared.targets, compared.loads)} == names
+    for name in ("produce 1KiB/64/1", "produce 960KiB/5/1", "fetch backlog/16KiB/16", "java article"):
+        assert {each.peer for each in compared.targets if each.load == name} == {KAFKA_DEFAULT, KAFKA_DURABLE}
+
+
+def test_a_run_over_tls_has_a_journal_and_a_page_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "LOCAL_RESULTS", tmp_path)
+    (tmp_path / "peers.json").write_text("of a run without TLS")
+    journal = Journal.begin(tmp_path / "tls.json")
+    for broker, seconds in ((OWN, 2.0), (KAFKA_DEFAULT, 1.0)):
+        figures = Figures.of([0.001], seconds=seconds, size_bytes=1 << 20, client_cpu_seconds=0.1)
+        journal.add(
+            Result(broker=broker, point="fetch tail/16KiB/1", round=0, figures=figures, cpu_seconds=1, rss_mib=1,
+                   syncs=1, puts=1, gets=1)
+        )  # fmt: skip
+    made = CliRunner().invoke(command.main, ["--tls", "--page"])
+    assert made.exit_code == 0, made.output
+    row = "| fetch tail/16KiB/1 | MiB/s | kafscale | 0.5 | kafka-default | 1 | 0.50 | >= 1x | NO |"
+    assert row in (tmp_path / "tls.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"peers.json", "tls.json", "tls.md", "tls.svg"}
+
+
+def test_a_broker_that_runs_already_is_not_compared_over_tls():
+    refused = CliRunner().invoke(command.main, ["--tls", "--peer", "other=127.0.0.1:9092"])
+    assert refused.exit_code == 2
+    assert "leave out --peer" in refused.output
