@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -62,6 +62,9 @@ test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and
 
 test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
 	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)
+
+test-secured: $(VENV)/installed-dev ## Test the clients on brokers with TLS, logins and access control lists
+	$(BIN)/python -m pytest tests/clients --secured -n 2 --dist loadfile -m "not faults and not go" $(PYTEST_ARGS)
 
 test-go: has-go $(VENV)/installed-dev ## Test with franz-go, the Go client; needs Go
 	$(BIN)/python -m pytest -m go $(PYTEST_ARGS)

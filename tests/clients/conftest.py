@@ -8,7 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools import process
+from tests.devtools.process import BrokerProcess
 
 LEFT_OUT: list[str] = []
 collect_ignore: list[str] = []
@@ -25,6 +26,19 @@ if missing := [package for package in KAFKA_PYTHON_CODECS if find_spec(package) 
 _counter = itertools.count()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "run the tests on brokers with TLS, logins and lists; for tests/clients alone"
+    parser.addoption("--secured", action="store_true", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--secured", False):
+        from tests.devtools import secured
+
+        secured.install()
+        collect_ignore.extend(secured.LEFT_OUT)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if LEFT_OUT:
         terminalreporter.write_line(f"Clients left out: {'; '.join(LEFT_OUT)}.")
@@ -33,15 +47,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
     """One for all tests that neither stop it nor count what is in it."""
-    with broker_process() as process:
-        yield process
+    with process.broker_process() as running:
+        yield running
 
 
 @pytest.fixture
 def own_broker() -> Iterator[BrokerProcess]:
     """One to be stopped and killed."""
-    with broker_process() as process:
-        yield process
+    with process.broker_process() as running:
+        yield running
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ class BrokerProcess:
 
     `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
     they may be changed between starts.
-    From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones.
+    From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones. `protocol` is
+    that of the listener of `kafka`.
     """
 
     directory: Path
@@ -58,6 +59,7 @@ class BrokerProcess:
     program: Sequence[str] = ("-m", "kafscale")
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
+    protocol: str = "PLAINTEXT"
     further_listeners: Sequence[str] = attrs.field(default=(), init=False)
     _process: subprocess.Popen[str] | None = None
 
@@ -176,7 +178,7 @@ class BrokerProcess:
 
     def _command(self) -> list[str]:
         serve = [sys.executable, *self.program, "serve", "--data-dir", str(self.data_dir)]
-        return [*serve, "--listen", str(self.kafka), "--admin-listen", str(self.admin), *self.options]
+        return [*serve, "--listen", f"{self.protocol}={self.kafka}", "--admin-listen", str(self.admin), *self.options]
 
     def _environ(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
