@@ -7,7 +7,9 @@ version of ApiVersions that is not known: it is answered in version 0, with the 
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -144,14 +146,26 @@ class Dispatcher:
 
         Nor will they meet the code of another version, which an upgrade puts in the place of this one.
         """
-        for key in self._listed:
+        waiting = deque(self._listed)
+        while waiting:
             await trio.sleep(LOAD_PAUSE_SECONDS)
-            self._row(key)
+            if self._is_loaded(waiting[0]):
+                waiting.popleft()
+
+    def _is_loaded(self, key: int) -> bool:
+        with suppress(ProtocolError):
+            return self._row(key) is not None
+        return False
 
     def _row(self, key: int) -> _Row | None:
+        """The row of an API, None if it is not served. Raises ProtocolError if it can't be loaded for now."""
         row = self._rows.get(key)
         if row is None and (listed := self._listed.get(key)) is not None:
-            row = self._rows[key] = self._open(listed.load())
+            try:
+                api = listed.load()
+            except OSError as exc:  # no descriptor is left for its file: that passes
+                raise ProtocolError(f"what {listed.name} needs can't be read: {exc}") from exc
+            row = self._rows[key] = self._open(api)
         return row
 
     def _open(self, api: Api) -> _Row:
