@@ -67,7 +67,10 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-@pytest.fixture(params=["the store on another disk", "the store on the same disk"])
+ANOTHER = pytest.param("the store on another disk", marks=pytest.mark.faults)  # half a minute each
+
+
+@pytest.fixture(params=[ANOTHER, "the store on the same disk"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path, disk: SmallDisk) -> Iterator[BrokerProcess]:
     store = () if "same" in request.param else ("--store", f"file://{tmp_path / 'store'}")
     with BrokerProcess(directory=disk.directory / "broker", options=[*FILE_OPTIONS, *store]) as running:

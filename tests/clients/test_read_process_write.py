@@ -156,6 +156,7 @@ def test_every_input_is_once_in_the_output_though_the_broker_is_killed(name, dur
     assert not worker.crashes.is_set(), "it was not told to begin anew"
 
 
+@pytest.mark.faults  # it waits half a minute, as kafka-python does
 def test_kafka_python_commits_offsets_with_its_transaction_and_is_fenced(broker, name):
     create(broker, name)
     consumer = kafka.KafkaConsumer(

@@ -13,7 +13,7 @@ import pytest
 from kafscale.config import Durability
 from tests.devtools.simulate import run_seed, run_seeds
 
-SEEDS_COUNT = 80
+SEEDS_COUNT = 60
 PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
 SEEDS_THAT_FAILED = [
