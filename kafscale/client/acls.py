@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kafscale.client.client import Client
 from kafscale.login.failures import check
 from kafscale.security.acls import AclBinding, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from kafscale.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kafscale.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from kafscale.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from kafscale.wire.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from kafscale.wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 
 
 async def create_acls(client: Client, bindings: Sequence[AclBinding]) -> None:
@@ -33,57 +44,45 @@ async def create_acls(client: Client, bindings: Sequence[AclBinding]) -> None:
 
 async def list_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Return those that a filter asks for. Raises KafkaError, BrokerUnavailable."""
-    request = DescribeAclsRequest(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=wanted.pattern_type,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
-    )
-    response = await client.request(request, DescribeAclsResponse)
+    response = await client.request(DescribeAclsRequest(**_filter_fields(wanted)), DescribeAclsResponse)
     check(response.error_code, "ACLs", response.error_message)
-    return [
-        AclBinding(
-            resource_type=ResourceType(resource.resource_type),
-            pattern_type=PatternType(resource.pattern_type),
-            resource_name=resource.resource_name,
-            principal=each.principal,
-            host=each.host,
-            operation=AclOperation(each.operation),
-            permission=Permission(each.permission_type),
-        )
-        for resource in response.resources
-        for each in resource.acls
-    ]
+    return [_binding(resource, each) for resource in response.resources for each in resource.acls]
 
 
 async def delete_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Remove those that a filter asks for, and return them. Raises KafkaError, BrokerUnavailable."""
-    asked = DeleteAclsFilter(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=wanted.pattern_type,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
-    )
+    asked = DeleteAclsFilter(**_filter_fields(wanted))
     response = await client.request(DeleteAclsRequest(filters=[asked]), DeleteAclsResponse)
     (result,) = response.filter_results
     check(result.error_code, "ACLs", result.error_message)
     for each in result.matching_acls:
         check(each.error_code, "ACL", each.error_message)
-    return [
-        AclBinding(
-            resource_type=ResourceType(each.resource_type),
-            pattern_type=PatternType(each.pattern_type),
-            resource_name=each.resource_name,
-            principal=each.principal,
-            host=each.host,
-            operation=AclOperation(each.operation),
-            permission=Permission(each.permission_type),
-        )
-        for each in result.matching_acls
-    ]
+    return [_binding(each, each) for each in result.matching_acls]
+
+
+def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
+    """The fields of a filter, which both requests call alike."""
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _binding(
+    resource: DescribeAclsResource | DeleteAclsMatchingAcl, entry: AclDescription | DeleteAclsMatchingAcl
+) -> AclBinding:
+    """The list that an answer has: what it is about, and what it says."""
+    return AclBinding(
+        resource_type=ResourceType(resource.resource_type),
+        pattern_type=PatternType(resource.pattern_type),
+        resource_name=resource.resource_name,
+        principal=entry.principal,
+        host=entry.host,
+        operation=AclOperation(entry.operation),
+        permission=Permission(entry.permission_type),
+    )
