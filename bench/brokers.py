@@ -28,6 +28,7 @@ from kafscale.errors import KafkaError
 from kafscale.login.security import PLAINTEXT
 from tests.devtools.resident import rss_mib
 
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
 TOPIC_SECONDS = 60
 FLUSH_SECONDS = 120
@@ -184,12 +185,17 @@ class OwnBroker:
             where = ["--data-dir", str(data_dir), "--log-level", "warning", "--admin-listen", "127.0.0.1:0"]
             command = [*self._program, "serve", *where, *listener, *self.options]
             with subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env={**os.environ, **self.environ}, cwd=self.checkout
+                command, stdout=subprocess.PIPE, text=True, env=self._environ, cwd=self.checkout
             ) as process:
                 try:
                     yield self._when_ready(process)
                 finally:
                     processes.stop(process)
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        """As at a user's, where Python keeps what it has compiled: a start is not the time of a compiler."""
+        return {**{name: each for name, each in os.environ.items() if name != _NO_BYTECODE}, **self.environ}
 
     @property
     def _program(self) -> Sequence[str]:
@@ -198,7 +204,7 @@ class OwnBroker:
 
     def _add_user(self, data_dir: Path | str, security: SaslSsl) -> None:
         add = [*self._program, "users", "add", "--data-dir", str(data_dir), *security.add_user_options]
-        subprocess.run(add, check=True, env={**os.environ, **self.environ}, cwd=self.checkout, capture_output=True)
+        subprocess.run(add, check=True, env=self._environ, cwd=self.checkout, capture_output=True)
 
     def _when_ready(self, process: subprocess.Popen[str]) -> RunningBroker:
         assert process.stdout is not None

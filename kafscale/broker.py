@@ -94,7 +94,7 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very
 MakeDispatcher = Callable[[Services, Sequence[ListedApi]], Dispatcher]
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class StorageParts:
     """What a broker keeps its state in. `views` are those of `store`; without them, all work uses it as it is."""
 
@@ -104,7 +104,7 @@ class StorageParts:
     views: StoreViews | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Broker:
     """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
 

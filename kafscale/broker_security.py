@@ -21,7 +21,7 @@ from kafscale.server.kafka.listener_security import ListenerTls, open_listener_t
 from kafscale.server.watched_files import FileWatch, Watched
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class BrokerSecurity:
     """What listeners and the admin server are secured by, and the watch over the files of it."""
 

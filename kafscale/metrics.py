@@ -20,14 +20,14 @@ LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "other" series, so a scrape stays bounded
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Counter:
     """A number that only grows."""
 
     value: float = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Histogram:
     """Counts of observations up to each bound, their sum and their number."""
 
@@ -48,7 +48,7 @@ Labels = tuple[str, ...]
 Sample = tuple[Labels, float]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CounterFamily:
     """Counters of one name, told apart by the values of their labels."""
 
@@ -76,7 +76,7 @@ class CounterFamily:
             yield f"{self.name}{_labels(self.labels, values)} {_number(child.value)}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HistogramFamily:
     """Histograms of one name, told apart by the values of their labels."""
 
@@ -105,7 +105,7 @@ class HistogramFamily:
             yield f"{self.name}_count{_labels(self.labels, values)} {cumulative}"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Callback:
     """Samples that are read off a component when somebody scrapes."""
 
@@ -132,7 +132,7 @@ class Measured(Protocol):
         """Name and expose them; once."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Metrics:
     """All metric families of one broker. Every name begins with `kafscale_` and is unique."""
 
@@ -189,7 +189,7 @@ class Metrics:
         return "\n".join(line for family in self.families.values() for line in family.lines()) + "\n"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MetricsOf(Generic[Seen]):
     """Unlabelled metrics that are read at scrape time off what `look` then returns."""
 

@@ -90,7 +90,7 @@ def command(
     run_with_client(bootstrap, use)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LineReader:
     """Lines of an unbuffered stream as they come."""
 

@@ -49,7 +49,7 @@ class Topic:
     leaders: dict[int, int]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Client:
     """Made by `connect`. Holds one connection to each broker that it needed, and opens them anew when they break."""
 

@@ -21,7 +21,7 @@ from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP
 COMMIT_INTERVAL_SECONDS = 5.0  # Kafka's consumer: auto.commit.interval.ms
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class GroupReader:
     """The place of a group in one topic. `used` is called as records are used up, `commit` at the end."""
 

@@ -47,7 +47,7 @@ class Call(Generic[R]):
     flexible: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Reply(Generic[R]):
     """A reply that is under way. Its body is a view of the received frame, and so are records in the response."""
 
@@ -67,7 +67,7 @@ class Reply(Generic[R]):
         return codec.decode(self.call.response_class, self.call.version, await self.wait_body())
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Connection:
     """A connection that has negotiated its versions; made by `open_connection` or `Connection.over`."""
 

@@ -39,7 +39,7 @@ class Consumed:
     record: Record
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Consumer:
     """Reads one topic. `positions` is the next offset to read by partition; `ends` the last seen high watermarks.
 

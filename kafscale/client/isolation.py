@@ -31,7 +31,7 @@ class AbortedFrom:
     first_offset: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AbortedBatches:
     """Tells which batches of one answer were aborted. It is asked for each of them, in order."""
 

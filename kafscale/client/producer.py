@@ -34,7 +34,7 @@ ALL = -1
 _STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE})
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Producer:
     """Writes to one topic. `acks` is 0 (no answer), 1 or ALL; `codec` is from `kafscale.wire.compression`."""
 

@@ -30,7 +30,7 @@ HOST_MAX_LENGTH: Final = 255
 _PREFIX = "acls/"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AclRegistry:
     """All of them. Who follows them is called after they have been loaded or have changed."""
 

@@ -25,7 +25,7 @@ class Leader:
     epoch: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Assignment:
     """The assignment of a cluster of one broker: `node`, which leads everything."""
 

@@ -45,7 +45,7 @@ class QuotaChange:
     values: Mapping[str, float | None]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ClientQuotas:
     """All of them. Who follows them is called after they have been loaded or altered."""
 

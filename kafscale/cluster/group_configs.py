@@ -59,7 +59,7 @@ GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
 }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupConfigs:
     """All of them. `overrides` has what is in force, by group id; it is one mapping for good, which follows them."""
 

@@ -46,7 +46,7 @@ async def note_uncertain(store: MetadataStore, first_epoch: int, until_epoch: in
     await store.commit(Transaction(puts=puts, essential=True))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ProducerIds:
     """Hands out the producer ids of an epoch; `begin` before use."""
 

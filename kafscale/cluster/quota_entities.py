@@ -101,7 +101,7 @@ class Limit:
     client_id: str | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Limits:
     """The quotas of one key."""
 

@@ -45,7 +45,7 @@ class CredentialKey:
     user: str
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ScramUsers:
     """All of them. `key_file` is made when it is needed first, unless the operator has named it."""
 

@@ -13,13 +13,13 @@ import attrs
 import trio
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiter:
     size_bytes: int
     granted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Share:
     """What was granted to somebody, as a thing to pass on; whoever has it last owes `release`, once."""
 
@@ -36,7 +36,7 @@ class Share:
         self.budget.release(excess_bytes)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ByteBudget:
     """Bounds how many bytes are held at once to `size_bytes`. One who wants more than that gets it, alone."""
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _current: ContextVar[Meter | None] = ContextVar("meter", default=None)  # of this task, and of threads that it waits for
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Meter:
     """The time that was taken so far."""
 

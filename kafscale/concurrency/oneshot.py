@@ -10,7 +10,7 @@ import trio
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OneShot(Generic[T]):
     """Set at most once; None is not a value. Waiting for one that is set does not pass through the scheduler."""
 

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Signal:
     """A `trio.Event` for many rounds, used in one of two ways.
 

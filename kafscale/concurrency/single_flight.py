@@ -9,7 +9,7 @@ import attrs
 import trio
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Flight:
     """Whoever finds a load under way waits here instead of beginning another one.
 

@@ -22,7 +22,7 @@ from kafscale.concurrency.signals import Signal
 STALE_ENTRIES_MIN_COUNT = 256
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Timer:
     """Calls `fire` once its deadline has passed, which also takes the deadline away; inf is no deadline."""
 
@@ -35,7 +35,7 @@ class Timer:
         return self.deadline != inf
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TimerQueue:
     """Timers in order of their deadlines, in seconds of `now` (default: trio's clock)."""
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 STEPS_PER_TURN = 256  # of some microseconds each, so that a turn is about a millisecond
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Turns:
     """The turns of one piece of work. One that is short does not give way at all."""
 

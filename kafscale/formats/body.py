@@ -22,7 +22,7 @@ class LocatedBatch:
     data: memoryview
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BatchSplitter:
     """Cuts pieces of a segment, given in order, into whole batches.
 

@@ -167,7 +167,7 @@ def _is_left_over(segment: Segment, newer: OffsetRanges, others: Iterable[Segmen
     return held.hold(segment.base_offset, segment.last_offset)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OffsetRanges:
     """A set of offsets, as ranges (both ends inclusive) in order, of which no two overlap or touch."""
 
@@ -196,7 +196,7 @@ class OffsetRanges:
         self._lasts[start:end] = [last]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Manifest:
     """The segments of one partition that are read, in order of offset."""
 

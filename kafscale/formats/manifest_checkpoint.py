@@ -90,7 +90,7 @@ class Recognised:
     changed: Mapping[SegmentKey, int] = attrs.field(factory=dict)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class KnownPartition:
     """What a checkpoint holds of a partition, encoded until it is asked for."""
 
@@ -194,7 +194,7 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
     return known
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ManifestSnapshot:
     """A partition's segments at one moment. `end` is the log's end, encoded; empty if it is not told."""
 

@@ -53,7 +53,7 @@ class Checkpoint:
     base: int | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CheckpointBody:
     """What comes behind the header, made piece by piece: deletions of prefixes first, and each key once."""
 

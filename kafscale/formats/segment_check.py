@@ -45,7 +45,7 @@ def validate_compacted(batch: memoryview) -> BatchHeader:
     return header
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class BodyCheck:
     """Takes the bytes from the first batch to `end` and says what is wrong with them.
 

@@ -77,7 +77,7 @@ class FileHeader:
         return VERSION_WITH_TRANSACTIONS if self.has_transactions else VERSION
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WalFile:
     """One file of the log. `end` is where the next entry goes; `pending_count` entries are not in the bucket yet.
 
@@ -93,7 +93,7 @@ class WalFile:
     sealed: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WalEntry:
     """One record batch on its way into the log; `topic_id` is 16 bytes, `owner` is the caller's own and never stored.
 

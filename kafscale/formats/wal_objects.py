@@ -71,7 +71,7 @@ class ObjectHeader:
         return self.entry_count == 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WalObject(WalFile):
     """An object that is in the bucket, as the entries in it know it; `name` is its key."""
 

@@ -72,7 +72,7 @@ class TopicSpec:
     leader_epochs: Mapping[int, int]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class TrafficMetrics:
     """What went in and out, by topic."""
 
@@ -100,7 +100,7 @@ class TrafficMetrics:
             family.remove(name)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Log:
     """All partitions that this broker leads, some of a topic or all of them.
 
@@ -462,7 +462,7 @@ def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known
         )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Progress:
     """Says how far a long step has come, once a second."""
 

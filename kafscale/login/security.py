@@ -26,7 +26,7 @@ PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.")
 _KNOWN = frozenset({PROTOCOL, *tls.KNOWN, *sasl.KNOWN})
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ClientSecurity:
     """`context` is that of TLS, if the protocol has it, and `sasl` who logs in."""
 

@@ -34,7 +34,7 @@ Steps = Generator[Request, Any, None]
 Parts = Generator[Request, Any, bytes]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoginSteps:
     """One login. `session_seconds` is how long the session lasts, once it is over; None for no end."""
 

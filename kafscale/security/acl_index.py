@@ -38,7 +38,7 @@ _Named = tuple[PatternType, str]
 _PatternKey = tuple[ResourceType, PatternType, str]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Entries:
     """What a pattern says to one subject."""
 
@@ -72,7 +72,7 @@ class Found:
     has_acls: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AclIndex:
     """A set of bindings. What is asked of it is asked by subjects that `subjects_of` makes."""
 

@@ -122,7 +122,7 @@ def _asks_for(wanted: _C, has: _C) -> bool:
     return wanted == 1 or wanted is has
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Right:
     """To do an operation with a resource of a type. There is one object for each, so that looking it up is cheap."""
 

@@ -23,7 +23,7 @@ _SOME_NAME: Final = "hardcode"  # what Kafka asks for to see whether a user may 
 _Question = tuple[Principal, str, Right, str | None]  # the name is None for "some resource of the type"
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class AclAuthorizer:
     """One per broker. `changed` is to be called after each change of `acls`."""
 

@@ -24,7 +24,7 @@ _FIRST = re.compile(r"n,(?:a=([^,\x00-\x1f]{0,1024}))?,\x01((?:[A-Za-z]{1,256}=[
 _BEARER = re.compile(r"bearer ([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OauthbearerExchange:
     """The broker's side of one login. `keys` are asked for anew after they have been fetched."""
 

@@ -24,7 +24,7 @@ MESSAGE_MAX_BYTES = 2 * USER_NAME_MAX_BYTES + PASSWORD_MAX_BYTES + 2
 STRONGEST_FIRST = (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PlainExchange:
     """The broker's side of one login."""
 

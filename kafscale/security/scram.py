@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MESSAGE_MAX_BYTES = 1024
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ScramExchange:
     """The broker's side of one login."""
 

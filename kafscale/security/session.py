@@ -73,7 +73,7 @@ class Answer:
 Step = Answer | DeriveKey | FetchKeys
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class SaslSession:
     """Holds what is known of one connection's client. `max_session_ms` is 0 for sessions without an end.
 

@@ -12,7 +12,7 @@ LINES_MAX_COUNT = 10
 PERIOD_SECONDS = 10.0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Period:
     """The current period of one kind of line: when it began, and how many lines were written and left out since."""
 
@@ -21,7 +21,7 @@ class _Period:
     left_out_count: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QuietLog:
     """Writes at most LINES_MAX_COUNT lines of a kind in PERIOD_SECONDS.
 

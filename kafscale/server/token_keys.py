@@ -30,7 +30,7 @@ REASON_MAX_COUNT = 200
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class PublishedKeys:
     """Knows the keys of one issuer; none where `url` is None."""
 

@@ -33,7 +33,7 @@ class Watched(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileWatch:
     """Looks after all of them. `run` looks in intervals; `reload` reads them whether they have changed or not."""
 

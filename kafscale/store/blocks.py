@@ -18,7 +18,7 @@ from kafscale.buffers import Buffer
 BLOCK_BYTES = 1 << 20
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class BlockObject:
     """The bytes of an object, in blocks that are full but for the last one."""
 
@@ -37,7 +37,7 @@ class BlockObject:
         return b"".join(pieces)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BlockPool:
     """Blocks that have been given back, and new ones where there are none."""
 

@@ -10,7 +10,7 @@ from kafscale.buffers import Buffer
 from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ForwardingStore:
     """An `ObjectStore` that does nothing by itself."""
 

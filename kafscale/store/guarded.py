@@ -33,7 +33,7 @@ async def _publish_nothing(_decided: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class DeletionGuard:
     """What a deletion must know of this broker. Without arguments: that of a store which nobody else can ever claim.
 
@@ -55,7 +55,7 @@ class DeletionGuard:
             raise StoreUnavailable(f"nobody knows who leads, so nothing is deleted: {exc}") from exc
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GuardedStore(ForwardingStore):
     """A store whose deletions pass the guard. What they raise besides StoreError is Fenced."""
 

@@ -25,7 +25,7 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _JoinedObject:
     data: bytes
 
@@ -47,7 +47,7 @@ class _Object:
         return ObjectPart(self.content.read(start, length_bytes), self.content.size_bytes, self.etag)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MemoryStore:
     """A bucket in memory.
 

@@ -77,7 +77,7 @@ async def find_versions(
     return await undisturbed(look)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class VersionWriter:
     """Writes those of one epoch, and deletes all but the last two, or those that the last two need."""
 

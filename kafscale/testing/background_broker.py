@@ -70,7 +70,7 @@ class StoredRecord:
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Life:
     """One broker from its start to its end."""
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _CODES = {name: code for code, name in error_codes.NAMES.items()}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Fault:
     """One that lasts; a context manager that ends it."""
 

@@ -20,7 +20,7 @@ from kafscale.buffers import Buffer
 SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemoryDisk:
     """Files in memory, each as the program sees it and as a power cut would leave it.
 

@@ -26,7 +26,7 @@ from kafscale.wire.messages.produce import ProduceRequest
 EVERY_API = "*"
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class RequestFault:
     """What happens to the requests of one API, or of `EVERY_API`.
 
@@ -45,7 +45,7 @@ class RequestFault:
         return self.api in (api, EVERY_API) and self.met_count != self.times
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _FaultyGate(Gate):
     """While Produces are to meet a fault, they are looked at one by one."""
 
@@ -56,7 +56,7 @@ class _FaultyGate(Gate):
         return not is_met and super().takes_plain(call, request, topic)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FaultyDispatcher(Dispatcher):
     """`faults` is shared with whoever adds to it; it is looked at for each request."""
 

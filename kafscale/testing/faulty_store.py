@@ -67,7 +67,7 @@ class On:
         return bool(call.keys) if self.key == "*" else any(fnmatchcase(key, self.key) for key in call.keys)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Rule:
     """What happens to the operations that `on` describes. `met_count`: to how many it has happened."""
 
@@ -91,7 +91,7 @@ class Rule:
         return True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Gate:
     """Holds operations until it is opened."""
 
@@ -114,7 +114,7 @@ class Gate:
         await self._opened.wait()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FaultyStore:
     """An `ObjectStore` with faults. `calls` has every operation that was tried, in order."""
 

@@ -13,7 +13,7 @@ from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_
 from kafscale.errors import PreconditionFailed, StorageFull
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MemoryMetadataStore:
     """A MetadataStore without a disk, so it works on an autojump clock.
 
@@ -110,7 +110,7 @@ class MemoryMetadataStore:
         return Change(revision, transaction.puts, [key for key in doomed if key not in transaction.puts])
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MemorySnapshot:
     """The entries at one moment. Reads without a thread, so it works on an autojump clock."""
 

@@ -168,7 +168,7 @@ class ConnectionLost(Exception):
     """The connection ends here: the client closed it, or a fault says so."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _ServerConnection:
     """One client's connection: requests one after the other, bodies in one buffer."""
 

@@ -16,7 +16,7 @@ from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Fault, Han
 from kafscale.testing.s3_service import S3Answer, S3Call, S3Service
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ServiceTransport(httpx.AsyncBaseTransport):
     """Carries requests to a service, `latency_seconds` away."""
 

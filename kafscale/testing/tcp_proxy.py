@@ -31,7 +31,7 @@ UNDER_WAY_CHUNKS = 256  # per direction of a connection; the sender waits past t
 CLOSE_WITH_RST = struct.pack("ii", 1, 0)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Connection:
     """A client's end, and the server's once it is reached."""
 
@@ -45,7 +45,7 @@ class _Connection:
                 _reset(stream)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TcpProxy:
     """Passes connections on to `upstream`, or resets them while it is None. Turn its knobs in trio's thread only.
 

@@ -20,7 +20,7 @@ from kafscale.errors import BrokerUnavailable
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TrioThread:
     """`start` it, `call` into it, `stop` it. An exception of a background task ends it; `stop` raises that."""
 

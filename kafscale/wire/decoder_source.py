@@ -69,7 +69,7 @@ def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
     return max(1, sum(minimum_bytes(field.wire.type, version, flexible=flexible) for field in fields) + flexible)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class _DecoderCompiler:
     """Writes the lines that read one value after another into variables."""
 

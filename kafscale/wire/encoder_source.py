@@ -53,7 +53,7 @@ def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
     return source.build("encode")
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class _EncoderCompiler:
     """Writes the lines that pass one value after another to `write`."""
 

@@ -46,7 +46,7 @@ class LargeFrame:
         return self.size_bytes - len(self.received)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FrameReader:
     """Cuts a byte stream into frames.
 

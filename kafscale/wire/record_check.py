@@ -47,7 +47,7 @@ _STAMPS: Final = bytes((delta << 1) ^ (delta >> 7) for delta in range(-64, 64))
 _STAMP_RANKS: Final = bytes(max(_STAMPS.find(byte), 0) for byte in range(256))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RecordCheck:
     """A walk through `count` records, from `position` to the end of `records`, which has nothing compressed in it.
 

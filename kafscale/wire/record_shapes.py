@@ -28,7 +28,7 @@ Times: TypeAlias = tuple[int, int | None]
 """The latest timestamp of some records, -1 if none has one, and the earliest of those that have."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Shape:
     """What the records of some batches, all of one size and layout, have in common."""
 
@@ -45,7 +45,7 @@ class Shape:
         return stamps if picked == expected else None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Shapes:
     """The shapes of late, found by the size and number of a batch's records. Made at the second sight of one."""
 

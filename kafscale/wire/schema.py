@@ -65,7 +65,7 @@ class Array:
     may_be_encoded: bool = attrs.field(default=False, kw_only=True)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EncodedArray:
     """An array that was encoded before, for the version that it goes out in, with its length in front.
 
@@ -82,7 +82,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Mapped(Generic[T, U]):
     """An array whose elements are made one by one while they are encoded, so that a long answer is never all objects.
 

@@ -17,7 +17,7 @@ import attrs
 PIECE_COUNT = 256
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Source:
     """One function's text, its indentation, and the values that it refers to by name."""
 

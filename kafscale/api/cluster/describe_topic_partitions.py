@@ -43,7 +43,7 @@ PAGE_MAX_COUNT = 2_000  # partitions; Kafka: max.request.partition.size.limit, 2
 BEGINNING = Cursor(topic_name="", partition_index=0)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Page:
     """The partitions of one answer, and where the next one begins; None if this is the last."""
 

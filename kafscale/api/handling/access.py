@@ -44,7 +44,7 @@ def _bits(operations: Collection[AclOperation]) -> int:
 ALL_OPERATIONS: Final = {resource_type: _bits(operations) for resource_type, operations in _OPERATIONS.items()}
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Access:
     """One per broker."""
 

@@ -24,7 +24,7 @@ NAME_MAX_LENGTH: Final = 300  # of what a client has sent, in a line
 logger = logging.getLogger("kafscale.audit")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AuditLog:
     """One per broker."""
 

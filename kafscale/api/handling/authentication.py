@@ -51,7 +51,7 @@ class NoTokenKeys:
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Authenticator:
     """Shared by all connections of a broker."""
 

@@ -19,7 +19,7 @@ from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.security.session import SaslSession
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Peer:
     """The client at the other end of a connection."""
 
@@ -40,7 +40,7 @@ class Peer:
         return f"{self.host}:{self.port}"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Call:
     """One request's envelope: what its header said, and who sent it."""
 
@@ -54,7 +54,7 @@ class Call:
 Handler = Callable[..., Any | Awaitable[Any]]  # (services, call, request) -> response
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Api:
     """One API: what its module tells of it.
 
@@ -74,7 +74,7 @@ class Api:
         return self.min_version <= version <= self.max_version
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ListedApi:
     """One row of the table from which ApiVersions, the dispatcher and the protocol reference are built.
 

@@ -38,7 +38,7 @@ class TopicName:
     topic_id: bytes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FetchedPartition:
     """One partition of a fetch: what is asked for, and in a session what the consumer was told last."""
 
@@ -65,7 +65,7 @@ class FetchedPartition:
 PartitionKey = tuple[TopicName, int]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FetchSession:
     """The partitions of one consumer, in the order in which they are served."""
 
@@ -94,7 +94,7 @@ class FetchSession:
             self.partitions.move_to_end(key)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class FetchContext:
     """What one request fetches. `session` is None for a full fetch without one; `incremental` leaves out old news."""
 
@@ -122,7 +122,7 @@ def distinct(request: FetchRequest) -> Collection[FetchedPartition]:
     return {(fetched.topic, fetched.wanted.partition): fetched for fetched in requested(request)}.values()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FetchSessions:
     """All sessions of this broker, the least recently used first."""
 

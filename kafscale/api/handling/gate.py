@@ -34,7 +34,7 @@ from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
 NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Gate:
     """One per broker."""
 

@@ -78,7 +78,7 @@ def _append(response: Any, refused: Any) -> None:
             setattr(response, name, mapped(_itself, _Both(getattr(response, name) or (), more)))
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Both(Collection[Any]):
     """Two arrays as one."""
 

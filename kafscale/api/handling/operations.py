@@ -22,7 +22,7 @@ from kafscale.security import rights
 from kafscale.security.acls import Right
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class Check:
     """One thing that an API asks for.
 

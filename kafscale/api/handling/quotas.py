@@ -61,7 +61,7 @@ class _Sharers:
         return cls(_bounded(limit.user), _bounded(limit.client_id))
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class RateQuota:
     """What clients may do in a second, over all of the connections of those who share a limit. `limit` finds it."""
 
@@ -101,7 +101,7 @@ class RateQuota:
         return throttle_ms
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MutationQuota:
     """How many partitions clients may have created and deleted in a second (KIP-599)."""
 
@@ -118,7 +118,7 @@ class MutationQuota:
         return MutationCharges(bucket=bucket, per_second=limit.value, is_strict=is_strict, quota=self)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MutationCharges:
     """What one request costs, topic by topic; a topic that is planned anew is not charged again.
 
@@ -162,7 +162,7 @@ class MutationCharges:
         return min(throttle_ms, THROTTLE_MAX_MS)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Quotas:
     """The quotas of a broker: each is None while no client has one, so that nothing is looked for.
 

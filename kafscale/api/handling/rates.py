@@ -24,14 +24,14 @@ Key = TypeVar("Key")
 Measure = TypeVar("Measure")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Window:
     began_at: float
     last_at: float
     amount: float = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Rate:
     """What was counted in the last windows."""
 
@@ -57,7 +57,7 @@ class Rate:
         return sum(window.amount for window in self._windows) / per_second - measured_seconds
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TokenBucket:
     """One that is full at first. It may be emptied below nothing by what is taken at once."""
 
@@ -79,7 +79,7 @@ class TokenBucket:
         return self._tokens
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Remembered(Generic[Key, Measure]):
     """A measure for each key, made when it is first asked for. There are at most `REMEMBERED_MAX_COUNT`."""
 

@@ -30,7 +30,7 @@ Begun: TypeAlias = tuple[RecordCheck | None, int]
 """A check, None if its batch is still compressed, and the units left: above 0 if the check has ended."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RecordChecks:
     """Checks the records of produced batches; one per broker."""
 

@@ -30,7 +30,7 @@ from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Services:
     """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
 

@@ -36,7 +36,7 @@ ALLOWED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL  # of clients' batches
 MAX_INT64 = (1 << 63) - 1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Batch:
     """A batch whose header was found to be right.
 

@@ -47,7 +47,7 @@ FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
 )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Candidate:
     """A batch, and where the answer to it goes."""
 
@@ -55,7 +55,7 @@ class _Candidate:
     response: PartitionProduceResponse
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PendingProduce:
     """A Produce request between its arrival and its reply. Nothing of it is in the log before `order`.
 

@@ -31,7 +31,7 @@ from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_fra
 from kafscale.wire.messages.produce import ProduceResponse
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ProduceGroup:
     """Requests that are in the log, and their replies, which are true when `round` is done.
 
@@ -69,7 +69,7 @@ class ProduceGroup:
             self.replies[position] = b"".join(response_frame(correlation_id, parts, flexible))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Allowed:
     """What is known of a pattern: the gate has nothing against it, and which partitions were found to be led here."""
 
@@ -78,7 +78,7 @@ class _Allowed:
     partitions: dict[int, Partition] = attrs.field(factory=dict, init=False)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ShortWay:
     """The short way of one connection: its patterns, and the group that may still grow.
 

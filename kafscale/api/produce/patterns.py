@@ -35,7 +35,7 @@ _START_BYTES: Final = 8  # API key, version, correlation id
 _LOG_START_OFFSET_SINCE: Final = 5
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class PlainProduce:
     """One pattern: requests of one batch each for one topic, each of which has a reply.
 
@@ -125,7 +125,7 @@ PlainRequest: TypeAlias = tuple[PlainProduce, int, int, memoryview]
 """A pattern, and a request's correlation id, partition and records."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PlainProduces:
     """The patterns of one connection, the newest first."""
 

@@ -20,7 +20,7 @@ from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TransactionalProduce:
     """One Produce with a transactional id; some of its batches may be of no transaction all the same."""
 

@@ -49,7 +49,7 @@ SHARES_WHILE_SHORT = 16  # of the fetch budget
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FetchReply:
     """A response, and the memory that its records are in, which must be released once they have been sent."""
 
@@ -61,7 +61,7 @@ class FetchReply:
         _release(self.held)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Pass:
     """One look at all partitions of a fetch, of which at most `left_bytes` more are to be returned."""
 
@@ -136,7 +136,7 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
                 return await _read_all(services, call, request, context) if held_count else look
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Watch:
     """Registers a fetch with its partitions and with the broker's stop, for as long as it runs."""
 

@@ -157,7 +157,7 @@ def _check_leads(current: Claim, own: Claim) -> None:
         )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Look:
     """One look at the claim, for all who have asked before it began."""
 
@@ -166,7 +166,7 @@ class _Look:
     was_cancelled: bool = False
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ClaimCheck:
     """Asks the bucket whether a broker still leads. At most one GET is under way, however many ask."""
 

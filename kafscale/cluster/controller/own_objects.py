@@ -22,7 +22,7 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class OwnObjects:
     """One look: `read`, then `check_claim`, then `repair` if that is wanted.
 

@@ -56,7 +56,7 @@ DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Lead:
     """What a broker that leads works with; `run` it before `metadata` is changed.
 

@@ -26,7 +26,7 @@ from kafscale.wire.control_records import EndMarker
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Hanging:
     """A transaction that nobody will end."""
 

@@ -44,7 +44,7 @@ class OffsetsOfTransaction:
     offsets: Mapping[CommittedAt, OffsetAndMetadata]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TransactionalOffsets:
     """Commits offsets in transactions. `topic` is `__consumer_offsets`."""
 

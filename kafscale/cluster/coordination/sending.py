@@ -30,7 +30,7 @@ SENDINGS_AT_ONCE_COUNT = 64
 Report = Callable[[TransactionCoordinator, Callable[[int], Outcome[None]]], Awaitable[None]]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MarkerSender:
     """Writes markers. Whoever waits for transactions to be complete is woken by `progress`."""
 

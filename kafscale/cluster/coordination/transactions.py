@@ -70,7 +70,7 @@ Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
 Ask = Callable[[TransactionCoordinator, int, "int | None"], Outcome[R]]  # the coordinator, now in ms, a new producer id
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Written:
     """A decision that is in the log."""
 
@@ -79,7 +79,7 @@ class _Written:
     appended: Appended
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Loader:
     """Takes the records of one partition; a `Loader` of `kafscale.cluster.internal`."""
 
@@ -102,7 +102,7 @@ class _Loader:
             self.transactions.begin(coordinator)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Transactions:
     """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
 

@@ -16,7 +16,7 @@ from kafscale.cluster.groups.records import GroupRecord
 from kafscale.cluster.groups.subscription import subscribed_topics
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Generation:
     """The generation that the members are in, or that was the last one of a group without members."""
 

@@ -47,7 +47,7 @@ class GroupState(enum.Enum):
     DEAD = "Dead"
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class GroupContext:
     """What all groups of a coordinator share."""
 
@@ -58,7 +58,7 @@ class GroupContext:
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Replacement:
     """A static member that has a new id, until that is durable."""
 
@@ -68,7 +68,7 @@ class _Replacement:
     leader_id: str | None  # whom to name as leader; None: whoever it is
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Group:
     """One group, from its first member or first committed offset until it is deleted."""
 

@@ -62,7 +62,7 @@ def _not_noted(offsets: Sequence[int]) -> None:
     pass
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Submission:
     records: Sequence[Record]
     then: Then
@@ -71,7 +71,7 @@ class _Submission:
     essential: bool
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Following:
     """What is to be done behind a batch that somebody else has appended."""
 
@@ -80,7 +80,7 @@ class _Following:
     then: Then
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupLog:
     """Writes while `run` runs; what is submitted before waits for that."""
 

@@ -15,7 +15,7 @@ from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.concurrency.timers import Timer, TimerQueue
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class JoinTime:
     """The deadline of one group's joins; `is_up` is called once it has passed. It is set while a rebalance waits."""
 

@@ -22,7 +22,7 @@ from kafscale.wire import error_codes
 CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Member:
     """One consumer, and what it waits for."""
 
@@ -108,7 +108,7 @@ class Member:
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Members:
     """The members of one group by id. `pending_join` were given an id and have yet to come back with it."""
 

@@ -19,7 +19,7 @@ from kafscale.cluster.groups.records import LoggedOffset, OffsetAndMetadata, Top
 from kafscale.cluster.groups.state_bytes import GroupStateBytes, offset_bytes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PendingChange:
     """What was submitted for these partitions. `logged_at` is where it is in the log, as soon as it is durable."""
 
@@ -30,7 +30,7 @@ class PendingChange:
         self.logged_at = offsets
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class OffsetsTransaction:
     """What one transaction has committed for one group, whose `offsets` these are."""
 
@@ -38,7 +38,7 @@ class OffsetsTransaction:
     partitions: set[TopicPartition] = attrs.field(factory=set)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupOffsets:
     """The offsets that one group has committed, by topic and partition."""
 

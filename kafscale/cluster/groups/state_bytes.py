@@ -25,7 +25,7 @@ PROTOCOL_BYTES = 128
 OFFSET_BYTES = 256
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupStateBytes:
     """What is used of it. Nothing is refused here: what was stored before a restart is loaded whatever it takes."""
 

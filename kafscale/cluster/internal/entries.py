@@ -29,7 +29,7 @@ RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
 PUT_OFF_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off for want of disk space
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class RecordsEntry:
     """Records, as one batch, for a partition that is led here. With a `producer` they are part of its transaction."""
 
@@ -38,7 +38,7 @@ class RecordsEntry:
     producer: ProducerStamp | None = None
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EndEntry:
     """The end of a producer's transaction in a partition that is led here; left out where it is there already."""
 
@@ -49,7 +49,7 @@ class EndEntry:
 Entry = RecordsEntry | EndEntry
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Appended:
     """Entries that are in the log. `round` is when all of them become durable; None if they are.
 
@@ -76,7 +76,7 @@ class Appended:
 OnEnd = Callable[[Partition, EndMarker, Appended], None]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class InternalLog:
     """The log, as those write to it who keep their state there.
 

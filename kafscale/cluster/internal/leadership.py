@@ -48,7 +48,7 @@ class Keeper(Protocol):
         """Know that this broker leads that partition no more."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Leadership:
     """The internal partitions that are led here. `keepers` are by topic."""
 

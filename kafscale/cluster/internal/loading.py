@@ -26,7 +26,7 @@ DECOMPRESSED_MAX_BYTES = 64 << 20  # of one batch; what coordinators write is no
 RECORDS_PER_TURN = 256
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class InternalBatch:
     """One batch of an internal partition: records, or the `marker` that ends its producer's transaction.
 

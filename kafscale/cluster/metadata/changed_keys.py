@@ -14,7 +14,7 @@ from kafscale.cluster.metadata.base import MetadataStore
 from kafscale.cluster.metadata.changes import ChangeReader
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangedKeys:
     """The keys that have changed in a store; it knows none before `begin`."""
 

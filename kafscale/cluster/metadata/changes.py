@@ -73,7 +73,7 @@ def revision_of(outcome: Outcome) -> int:
     return outcome.revision
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangeLog:
     """What a metadata store publishes. `revision` is that of the latest change."""
 
@@ -160,7 +160,7 @@ class ChangeLog:
         self._readers.remove(reader)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangeReader:
     """Reads changes at its own pace, until it is closed. `revision` is that of the last one it has taken.
 

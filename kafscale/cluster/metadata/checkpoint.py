@@ -67,7 +67,7 @@ async def _read_newest(store: ObjectStore, keys: Sequence[NumberedKey]) -> Versi
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _Entries:
     """Takes what is read of a snapshot into a checkpoint, in a thread; counts the entries."""
 
@@ -89,7 +89,7 @@ class _Written:
     bases: Sequence[NumberedKey]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Checkpointer:
     """Writes the checkpoints of one epoch.
 

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Row = tuple[bytes, bytes, int]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Database:
     """One database. Made by `open`; each method is called by one thread at a time."""
 

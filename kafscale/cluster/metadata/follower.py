@@ -38,7 +38,7 @@ LIST_PAUSE_LEAST_SECONDS, LIST_PAUSE_MOST_SECONDS = 0.1, 10.0
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Pauses:
     """Waits twice as long each time, and by chance somewhat less, until it was not needed for a while."""
 
@@ -53,7 +53,7 @@ class _Pauses:
         self._ended_at = trio.current_time()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Follower:
     """Follows some prefixes of keys, each of which ends in `/`, from the moment it is made.
 

@@ -48,7 +48,7 @@ Changes = Mapping[str, bytes | None]  # key -> its new value, None: gone
 Then = Callable[[bool], None]  # told whether the changes are durable
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Submission:
     """Changes that may share a transaction with others."""
 
@@ -57,7 +57,7 @@ class _Submission:
     essential: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Ticket:
     """A transaction on its way: of one that waits for its outcome, or of submissions."""
 
@@ -84,7 +84,7 @@ class _Ticket:
             submission.then(isinstance(outcome, Change))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Touched:
     """What the transactions of a batch may change."""
 
@@ -107,7 +107,7 @@ class _Touched:
         return bool(prefixes) and any(key.startswith(prefixes) for key in self._keys)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupCommit:
     """A MetadataStore around a local one, which nobody else changes while `run` runs.
 

@@ -37,7 +37,7 @@ class MetadataJournal(Protocol):
     def append(self, entry: WalEntry) -> Round: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class JournaledMetadataStore(GroupCommit):
     """A MetadataStore around the local one; usable while `run` runs.
 

@@ -21,7 +21,7 @@ RESERVE_BYTES = 8 << 20
 LEAST_BYTES = 64 << 10
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Reserve:
     """The file. `is_short` says that it was needed, and does not hold again all that it is to hold."""
 

@@ -39,7 +39,7 @@ class Statistics:
     sync_count: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SqliteMetadataStore:
     """A MetadataStore in one file. Made by `open`."""
 
@@ -165,7 +165,7 @@ class SqliteMetadataStore:
             raise StorageFailed("the metadata store is closed")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SqliteSnapshot:
     """The database as it was at one moment, by a connection of its own, so that nobody waits for its reader."""
 

@@ -14,7 +14,7 @@ import attrs
 BURST_FRACTION = 1 / 6
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CreationPace:
     """Times are in seconds, by the caller's clock."""
 

@@ -28,7 +28,7 @@ class Topic:
     config: LogConfig
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicIndex:
     """The topics that exist, by name and by id."""
 
@@ -53,7 +53,7 @@ class TopicIndex:
         self.partition_count -= topic.partition_count
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicDraft:
     """Changes on top of an index that nobody sees yet: name to the new topic, or to None where it is deleted.
 

@@ -37,7 +37,7 @@ class TopicEvent:
     after: Topic | None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicState:
     """Topics, the log start offsets of their partitions, and the deleted topics, by their ids.
 

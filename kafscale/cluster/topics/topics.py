@@ -173,7 +173,7 @@ class TopicListener:
             self.on_deleted(event.before)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TopicRegistry:
     """All topics. `load` it before use, and `run` it beside."""
 

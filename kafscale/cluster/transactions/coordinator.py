@@ -78,7 +78,7 @@ class _Ended:
     outstanding: tuple[Marker, ...] = ()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TransactionCoordinator:
     """The transactional ids of one partition, since this broker leads it."""
 

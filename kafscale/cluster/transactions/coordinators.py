@@ -35,7 +35,7 @@ from kafscale.wire.error_codes import (
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Loading:
     """What the records of a partition say so far."""
 
@@ -55,7 +55,7 @@ class Loading:
         return iter(self._transactions.values())
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TransactionCoordinators:
     """All that are here."""
 

@@ -19,7 +19,7 @@ from kafscale.cluster.transactions.transaction import Transaction
 from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Places:
     """How many transactional ids there may be in all partitions together, and how many there are."""
 
@@ -31,7 +31,7 @@ class Places:
         return self.count >= self.max_count
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Ledger:
     """The transactional ids of one partition of `__transaction_state`."""
 

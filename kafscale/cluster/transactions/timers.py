@@ -19,7 +19,7 @@ class _Alarm:
     key: str
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Timers:
     """The deadlines of some keys."""
 

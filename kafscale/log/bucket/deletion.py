@@ -47,7 +47,7 @@ class _Dropped:
         return self.segment.key.topic_id, self.segment.key.partition
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Deleter:
     """Deletes dropped segments when their time has come. `store` is the background view."""
 

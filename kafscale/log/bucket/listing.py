@@ -24,7 +24,7 @@ RANGES_MAX_COUNT = 16  # of the 64 operations at once; then reading the replies 
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Listing:
     """All segments by partition, each partition's in order of the keys; and the `.index` objects without `.kfs`."""
 
@@ -84,7 +84,7 @@ def _cut(after: str, prefixes: Sequence[str]) -> Sequence[_Range]:
     return [_Range(*pair) for pair in zip([after, *ends], [*ends, None], strict=True)]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Lister:
     store: ObjectStore
     prefix: str

@@ -87,7 +87,7 @@ def _placeholder(without_object: tuple[SegmentKey, int]) -> Segment:
     return Segment(key=key, last_offset=last_offset, size_bytes=0, max_timestamp_ms=-1)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ManifestCheckpointer:
     """Writes checkpoints of all partitions that have a segment. `writer` uses the background view of the store."""
 

@@ -50,7 +50,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class OrphanCollector:
     """Lists the namespace once in a while. `store` is the background view.
 

@@ -20,13 +20,13 @@ from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.wal.journal import Handle, Journal
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Place:
     entry: WalEntry  # without its data
     size_bytes: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PostponedEntries:
     """Entries that are replayed later, by partition and in order. Each is pending in its file until then."""
 

@@ -91,7 +91,7 @@ class RestoreStatistics:
         gauge("kafscale_missing_segments", help, lambda: self.missing_segment_count)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class Restorer:
     """One start. `log_start_offset` tells that of a partition that is open."""
 
@@ -152,7 +152,7 @@ class Restorer:
         return await work.run()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _PartitionRestore:
     """`segments` are those that are good as far as is known; the dictionaries are in order of offset."""
 

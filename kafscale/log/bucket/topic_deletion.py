@@ -27,7 +27,7 @@ class BuriedTopic:
     decided: int = NOTHING_TO_PUBLISH
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TopicDeleter:
     """Deletes the objects of one topic after the other, each when its time has come.
 

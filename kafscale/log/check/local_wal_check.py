@@ -56,7 +56,7 @@ def check_entry(
     return CheckedEntry(entry, header)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class WalFileCheck:
     """One file, whole in memory. Go through `entries` first; then the rest is known.
 

@@ -29,7 +29,7 @@ from kafscale.store.paths import NumberedKey, parse_numbered_key
 from kafscale.wire.records import BatchHeader, validate_header
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class WalObjectCheck:
     """One object, whole in memory. Go through `entries` first; then the rest is known.
 
@@ -83,7 +83,7 @@ def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
     return epoch_fits and header.number == key.number
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class S3WalCheck:
     """All objects. `run`; then `findings`, and in `batches` what the log holds.
 

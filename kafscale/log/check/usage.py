@@ -36,7 +36,7 @@ from kafscale.wire.records import parse_header
 BYTES_PER_GB = 1 << 30  # S3 bills a GB of 2^30 bytes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PartitionUsage:
     """The segments of one partition, each with the size of its objects in bytes."""
 
@@ -49,7 +49,7 @@ class PartitionUsage:
         return max((key for key in self.segments if key not in ends), key=lambda key: (key.epoch, key.generation))
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TopicUsage:
     """The objects of one topic. `size_bytes` counts those of segments with their `.index`; times are of uploads.
 

@@ -57,7 +57,7 @@ class KnownTopic:
     log_start_offsets: Mapping[int, int]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Report:
     """What was read and what was found."""
 
@@ -83,7 +83,7 @@ class Report:
         return not any(finding.damage and not finding.repaired for finding in self.findings)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Verifier:
     """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
 

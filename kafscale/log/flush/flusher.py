@@ -49,7 +49,7 @@ SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's 
 CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _DuePartitions:
     """A queue of partitions, the one with the oldest batch first; under `segment` durability as they came."""
 
@@ -82,7 +82,7 @@ class _DuePartitions:
         return self._heap[0][2] if self._heap else None
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class FlushReport:
     """What is to be flushed on demand, of all topics or of some, and how far that has come."""
 
@@ -104,7 +104,7 @@ class FlushReport:
             self.flushed_bytes += size_bytes
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Flusher:
     """Owns a task per partition being flushed. `store_places_count` is as of `--s3-concurrency`, 0 for no limit.
 

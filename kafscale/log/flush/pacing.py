@@ -23,7 +23,7 @@ LEFT_TO_AGE_FRACTION = 1 / 4
 ROUNDING_SECONDS = 1e-6
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FlushPacer:
     """Times are in seconds, by the caller's clock."""
 

@@ -29,7 +29,7 @@ SPILL_DOWN_TO_FRACTION = 0.5  # of the pool
 SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a microsecond for each
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Spiller:
     """Looks at the pool while it is under pressure, of which the pool tells it."""
 

@@ -55,7 +55,7 @@ class _Stored:
     segment: Segment
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Uploader:
     """Takes flush plans to the bucket.
 

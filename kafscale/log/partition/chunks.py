@@ -40,7 +40,7 @@ class ChunkPoolStatistics:
     largest_free_bytes: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Lease:
     """A share in a run of chunks. Made with one reference; the chunks are free again after as many releases."""
 
@@ -74,14 +74,14 @@ class Lease:
             self._pool._free(self)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiter:
     size_bytes: int
     granted: trio.Event = attrs.field(factory=trio.Event, init=False)
     lease: Lease | None = attrs.field(default=None, init=False)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChunkPool:
     """Runs of chunks out of one mapping of `size_bytes` (rounded down to whole chunks).
 

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Traffic:
     """What went into and out of a topic."""
 
@@ -58,7 +58,7 @@ class Traffic:
     records_out: Counter = attrs.field(factory=Counter)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FetchWaiter:
     """A fetch that waits until `missing_bytes` more have become readable in any of its partitions.
 
@@ -84,7 +84,7 @@ class EpochEnd:
     end_offset: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Placed:
     """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch.
 
@@ -96,7 +96,7 @@ class Placed:
     start: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class FlushPlan:
     """What one flush uploads: batches of offsets `base_offset` to `end_offset` (exclusive), and its footer."""
 
@@ -116,7 +116,7 @@ def _ignore(partition: Partition) -> None:
     pass
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Partition:
     """One partition, led here with `leader_epoch`.
 

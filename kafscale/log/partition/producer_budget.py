@@ -47,7 +47,7 @@ def is_any(_producer_id: int) -> bool:
     return True
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ProducerBudget:
     """Shared by all partitions, which count in and out what they remember.
 

@@ -40,7 +40,7 @@ NOWHERE: Mapping[int, int] = MappingProxyType({})
 UNCHANGED_MAX_COUNT = 256  # of a footer, at 43 to 139 bytes each; with 10,000 producers, 40 footers have all of them
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class FooterProducers:
     """The part of the producers that a segment's footer holds: see `ProducerStates.for_footer`."""
 
@@ -48,7 +48,7 @@ class FooterProducers:
     producers_from: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Former:
     """What a producer was before it had another epoch, which begins at this offset."""
 
@@ -56,7 +56,7 @@ class _Former:
     producer: Producer
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ProducerStates:
     """All producers that wrote to one partition and were not forgotten, the one that has been idle for longest first.
 

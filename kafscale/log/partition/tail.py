@@ -33,7 +33,7 @@ def _is_pooled(batch: TailBatch) -> bool:
 ALONE = -1  # `start` of a batch that was received into a lease of its frame
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class TailBatch(WalEntry):
     """One record batch: its WAL entry, and where its bytes are.
 
@@ -63,7 +63,7 @@ class TailBatch(WalEntry):
         self.lease = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Tail:
     """Consecutive batches in order of offset, and their size."""
 
@@ -138,7 +138,7 @@ class Releasable(Protocol):
     def release(self) -> None: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Slices:
     """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
 

@@ -50,7 +50,7 @@ class EndedTransaction:
         return self.before.first_offset
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Transactions:
     """All transactions of a partition that matter still.
 

@@ -37,7 +37,7 @@ FAILED_PAUSE_SECONDS = 60.0  # without the disk, after a write has failed
 THREADS_COUNT = 4  # to read with
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _File:
     """A range on disk."""
 
@@ -51,7 +51,7 @@ class _File:
         return -(-(self.end - self.start) // BLOCK_BYTES) * BLOCK_BYTES
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DiskCacheStatistics:
     """Counts of the disk cache since the start."""
 

@@ -27,7 +27,7 @@ MIN_BYTES = 32 << 10  # to read and send less costs less
 NO_END = sys.maxsize
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileSlice:
     """What `Slices` are in memory: batches on their way to a socket, up to `end_offset`. The caller owes `release`.
 
@@ -54,7 +54,7 @@ class FileSlice:
         self._ranges.sent_count -= 1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileRanges:
     """Finds ranges that can be sent at once, and leaves all else to who reads: what is cold, small, cut or damaged.
 

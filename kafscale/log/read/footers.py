@@ -19,7 +19,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.store.wrappers.limited import PrefetchStore
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FooterStatistics:
     """Counts since the start: how many footers were found in the cache, and how many had to be read."""
 
@@ -27,7 +27,7 @@ class FooterStatistics:
     miss_count: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Footers:
     """A cache of decoded footers; `max_bytes` bounds it, by an estimate of their size in memory.
 

@@ -17,7 +17,7 @@ from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class RangeReader:
     """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches."""
 

@@ -48,7 +48,7 @@ STREAM_IDLE_SECONDS = 30.0  # Kafka's consumers fetch again within max.poll.inte
 WASTE_MAX_FRACTION = 0.1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReadAheadStatistics:
     """Sums since the start, in bytes but for the counts. What was read is used, wasted or still ahead of its stream."""
 
@@ -60,7 +60,7 @@ class ReadAheadStatistics:
     failed_count: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Piece:
     """What was asked for ahead of a stream, up to `end_offset`.
 

@@ -36,7 +36,7 @@ GAP_MAX_BYTES = 64 << 10  # of other partitions' entries between two batches tha
 RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is read alone
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class LogReader:
     """Reads batches of any partition.
 

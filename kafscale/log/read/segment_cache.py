@@ -31,7 +31,7 @@ RANGE_OVERHEAD_BYTES = 512  # of a range's own objects, so that many small ones 
 LARGEST_FRACTION = 0.25  # of the cache, that one range may take: a larger one would push out all the others
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CacheStatistics:
     """Counts of the cache since the start. `hit_count`, `shared_count` and `miss_count` are looks for a range by a
     fetch.
@@ -47,7 +47,7 @@ class CacheStatistics:
     evicted_bytes: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Range:
     """Bytes `start` to `end` of a `.kfs`; `data` is None until they are there. Made with one pin, of who reads it."""
 

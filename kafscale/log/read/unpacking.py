@@ -27,7 +27,7 @@ USUAL_MAX_COUNT: Final = 4
 _cores_count = cache(os.cpu_count)  # which reads files each time
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Unpacking:
     """One per broker. A batch may unpack to `max_batch_bytes`."""
 

@@ -29,7 +29,7 @@ class BatchMark:
     leader_epoch: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoggedPartition:
     """The batches of one partition, in the order of the log."""
 
@@ -53,7 +53,7 @@ class SegmentsEnd:
     leader_epoch: int = -1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoggedBatches:
     """The batches of one log. `kind` is that of what is found in it."""
 

@@ -59,7 +59,7 @@ class Quarantined:
         logger.error("%s is damaged and quarantined: %s; %s", self.key.key, self.reason, instead)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Examiner:
     """Looks closely at damaged segments. `store` is the view of those who wait for it: a start, and fetches."""
 

@@ -33,7 +33,7 @@ from kafscale.wire.records import BatchHeader, batches, parse_header
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Repairer:
     """Repairs one object at a time; a `.kfs` is in memory then."""
 

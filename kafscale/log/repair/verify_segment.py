@@ -34,7 +34,7 @@ from kafscale.wire.records import BatchHeader
 THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class CheckedSegment:
     """A segment, and what is wrong with it.
 
@@ -91,7 +91,7 @@ class CheckedSegment:
         return any(finding.kind in kinds for finding in self.findings)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Objects:
     """What was read of a segment before its batches: the ends of the `.kfs`, and the `.index` if there is one."""
 

@@ -72,7 +72,7 @@ class _Marked:
     first_offset: int | None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TransactionCheck:
     """Takes the batches of a segment in order, and then its footer."""
 

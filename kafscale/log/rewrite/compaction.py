@@ -39,7 +39,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Compactor:
     """Looks for something to compact once in a while.
 

@@ -39,7 +39,7 @@ class CompactionRules:
     aborted: Sequence[AbortedTransaction] = ()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CompactionFilter:
     """Takes the batches of a partition in order of offset."""
 

@@ -28,7 +28,7 @@ def capacity_of(size_bytes: int) -> int:
     return int(size_bytes // SLOT_BYTES * LOAD_FACTOR)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OffsetMap:
     """Holds up to `capacity` keys; nothing is ever removed. Memory is mapped as it is used, and given back at the end.
 

@@ -33,7 +33,7 @@ class BatchSpan:
     size_bytes: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BatchSpans(Sequence[BatchSpan]):
     """Spans in columns, 32 bytes each: a segment may have a million batches."""
 
@@ -60,7 +60,7 @@ class BatchSpans(Sequence[BatchSpan]):
         return map(BatchSpan, *self._columns)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OutcomePass:
     """Finds how the transactions of a stretch ended, and where the first one begins that has not."""
 
@@ -75,7 +75,7 @@ class OutcomePass:
         self.outcomes.read(batch, parse_header(batch))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Unreadable:
     """Batches that are as their clients sent them, and whose records are not what their lengths say, or too many.
 
@@ -95,7 +95,7 @@ class Unreadable:
         self.count += 1
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class KeyPass:
     """Puts the keys of dirty records into the map, until it is full: `end_offset` is then less.
 
@@ -143,7 +143,7 @@ class KeyPass:
             self._is_full = True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RewritePass:
     """Gathers what is left of the batches of one group of segments, in one buffer.
 

@@ -31,7 +31,7 @@ NO_TIMESTAMP = -1
 RECORDS_MAX_COUNT = 1_000_000  # of a batch, at 150 bytes each: only what was made to unpack to a thousandfold has more
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class RecordPlaces:
     """The records of one batch, decompressed, in columns: a column costs less than an object for each record.
 

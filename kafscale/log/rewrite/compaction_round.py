@@ -62,7 +62,7 @@ class BatchPass(Protocol):
     def take(self, batch: memoryview) -> None: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CompactionStatistics:
     """Counts of all rounds since the start."""
 
@@ -78,7 +78,7 @@ class CompactionStatistics:
         count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class CompactionRound:
     """What one compaction has to do with. No attempt before has used `generation`, or a higher one."""
 
@@ -230,7 +230,7 @@ class CompactionRound:
             raise DamagedObject(f"{key}: {exc}") from exc
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _SegmentFeed:
     """Cuts one segment into batches and passes on those of a stretch."""
 

@@ -35,7 +35,7 @@ class AbortedTransaction:
         return is_between and header.producer_id == self.producer_id
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Outcomes:
     """How transactions ended, gathered from batches in order of offset."""
 
@@ -56,7 +56,7 @@ class Outcomes:
         return min(self._open.values(), default=None)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TransactionFilter:
     """Says of each batch, in order of offset, whether its transaction needs it no more."""
 

@@ -30,7 +30,7 @@ from kafscale.wire.records import BatchHeader
 SLICE_BYTES = 64 << 10  # checked at once: a quarter of a millisecond for batches of 1 KiB; then others may run
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Source:
     """A segment in memory. `footer` has the timestamps and batches of version 1, too."""
 

@@ -44,7 +44,7 @@ _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Merger:
     """Merges segments to about `target_bytes`; none if that is 0.
 

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 GENERATIONS_TRIED_COUNT = 5  # each that is taken was written by an attempt that failed at its very end
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Rewriter:
     """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
 

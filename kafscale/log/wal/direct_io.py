@@ -75,7 +75,7 @@ class _Result(ctypes.Structure):
     )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DirectFile:
     """A file, every write to which is synced. `last_page` is that of the last write, which went to `end`."""
 
@@ -94,7 +94,7 @@ class DirectFile:
         return self.last_page[:size_bytes]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DirectWriter:
     """One write at a time. `usable` becomes False for good where the file system has no such writes."""
 

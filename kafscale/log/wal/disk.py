@@ -74,7 +74,7 @@ class Disk(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RealDisk:
     """A directory of the file system, made if need be.
 

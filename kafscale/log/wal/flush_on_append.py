@@ -17,7 +17,7 @@ from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.wal.journal import Handle, ReplayProgress, Round
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiting:
     """What one partition waits for: `taken` are rounds that flushes have begun with, and the offset behind each."""
 
@@ -25,7 +25,7 @@ class _Waiting:
     taken: deque[tuple[int, Round]] = attrs.field(factory=deque, init=False)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FlushOnAppend:
     """The rounds of all partitions. It has no entries, no tasks and no limits of its own."""
 

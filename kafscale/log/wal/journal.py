@@ -32,7 +32,7 @@ CROWDED_FRACTION = 0.75  # of the bytes that a log may have
 CROWDED_ENTRIES_COUNT = 250_000  # at 360 bytes of memory for each that waits for its flush
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Round:
     """What becomes durable together. `done` says that it is; `failed` is set instead when it never will be."""
 

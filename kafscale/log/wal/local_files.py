@@ -37,7 +37,7 @@ SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Room:
     """Whether there is room: `out_of_space` once it was looked for in vain, for a file or to overwrite bytes of one.
 
@@ -60,7 +60,7 @@ class Room:
             self.resumed.wake()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class LocalFiles:
     """The files of one log, on one disk. `on_no_space` is called whenever there is no space for the next one.
 

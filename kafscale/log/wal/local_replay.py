@@ -34,7 +34,7 @@ SPARE_PREFIX = "spare-"  # of a file that is not needed any more, and kept to be
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Replay:
     """One pass over the files of a disk. After `run`: the files that hold entries, and the numbers to go on with."""
 

@@ -56,7 +56,7 @@ SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LocalRound(Round):
     """What one sync makes durable, as far as it is not yet."""
 
@@ -84,7 +84,7 @@ class WalStatistics:
     out_of_space: bool
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Wal(LogJournal):
     """The log on one disk, a `Journal`.
 

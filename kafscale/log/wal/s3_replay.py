@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 Listed = Mapping[int, int]  # of one epoch: number of an object -> its size in bytes
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EarlierLog:
     """The log of all epochs before ours: the keys of what counts, in order, without the fences.
 

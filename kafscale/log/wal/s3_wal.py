@@ -71,7 +71,7 @@ DELETION_PAUSE_SECONDS = 1.0  # so that a look is for more than one, where flush
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Draft:
     """An object before it is in the bucket: being filled, then under way."""
 
@@ -100,7 +100,7 @@ class S3WalStatistics:
     retry_count: int
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class S3Wal(LogJournal):
     """The log of one epoch, and what is left of `earlier` ones: a `Journal`, and where metadata is acknowledged.
 

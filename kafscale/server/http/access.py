@@ -27,7 +27,7 @@ TOKEN_MAX_BYTES = 4096
 _SCHEME = "bearer "
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AdminToken:
     """The token of `--admin-token-file` (RFC 6750), which is read again when the file changes."""
 
@@ -56,7 +56,7 @@ def _read_token(path: Path) -> bytes:
     return read_secret(path, "--admin-token-file", max_bytes=TOKEN_MAX_BYTES).encode()
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AdminAccess:
     """`own_names` are the names by which the broker is reached, as far as its settings tell."""
 

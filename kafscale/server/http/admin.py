@@ -41,7 +41,7 @@ class FlushProgress:
     seconds: float
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AdminServer:
     """`not_ready` says why the broker does not serve, or None if it does; `log` is asked only then.
 

@@ -61,7 +61,7 @@ UNKNOWN_PAGE = Page(
 )
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class Exchange:
     """One request, and the means to answer it: `send_page`, or `begin`, any number of `send`, and `end`.
 
@@ -106,7 +106,7 @@ class Exchange:
             await self._stream.send_all(data)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Route:
     """What answers the requests for one path, and to which methods; those that are `is_open` are everybody's."""
 
@@ -126,7 +126,7 @@ def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) ->
     return Route(path, answer, is_open=is_open)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HttpServer:
     """Answers by the routes. `name` is what the log calls it.
 

@@ -37,7 +37,7 @@ SWEEP_SECONDS = 1.0
 STOOD_STILL_SECONDS = 3.0  # between two sweeps
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Arrival:
     """What one connection holds. `give_up` ends the connection, for the reason that it is given."""
 
@@ -103,7 +103,7 @@ class Arrival:
         return now > self._got_on_at + STALL_SECONDS
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Arrivals:
     """Holds what the arrivals of all connections share.
 

@@ -13,7 +13,7 @@ from kafscale.config import Address, SecurityProtocol
 from kafscale.errors import StartupError
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class BoundListener:
     """A listener with its sockets open; `port` is the real one."""
 

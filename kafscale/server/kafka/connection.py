@@ -62,7 +62,7 @@ TAKING_MIN_BYTES_PER_SECOND = 1 << 20
 EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer closed may still take
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ConnectionMetrics:
     """Shared by all connections."""
 
@@ -86,7 +86,7 @@ class ConnectionMetrics:
         )
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Connection:
     """Serves one client until it goes away, errs, or the broker drains."""
 

@@ -55,7 +55,7 @@ WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothi
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Request:
     """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
 
@@ -71,7 +71,7 @@ class Request:
     pending: Pending | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Reply:
     """The buffers to send, none for `acks=0`, and the memory of some of them: `release` once they are sent.
 
@@ -87,7 +87,7 @@ class Reply:
             self.held.release()
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Row:
     """One API, and what is looked up for each of its requests."""
 
@@ -100,7 +100,7 @@ class _Row:
     errors: ErrorCounter
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Counters:
     """What is counted of all APIs, by the name of each."""
 
@@ -122,7 +122,7 @@ class _Counters:
         self.latency.of(api.name)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Dispatcher:
     """Shared by all connections of a broker."""
 

@@ -17,7 +17,7 @@ from kafscale.wire.schema import Array, Mapped, fields_of
 ERROR_FIELD = "error_code"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Shape:
     """A struct that has an error code of its own, or arrays of structs that do."""
 
@@ -53,7 +53,7 @@ def _shape_of(cls: type) -> _Shape | None:
     return _Shape(has_error, tuple(arrays)) if has_error or arrays else None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ErrorCounter:
     """The errors in the responses of one API."""
 

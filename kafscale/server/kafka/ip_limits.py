@@ -24,7 +24,7 @@ HELD_MAX_COUNT: Final = 1_000  # past it they are closed at once: each has a des
 HELD_MAX_SECONDS: Final = WINDOW_SECONDS  # Kafka's
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class IpLimits:
     """One per broker."""
 

@@ -35,7 +35,7 @@ ARRIVING_FRACTION = 0.5  # of the chunk pool, for frames that are coming: the re
 SLOW_CHECK_SECONDS = 1.0
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Acceptor:
     """Makes a Connection of whatever comes in, in the nursery that owns them, up to a limit."""
 

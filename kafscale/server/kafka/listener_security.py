@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 SENT_AS_THEY_ARE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)  # the passwords and tokens of these
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ListenerTls:
     """What listeners with TLS need: the certificate, and the rules by which clients are known by theirs."""
 

@@ -29,7 +29,7 @@ class PauseReason(enum.StrEnum):
     QUOTA = "quota"  # the client has been told to hold back
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Pauses:
     """The reasons of one connection; `counts` has how often each has begun to hold, over all connections."""
 

@@ -37,7 +37,7 @@ async def decode_in_pieces(message: type, version: int, body: memoryview) -> Any
         await trio.lowlevel.checkpoint()
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EncodedAnswer:
     """The buffers of a response without its header, and what is to be released once they have been sent."""
 
@@ -45,7 +45,7 @@ class EncodedAnswer:
     share: Share | None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AnswerEncoder:
     """Encodes the answers of all connections, each of at most so many bytes."""
 

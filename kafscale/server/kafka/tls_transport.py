@@ -39,7 +39,7 @@ PIECE_BYTES = 64 << 10  # that small buffers are joined to, and large ones and f
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TlsTransport:
     """Made by `of`."""
 

@@ -67,7 +67,7 @@ def queued_bytes(queue: socket.socket, which: int = termios.TIOCOUTQ) -> int:
     return int(count)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SocketTransport:
     """TCP, without a copy where that pays.
 
@@ -159,7 +159,7 @@ class SocketTransport:
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StreamTransport:
     """Any trio stream."""
 

@@ -31,7 +31,7 @@ _VERIFY = {
 _PASSWORD_MAX_BYTES = 1024
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Contexts:
     """`asking` asks clients for their certificate as it is set; `silent` does not."""
 
@@ -40,7 +40,7 @@ class Contexts:
     silent: ssl.SSLContext
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Tls:
     """What the settings and the files say now. Made by `open`."""
 

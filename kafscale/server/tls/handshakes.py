@@ -76,7 +76,7 @@ _ENDED = {
 }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Handshake:
     """One that is under way, or waits for a place; `failure` is what it will have been if its scope is cancelled.
 
@@ -92,7 +92,7 @@ class _Handshake:
         self.scope.cancel()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Handshakes:
     """Shared by all listeners."""
 

@@ -29,7 +29,7 @@ def shared_out(
     return shares
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class AbortedBatches:
     """Tells batches of aborted transactions from others, many at once.
 

@@ -56,7 +56,7 @@ def refuse(offsets: range, reason: CorruptBatch) -> None:
     raise CorruptBatch(f"offset {offsets.start}: {reason}") from reason
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class BatchHeaders:
     """Batches that follow one another in `data`, as their headers have them; nothing but their magic was checked.
 
@@ -145,7 +145,7 @@ def _walk(data: memoryview) -> Sequence[int]:
     return starts
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Batches:
     """Arrays with one element per batch; positions are of `records`, a buffer that has nothing compressed in it."""
 

@@ -26,7 +26,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError(f"{coroutine} waits for something else than the store")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class BlockingStore:
     """The reading half of an `ObjectStore`, on a `Bucket`. Writing is refused."""
 

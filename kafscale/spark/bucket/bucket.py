@@ -70,7 +70,7 @@ class BucketOptions:
         raise ConfigError("a memory: store is inside of its broker's process, and no job can read it")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class DirectoryBucket:
     """A bucket that is a directory, mounted at the same place wherever a task runs."""
 

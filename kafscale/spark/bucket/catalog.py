@@ -97,7 +97,7 @@ class _Found:
     index_size_bytes: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Catalog:
     """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects.
 
@@ -272,7 +272,7 @@ def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:
     return max(each.kfs.modified_ms for found in partitions.values() for each in found)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Assembly:
     """One partition, put together from what was listed and the footers that have been read so far."""
 

@@ -166,7 +166,7 @@ def _to_columns(fields: _Fields, wanted: Wanted) -> pa.RecordBatch:
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Records:
     """Where each record begins, with its length, and where it ends, and what its batch says."""
 
@@ -279,7 +279,7 @@ def _walk_one(records: bytes, count: int) -> Positions:
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Slices:
     """A run of bytes per record, or none: `ends` is before `starts` there."""
 
@@ -287,7 +287,7 @@ class _Slices:
     ends: Positions
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Headers:
     """Headers of all records in order: how many each has, and where their keys and values are."""
 
@@ -296,7 +296,7 @@ class _Headers:
     values: _Slices
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Fields:
     """All records as arrays. `data` is what the positions are of."""
 

@@ -63,7 +63,7 @@ class Metadata:
         return max(found, key=lambda each: each.deleted_ms, default=None)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MetadataReader:
     """Reads the newest checkpoint, once."""
 

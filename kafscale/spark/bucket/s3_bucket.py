@@ -75,7 +75,7 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
     )
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class S3Bucket:
     """A bucket in S3. Failures that may pass are retried with jittered backoff."""
 
@@ -158,7 +158,7 @@ class S3Bucket:
             ) from exc
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _CredentialSource:
     """Looks credentials up once, and again before they expire."""
 

@@ -56,7 +56,7 @@ class Outcome:
     commit_seconds: float | None = None  # None: it was in the table already
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class BatchWriter:
     """Given to foreachBatch. `report` is told of each batch that is in the table."""
 
@@ -94,7 +94,7 @@ class BatchWriter:
                 logger.warning("batch %d of %s is tried again: %s", batch_id, self.mapping.id, conflict)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Attempt:
     """One try to get a batch into the table."""
 

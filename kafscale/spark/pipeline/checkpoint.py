@@ -23,7 +23,7 @@ LOCK_WAIT_SECONDS = 30.0  # for the JVM of a driver that was killed to notice it
 SPARKS = ("metadata", "offsets", "commits", "sources", "state")  # what a query has in its checkpoint, its id first
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class HadoopDirectory:
     """A directory on any file system that Spark's Hadoop knows."""
 
@@ -104,7 +104,7 @@ class Progress:
     end: Position
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Checkpoint:
     """The checkpoint of one mapping."""
 

@@ -22,7 +22,7 @@ COMMIT_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
 LABEL = "mapping"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PipelineMetrics:
     """An observer of a pipeline that counts."""
 

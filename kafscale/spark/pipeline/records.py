@@ -47,7 +47,7 @@ METADATA: Mapping[str, str] = {
 }
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Rows:
     """frame: columns of the table, then RECORD, TOMBSTONE and ERROR.
 

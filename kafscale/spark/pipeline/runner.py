@@ -57,7 +57,7 @@ class Observer(Protocol):
         ...
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class PipelineRun:
     """`spark` has the pipeline's catalog. Raises StartupError, when made, if another run has the checkpoints."""
 
@@ -121,7 +121,7 @@ class PipelineRun:
         return failed
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class MappingRun:
     """One mapping and its query."""
 

@@ -115,7 +115,7 @@ def _committed_of(snapshot: Any, depth: int) -> Committed | None:
     )
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class CommitsAhead:
     """The batches of a mapping in a table that are ahead of where it was committed: of dead letters, in their table.
 

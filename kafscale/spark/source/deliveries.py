@@ -30,7 +30,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 FAILURES_ALONE: Mapping[str, Any] = {"delivery.report.only.error": True}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Refusals:
     """What a broker refuses of a producer's connections, and would again. librdkafka goes on trying all the same.
 
@@ -51,7 +51,7 @@ class Refusals:
             raise KafkaError(self.first.code(), f"no connection to the broker: {self.first.str()}")
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Deliveries:
     """Records on their way, and the first that was not delivered."""
 

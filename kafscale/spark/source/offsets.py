@@ -144,7 +144,7 @@ def _malformed(option: str, text: str) -> ConfigError:
     return ConfigError(f'{option} is JSON like {{"topic":{{"0":23,"1":5}}}}, not {text!r}')
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class OffsetFinder:
     """Finds the offsets that a limit means, in what the bucket holds now."""
 

@@ -24,7 +24,7 @@ Offsets = Mapping[TopicPartition, int]
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Planner:
     """Plans reads of one bucket."""
 

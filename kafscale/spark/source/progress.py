@@ -27,7 +27,7 @@ from kafscale.spark.source.planning import Offsets, Planner
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Progress:
     """The progress of one run of a stream, in the driver. `clock` is in seconds."""
 

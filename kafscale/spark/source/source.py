@@ -211,7 +211,7 @@ class SplitPartition(InputPartition):
         self.splits = splits
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _SplitReading:
     """What a task does. Travels to it, without what the driver has open."""
 
@@ -239,7 +239,7 @@ class _SplitReading:
         return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value", "headers"]))
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class BatchReader(_SplitReading, DataSourceReader):
     """Plans a batch query, and reads it."""
 
@@ -254,7 +254,7 @@ class BatchReader(_SplitReading, DataSourceReader):
         return [SplitPartition(splits) for splits in tasks]
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class FilteringReader(BatchReader):
     """Leaves out what conditions exclude; with `uses`, what the conditions of all scans of the `load()` exclude.
 
@@ -283,7 +283,7 @@ def _available_now() -> Any:
 _AvailableNow: Any = _available_now()
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
     """Plans the batches of a stream, and reads them."""
 

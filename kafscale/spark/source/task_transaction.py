@@ -94,7 +94,7 @@ class TaskTransaction:
         )
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class TracedDeliveries(Deliveries):
     """Deliveries, and where they are."""
 

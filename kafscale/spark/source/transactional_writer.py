@@ -93,7 +93,7 @@ class TaskWritten(WriterCommitMessage):
     prepared: Prepared | None
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _TransactionalWriting(ABC):
     """Has what the writers of batches and of streams have in common."""
 
@@ -130,7 +130,7 @@ class _TransactionalWriting(ABC):
         return Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.transactions.timeout_ms)
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWriter):
     """The writer of a streaming query."""
 
@@ -155,7 +155,7 @@ class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWrit
         return self.transactions.transactional_id or f"kafscale-spark-{query_id}", run_id
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
     """The writer of a batch query."""
 

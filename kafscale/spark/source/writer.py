@@ -143,7 +143,7 @@ def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
             raise ConfigError(f"the column '{name}' is {types[name].simpleString()}; it must be {' or '.join(allowed)}")
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _TopicWriting:
     """Has what the writers of batches and of streams have in common."""
 

@@ -35,7 +35,7 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
 FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and tail('orders', 20, PARTITION)"
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Engine:
     """Answers statements. `catalogs` are names of Spark's catalogs: what begins with one of them is no topic."""
 

@@ -73,7 +73,7 @@ def close_warehouse(path: Path) -> None:
     path.touch()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ServedTopics:
     """The tables of one server."""
 

@@ -62,7 +62,7 @@ def _has_transactions(footer: Footer) -> bool:
     return bool(footer.aborted) or any(each.coordinator_epoch != NO_COORDINATOR_EPOCH for each in footer.producers)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Tail:
     """The last records of one segment, found by reading it from its end on back."""
 

@@ -38,7 +38,7 @@ def _directory() -> Path:
     return path
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Topics:
     """The topics of a bucket.
 

@@ -48,7 +48,7 @@ def parse_bootstrap(text: str) -> Sequence[Address]:
     return addresses
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Cluster:
     """Holds one connection to each broker that it has asked. To be closed."""
 

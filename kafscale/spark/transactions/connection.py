@@ -58,7 +58,7 @@ RESPONSE_MAX_BYTES: Final = 256 << 20
 R = TypeVar("R")
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class BrokerConnection:
     """Asks one thing at a time. Made by `open`; after an exception it is of no more use."""
 

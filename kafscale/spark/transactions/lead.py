@@ -68,7 +68,7 @@ def end(cluster: Cluster, transactional_id: str, producer: tuple[int, int], *, c
     cluster.patiently(ask)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Lead:
     """A producer that writes a few batches in a transaction. Made by `take`."""
 

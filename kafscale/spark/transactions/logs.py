@@ -32,7 +32,7 @@ ONE_BATCH_BYTES: Final = 1  # a broker gives the first batch whatever its size
 FETCH_WAIT_MS: Final = 500
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StoredBatch:
     """One batch, as it is stored."""
 

@@ -30,7 +30,7 @@ Convert = Callable[[Any], Any]
 DEFAULTS_MAX = COLUMNS_MAX  # cells of all defaults of a reader schema
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class AvroReader:
     """Raises ConfigError, when made, for a reader schema that can't be columns."""
 

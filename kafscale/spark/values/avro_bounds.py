@@ -41,7 +41,7 @@ for _kind in ("bytes", "fixed"):
     _readers[f"{_kind}-{DECIMAL}"] = read_decimal
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Step:
     """How one node of a schema is walked over. `children`: fields, branches, or the one kind of item.
 
@@ -121,7 +121,7 @@ def walk_of(node: Node, named: dict[str, Node]) -> Walk:
     return Walk(is_needed=compiler.is_needed, step=step)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Compiler:
     named: dict[str, Node]
     is_needed: bool = False

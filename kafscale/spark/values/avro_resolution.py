@@ -25,7 +25,7 @@ _NAMED = "__named_schemas"  # fastavro's key of all types in a parsed schema
 _SHOWN = ("type", "items", "values", "fields", "symbols")  # keys of what is shown; defaults are values
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Resolution:
     """How payloads of one writer schema become rows of the reader's, or of the writer's own if there is no other.
 

@@ -70,7 +70,7 @@ def _make_reader(options: ReaderOptions) -> Reader:
     return JsonReader(schema=options.schema, validate=options.validate)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ValueDecoder:
     """Keeps the decoders of the writer schemas it has met: as many as the topics have, which is few."""
 

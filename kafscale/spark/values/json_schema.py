@@ -37,7 +37,7 @@ class Shape:
     convert: Convert
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class JsonReader:
     """Raises ConfigError, when made, if the schema is not valid. validate: hold values to their writer schemas."""
 

@@ -44,7 +44,7 @@ class Column:
     to_array: Callable[[Sequence[Message]], pa.Array]
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ProtobufReader:
     """Raises ConfigError, when made, if the schema is not valid or lacks the message.
 

@@ -27,7 +27,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint behind which it goes on
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Field:
     """What one occurrence takes; of packed elements `element_bytes` each."""
 
@@ -37,7 +37,7 @@ class _Field:
     message: _Message | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Message:
     """How one type of message is walked over: its fields by number."""
 

@@ -102,7 +102,7 @@ class Reference:
     schema: Schema
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class RegistryClient:
     """May be used by many threads at once."""
 

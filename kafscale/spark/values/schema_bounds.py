@@ -14,7 +14,7 @@ from kafscale.errors import ConfigError
 COLUMNS_MAX = 10_000  # nested ones among them; BigQuery's limit; Spark's own plans become slow before
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Count:
     """How many there may still be of something that a schema makes."""
 

@@ -16,7 +16,7 @@ import httpx
 IDLE_MAX_COUNT = 64  # connections kept per host
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class BlockingTransport(httpx.BaseTransport):
     """May be used by many threads at once. Responses are read whole.
 

@@ -51,7 +51,7 @@ _ABSENT_ERRORS = (FileNotFoundError, NotADirectoryError)
 _WOULD_WAIT_ERRORS = (errno.EAGAIN, errno.EOPNOTSUPP)  # the latter where a file system can't tell
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Directory:
     """An opened bucket directory. Every method blocks, may be called in any thread, and raises only StoreErrors."""
 

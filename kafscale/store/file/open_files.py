@@ -22,7 +22,7 @@ from kafscale.store.wrappers.metered import StoreMetrics
 CACHESTAT_NUMBER = 451  # of the system call, on every architecture that Python knows
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OpenFile:
     """An object's file, open as long as somebody uses it. Made with one user."""
 
@@ -41,7 +41,7 @@ class OpenFile:
             os.close(self.descriptor)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileRange:
     """Bytes `start` to `end` of a file: what a transport takes beside buffers. Whoever has it owes `release`."""
 
@@ -64,7 +64,7 @@ class FileRange:
 Sendable = Buffer | FileRange
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileSource:
     """The files of a store that is a directory. Each range counts as a read of the store, as any other."""
 

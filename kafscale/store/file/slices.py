@@ -26,7 +26,7 @@ from kafscale.store.blocks import BLOCK_BYTES, BlockObject, BlockPool, fill
 SLICE_BYTES = BLOCK_BYTES
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SliceWriter:
     """Writes files that were just made. Raises OSError."""
 

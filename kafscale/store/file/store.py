@@ -34,7 +34,7 @@ def _limiter() -> trio.CapacityLimiter:
     return trio.CapacityLimiter(THREADS_MAX_COUNT)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileStore:
     """An `ObjectStore` in a directory that several processes may share. Made by `open`."""
 

@@ -39,7 +39,7 @@ STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is re
 CLOSE_SECONDS = 2.0  # the bound on closing connections at the end of a command
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class OpenStore:
     """The store to use, as each class of work sees it, and the limiter that the classes share."""
 

@@ -10,7 +10,7 @@ from kafscale.store.guarded import DeletionGuard, GuardedStore
 from kafscale.store.wrappers.limited import PrefetchStore
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class StoreViews:
     """The same objects, seen by what a produce waits for, by what a consumer waits for, and by what nobody waits for.
 

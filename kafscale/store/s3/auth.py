@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 REFRESH_RETRY_SECONDS = 30
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Refresh:
     """A refresh under way: one task does it, the others wait for it and share its outcome."""
 
@@ -34,7 +34,7 @@ class _Refresh:
     error: StoreError | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CredentialSource:
     """Holds credentials, looks them up when there are none, and again before they expire.
 
@@ -113,7 +113,7 @@ class CredentialSource:
         return credentials.expires_at_seconds is None or self.clock() < credentials.expires_at_seconds
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SigV4Auth(httpx.Auth):
     """Signs requests; once more where the clocks or the credentials' age were the reason for a refusal."""
 

@@ -75,7 +75,7 @@ class Head:
     keeps_alive: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HttpConnection:
     """A connection to one origin. `phase` is that of the current or the last exchange."""
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 SKEW_SECONDS = 240
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class RequestSigner:
     """Signs for S3 in a region. The payload's hash is taken from the request's `x-amz-content-sha256`."""
 

@@ -118,7 +118,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
         return await connection.exchange(request, timeouts)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Origin:
     """The connections to one scheme, host and port: a slot for each that is in use, and the idle ones, warmest last."""
 
@@ -148,7 +148,7 @@ class _Origin:
             self.idle.pop().close()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Loan:
     """A slot of an origin and, once there is one, the connection in it, until `end`."""
 

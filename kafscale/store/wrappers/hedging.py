@@ -57,7 +57,7 @@ class RecentSeconds:
         return self._sorted[len(self._sorted) * percent // 100]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HedgingStore(ForwardingStore):
     """An `ObjectStore` whose slow `put_if_absent` gets a second attempt. `percent` is below 100."""
 
@@ -100,7 +100,7 @@ class HedgingStore(ForwardingStore):
         return token
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Race:
     """One write, attempted once or twice; `run` returns when neither attempt is under way any more."""
 

@@ -16,7 +16,7 @@ from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LimitedStore:
     """An `ObjectStore` each of whose operations waits for a token of one class first; a listing for each page."""
 
@@ -69,7 +69,7 @@ class LimitedStore:
         await self.store.aclose()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PrefetchStore:
     """Reads that are made only if there is a place for them right now, and skipped otherwise: nobody waits for them.
 

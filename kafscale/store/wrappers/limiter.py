@@ -57,7 +57,7 @@ POLICIES: Mapping[WorkClass, ClassPolicy] = {
 }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Token:
     """A place at the store, for one operation; given back when the `with` block ends.
 
@@ -99,7 +99,7 @@ class LimiterStatistics:
         return sum(self.waiting.values())
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Line:
     """The operations of one class: how many are at the store, and those that wait, in order of arrival."""
 
@@ -125,7 +125,7 @@ class _Line:
             self.passed_over_count = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreLimiter:
     """How many operations may be at the store at once; `concurrency` 0 means as many as like.
 

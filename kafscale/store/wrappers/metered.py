@@ -19,7 +19,7 @@ from kafscale.metrics import Counter, CounterFamily, HistogramFamily, Metrics
 from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StoreMetrics:
     """The metric families of the object store and of its wrappers; made once for a broker."""
 
@@ -75,7 +75,7 @@ class StoreMetrics:
             self.seconds.of(operation, outcome).observe(trio.current_time() - started)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MeteredStore:
     """An `ObjectStore` that counts and times what another one does."""
 

@@ -35,7 +35,7 @@ ABORT_SECONDS = 5.0
 T = TypeVar("T")
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MultipartStore(ForwardingStore):
     """An `ObjectStore` that writes objects of more than `threshold_bytes` in parts of `part_bytes`.
 

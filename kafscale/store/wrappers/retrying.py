@@ -60,7 +60,7 @@ class RetryPolicy:
         return random.uniform(0, longest)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _OutageLog:
     """One line when the store has only failed for a while, and one when it answers again."""
 
@@ -86,7 +86,7 @@ class _OutageLog:
         self.announced = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RetryingStore:
     """An `ObjectStore` that tries again where another one says that it may help.
 

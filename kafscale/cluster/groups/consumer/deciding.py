@@ -35,7 +35,7 @@ from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.state_bytes import GroupStateBytes
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class ConsumerGroupContext:
     """What all groups of a coordinator share."""
 
@@ -54,7 +54,7 @@ class Deadline:
     member_epoch: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SoftState:
     """What a group forgets in a restart, and can do without."""
 
@@ -65,7 +65,7 @@ class SoftState:
     refreshing: RegexRefresh | None = None  # what is being looked for
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Deciding:
     """Records that are written here change the group at once, so that what follows sees them.
 

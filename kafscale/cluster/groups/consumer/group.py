@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConsumerGroup:
     """One group, from its first heartbeat or from its records, until it is deleted or becomes a classic one.
 

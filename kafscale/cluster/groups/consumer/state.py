@@ -60,7 +60,7 @@ class ResolvedRegex:
     timestamp_ms: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupState:
     """One group. Members are in the order in which they came, so that a choice among them is the same each time."""
 

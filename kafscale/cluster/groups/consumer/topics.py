@@ -24,7 +24,7 @@ class TopicMetadata:
     racks: tuple[tuple[str, ...], ...] = ()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Topics:
     """All topics by name and by id.
 

@@ -70,7 +70,7 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupCoordinator:
     """Made with its settings, usable while `run` runs, for the groups of the partitions that are led here.
 

@@ -25,7 +25,7 @@ PREFIX: Final = "groups/"
 MOVED_KEY: Final = f"{PREFIX}are in __consumer_offsets: a newer KafScale is needed"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FormerGroup:
     """A group as it was kept."""
 

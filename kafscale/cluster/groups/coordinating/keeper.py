@@ -21,7 +21,7 @@ from kafscale.wire.error_codes import NOT_COORDINATOR
 from kafscale.wire.records import Record
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class InternalOffsetsLog:
     """The partitions of `__consumer_offsets`, which is the `topic`, as they are written to."""
 
@@ -45,7 +45,7 @@ class InternalOffsetsLog:
             await self.internal.wait_for_room([RecordsEntry(found, records)])
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MoveDestination:
     """`__consumer_offsets`, which is the `topic`, before anybody coordinates its groups."""
 
@@ -85,7 +85,7 @@ class MoveDestination:
         return found
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Loader:
     """Takes the contents of one partition."""
 
@@ -99,7 +99,7 @@ class _Loader:
         self.coordinator.take_over(self.loading)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupKeeper:
     """Keeps the groups of the partitions that are led here. `partition_count` tells how many the topic has."""
 

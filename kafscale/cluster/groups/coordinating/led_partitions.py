@@ -18,7 +18,7 @@ from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE, NOT_COORDINATOR
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LedPartitions:
     """The partitions that are led here, or are being read. `partition_count` is the topic's; 0 if there is none yet."""
 

@@ -20,7 +20,7 @@ from kafscale.cluster.groups.records import LoggedOffset, OffsetAndMetadata, Top
 _NOTHING = LoadedGroup()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class OffsetTransactions:
     """The open ones of the partitions that are led here. `offsets_of` returns what a group has, and makes the group."""
 

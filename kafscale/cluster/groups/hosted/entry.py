@@ -21,7 +21,7 @@ from kafscale.wire.records import Record
 AnyGroup: TypeAlias = Group | HostedGroup
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class GroupEntry:
     """The group may become one of the other protocol; the offsets stay."""
 

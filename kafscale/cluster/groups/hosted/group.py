@@ -59,7 +59,7 @@ class Submit(Protocol):
     def __call__(self, group_id: str, records: Sequence[Record], then: Then, *, late: Callable[[], None]) -> None: ...
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class HostContext:
     """What all groups of a coordinator share.
 
@@ -75,13 +75,13 @@ class HostContext:
     downgrade: Callable[[HostedGroup, Downgrade], None]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Deadline:
     at_ms: int
     timer: Timer
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HostedGroup:
     """One group, until it is deleted, is a classic one, or is coordinated elsewhere."""
 

@@ -26,7 +26,7 @@ async def step_in_thread(searching: Iterator[Found | None]) -> Found | None:
     return await trio.to_thread.run_sync(next, searching)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicSearch:
     """Searches while `run` runs; each group waits for one search at most."""
 

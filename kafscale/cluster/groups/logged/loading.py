@@ -30,7 +30,7 @@ from kafscale.wire.control_records import EndMarker
 from kafscale.wire.records import BatchHeader, Record
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoadedGroup:
     """A group as the records have it.
 
@@ -55,7 +55,7 @@ class _Place:
     at: TopicPartition
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupsLoading:
     """What the records of a partition say so far. `skipped` counts those of kinds that are of no use here."""
 

@@ -42,7 +42,7 @@ class _Topic:
         return -len(self.owners) / len(self.subscribers), len(self.subscribers), self.topic_id
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Balancer:
     spec: GroupSpec
     topics: list[_Topic]

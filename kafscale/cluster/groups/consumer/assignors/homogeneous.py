@@ -22,7 +22,7 @@ class _Run:
     partitions: list[int]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Pool:
     """Partitions that nobody has, in the order in which they are handed out."""
 
@@ -49,7 +49,7 @@ class _Pool:
         return grown
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Share:
     """What a member keeps of what it had, and what it may get beside that."""
 
