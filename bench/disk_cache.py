@@ -16,7 +16,7 @@ import click
 import trio
 from rich.table import Table
 
-from bench.read_ahead import FarStore, backlog, consume
+from bench.read_ahead import FarStore, LogSizes, backlog, consume
 from bench.report import console, save
 from kafscale.config.units import MIB
 from kafscale.testing.disk import MemoryDisk
@@ -28,7 +28,7 @@ CACHE_BYTES = 16 * MIB
 READAHEAD_BYTES = (0, 8 * MIB)
 FETCH_BYTES = MIB
 CONSUMERS = (1, 4)
-_SIZES = {"chunk_pool_bytes": 256 * MIB, "wal_segment_bytes": 64 * MIB, "segment_bytes": 32 * MIB}
+_SIZES = LogSizes(chunk_pool_bytes=256 * MIB, wal_segment_bytes=64 * MIB, segment_bytes=32 * MIB)
 
 
 @attrs.frozen(kw_only=True)

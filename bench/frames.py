@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from bench.points import TOPIC, Point
+from kafscale.buffers import Buffer
 from kafscale.client.isolation import IsolationLevel
 from kafscale.errors import KafkaError
 from kafscale.wire import codec, error_codes
@@ -77,7 +78,7 @@ class ProduceRing:
 def produce_frame(
     correlation_id: int,
     partition: int,
-    batch: bytes,
+    batch: Buffer,
     *,
     version: int = PRODUCE_VERSION,
     transactional_id: str | None = None,

@@ -143,7 +143,9 @@ class BacklogReader:
                     await trio.sleep(PAUSE_SECONDS)
                 elif answer.error_code not in (error_codes.NONE, error_codes.OFFSET_OUT_OF_RANGE):
                     raise KafkaError(answer.error_code, self.topic.partition_name(index))
-                for batch in batches(memoryview(answer.records or b"")):
+                records = answer.records or b""
+                assert isinstance(records, bytes | memoryview)  # decoded: one buffer
+                for batch in batches(memoryview(records)):
                     offset = parse_header(batch).last_offset + 1
         finally:
             await connection.aclose()

@@ -33,7 +33,7 @@ def _cpu_seconds(directory: Path) -> float:
 
 def descendants_cpu_seconds(pid: int) -> float:
     """Return what all processes below this one have used, those that have ended and were waited for among them."""
-    fields = {int(path.name): found for path in PROC.glob("[0-9]*") if (found := _stat(path))}
+    fields = {int(path.name): values for path in PROC.glob("[0-9]*") if (values := _stat(path))}
     below = {pid}
     for _ in fields:
         found = {each for each, values in fields.items() if int(values[1]) in below} - below

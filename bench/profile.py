@@ -138,7 +138,7 @@ class _Sampler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _, errors = self._process.communicate()
+        errors = self._process.communicate()[1]
         if self._process.returncode:
             raise click.ClickException(f"py-spy failed; it may need root: {errors.decode()}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypedDict
 
 import attrs
 import click
@@ -33,6 +34,17 @@ CONNECTION_BYTES_PER_SECOND = 80_000_000  # of one GET; S3 gives 50 to 100 MB/s
 FETCHES_BYTES = (256 * KIB, MIB, 4 * MIB)
 WINDOWS_BYTES = (0, 2 * MIB, 8 * MIB, 16 * MIB)
 CACHE_BYTES = 64 * MIB
+
+
+class LogSizes(TypedDict):
+    """Settings of the log that a backlog is written to, and read from."""
+
+    chunk_pool_bytes: int
+    wal_segment_bytes: int
+    segment_bytes: int
+
+
+_SIZES = LogSizes(chunk_pool_bytes=512 * MIB, wal_segment_bytes=64 * MIB, segment_bytes=SEGMENT_BYTES)
 
 
 @attrs.define(eq=False)
@@ -82,9 +94,6 @@ async def measure(store: FarStore, disk: MemoryDisk, fetch_bytes: int, window_by
     }
 
 
-_SIZES = {"chunk_pool_bytes": 512 * MIB, "wal_segment_bytes": 64 * MIB, "segment_bytes": SEGMENT_BYTES}
-
-
 async def consume(log: MemoryLog, fetch_bytes: int, offset: int = 0, end_offset: int | None = None) -> tuple[int, int]:
     """Fetch one after the other up to the end; how many fetches that were, and of how many bytes."""
     partition = log.partition()
@@ -99,7 +108,7 @@ async def consume(log: MemoryLog, fetch_bytes: int, offset: int = 0, end_offset:
     return fetch_count, fetched_bytes
 
 
-async def backlog(data_bytes: int, sizes: Mapping[str, int]) -> tuple[FarStore, MemoryDisk]:
+async def backlog(data_bytes: int, sizes: LogSizes) -> tuple[FarStore, MemoryDisk]:
     """A store that has so many bytes of one partition in segments, and the disk of a broker that starts on it."""
     store, disk = FarStore(MemoryStore()), MemoryDisk()
     async with memory_log(store, disk, flush_interval_seconds=3600.0, **sizes) as log:

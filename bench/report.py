@@ -20,6 +20,8 @@ from kafscale import __version__
 
 WIDTH = 190  # of a table that does not go to a terminal
 
+MachineFact = str | float | list[float]
+
 
 def console() -> Console:
     """Wide enough for a table, also where there is no terminal."""
@@ -82,13 +84,13 @@ def _spread(values: Sequence[float]) -> str:
     return f"{_cell(min(values))}–{_cell(max(values))}" if len(values) > 1 else "–"
 
 
-def machine() -> dict[str, object]:
+def machine() -> dict[str, MachineFact]:
     """Return what a figure depends on besides the code."""
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cpu": _first_value("cpuinfo", "model name"),
-        "cpus": os.cpu_count(),
+        "cpus": os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "congestion_control": _congestion_control(),
         "load_average": [round(each, 2) for each in os.getloadavg()],

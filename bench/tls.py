@@ -60,7 +60,7 @@ async def produce(client: Client, count: int, depth: int) -> None:
     """So many Produces of one record of 1 KiB, `depth` at once."""
     connection = await client.leader(TOPIC, 0)
     call = connection.call(ProduceRequest, ProduceResponse, version=PRODUCE_VERSION)
-    batch = bytes(build_batch([Record(value=bytes(1000), timestamp_ms=1)]))
+    batch = memoryview(build_batch([Record(value=bytes(1000), timestamp_ms=1)]))
     partitions = [PartitionProduceData(index=0, records=batch)]
     request = ProduceRequest(
         acks=ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[TopicProduceData(name=TOPIC, partition_data=partitions)]

@@ -13,8 +13,6 @@ import attrs
 import bench.claims
 from bench.claims.plot import Plot
 
-Figure = float | int | str
-
 _ROW_MODULE = re.compile(r"[a-z]\d+")
 
 
@@ -23,7 +21,7 @@ class Variant:
     """One run of the experiment: what was set, and what came out, by name with the unit in it."""
 
     name: str
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, float]
 
 
 @attrs.frozen(kw_only=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import attrs
 import cattrs
 
-from bench.claims.claim import Claim, Figure, Finding, place_of
+from bench.claims.claim import Claim, Finding, place_of
 from bench.places import RESULTS
-from bench.report import machine
+from bench.report import MachineFact, machine
 from kafscale import __version__
 
 
@@ -30,7 +30,7 @@ class Done:
     """An experiment that was run: what is claimed, what was found, where, and how long it took."""
 
     version: str
-    machine: Mapping[str, str | float | list[float]]
+    machine: Mapping[str, MachineFact]
     seconds: float
     claim: Wording
     about: str
@@ -51,8 +51,7 @@ class Done:
 
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter()
-    converter.register_structure_hook(Figure, lambda value, _: value)
-    converter.register_structure_hook(str | float | list[float], lambda value, _: value)
+    converter.register_structure_hook(MachineFact, lambda value, _: value)
     return converter
 
 

@@ -121,6 +121,7 @@ class Rig:
             offset = partition.high_watermark - 1
             slices = reader.read_nowait(partition, offset, FETCH_BYTES)
             slices = slices or await reader.read(partition, offset, FETCH_BYTES)
+        assert slices is not None
         slices.release()
 
     def figures(self) -> dict[str, float]:

@@ -61,7 +61,7 @@ def run() -> Finding:
 
 
 def _shared(variant: Variant) -> float:
-    return float(variant.figures["appends per fsync"])
+    return variant.figures["appends per fsync"]
 
 
 def measure(wal_class: type[Wal], window_seconds: float, added_seconds: float) -> dict[str, float]:

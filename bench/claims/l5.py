@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.claims.claim import Claim, Figure, Finding, Variant
+from bench.claims.claim import Claim, Finding, Variant
 from bench.memory import Outcome, Setup, measure
 from kafscale.config.units import parse_size
 
@@ -50,7 +50,7 @@ def _setup(*options: str) -> Setup:
     )
 
 
-def _figures(outcome: Outcome) -> Mapping[str, Figure]:
+def _figures(outcome: Outcome) -> Mapping[str, float]:
     found = {f"{variant.name}: RSS max MiB": variant.figures["RSS max MiB"] for variant in outcome.variants()}
     return {
         **found,

@@ -9,11 +9,12 @@ which is what a reader without an index has to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypedDict
 
 import attrs
 import trio
 
-from bench.claims.claim import Claim, Figure, Finding, Variant
+from bench.claims.claim import Claim, Finding, Variant
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3.store import S3Settings, S3Store
@@ -24,8 +25,17 @@ from tests.devtools.memory_log import MemoryLog, memory_log
 BATCHES_COUNT = 64
 VALUE = bytes(64 << 10)
 POOL_BYTES = 16 << 20
-OFF = {"readahead_bytes": 0, "cache_bytes": 0}
 MOST_BYTES = 1.1  # times what is returned, with read-ahead
+
+
+class ReadSettings(TypedDict, total=False):
+    """Settings of the log's reader; what is left out is as by default."""
+
+    readahead_bytes: int
+    cache_bytes: int
+
+
+OFF = ReadSettings(readahead_bytes=0, cache_bytes=0)
 
 
 @attrs.define(eq=False)
@@ -47,7 +57,7 @@ def run() -> Finding:
     with s3_server_in_thread(server):
         trio.run(write, server)
         off = trio.run(read, server, OFF, lambda store: store)
-        on = trio.run(read, server, {}, lambda store: store)
+        on = trio.run(read, server, ReadSettings(), lambda store: store)
         whole = trio.run(read, server, OFF, WholeObjects)
     warm, ahead = off["warm"], on["first pass"]
     return Finding(
@@ -79,8 +89,8 @@ async def write(server: S3Server) -> None:
 
 
 async def read(
-    server: S3Server, settings: Mapping[str, int], wrap: Callable[[ObjectStore], ObjectStore]
-) -> Mapping[str, Mapping[str, Figure]]:
+    server: S3Server, settings: ReadSettings, wrap: Callable[[ObjectStore], ObjectStore]
+) -> Mapping[str, Mapping[str, float]]:
     """Figures of the first fetch, of those behind it in the first pass, of all of that, and of a second pass."""
     store = _store(server)
     async with memory_log(wrap(store), MemoryDisk(), leader_epoch=2, **settings) as log:
@@ -123,7 +133,8 @@ async def _fetch(log: MemoryLog, server: S3Server, first: int, end: int) -> _Fet
     requests_before, sent_before, returned_bytes = counters.requests.total(), counters.bytes_sent, 0
     for offset in range(first, end):
         slices = await log.log.reader.read(log.partition(), offset, 1)
-        returned_bytes += sum(map(len, slices.buffers))
+        assert slices is not None
+        returned_bytes += slices.size_bytes
         slices.release()
     return _Fetched(
         end - first,

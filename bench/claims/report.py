@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from bench.claims.claim import Figure, Variant
+from bench.claims.claim import Variant
 from bench.claims.files import Done
 from bench.report import console
 
@@ -42,12 +42,10 @@ def figure_names(variants: Sequence[Variant]) -> Sequence[str]:
 
 def cells(variant: Variant, names: Sequence[str]) -> Sequence[str]:
     """Its figures as text, in the order of the columns."""
-    return [_cell(variant.figures.get(name, "")) for name in names]
+    return [_cell(variant.figures[name]) if name in variant.figures else "" for name in names]
 
 
-def _cell(value: Figure) -> str:
-    if isinstance(value, str):
-        return value
+def _cell(value: float) -> str:
     if value != value:
         return "–"
     if value == int(value) or abs(value) >= 100:

@@ -62,8 +62,12 @@ class RunningBrokers:
     @contextmanager
     def stopped_in_the_end(self) -> Iterator[RunningBrokers]:
         with ExitStack() as stack:
-            stack.callback(lambda: [self.stop(name) for name, _ in list(self._running)])
+            stack.callback(self._stop_all)
             yield self
+
+    def _stop_all(self) -> None:
+        for name in dict.fromkeys(name for name, _ in self._running):
+            self.stop(name)
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -39,7 +39,8 @@ def secured_startables(options: RunOptions, security: SaslSsl, before: Path | No
     """Return our broker, that of `before`, and Apache Kafka, over TLS and with SASL."""
     own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
     kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
-    return [attrs.evolve(each, security=security) for each in (*own, *kafka)]
+    brokers: Sequence[OwnBroker | KafkaBroker] = [*own, *kafka]
+    return [attrs.evolve(each, security=security) for each in brokers]
 
 
 def own_brokers(options: RunOptions, before: Path | None = None) -> Sequence[OwnBroker]:

@@ -46,7 +46,7 @@ def measure_costs(source: BucketSource, shape: Shape) -> Costs:
     """Plan and read all of it once."""
     splits, plan_seconds = _timed(lambda: plan_of(source, shape))
     with closing(Planner.of(ReadOptions.of(Given(source.options(shape))))) as planner:
-        reader = planner.reader([field.name for field in _schema()])
+        reader = planner.reader(_column_names())
         _, get_seconds = _timed(lambda: _get_all(planner, splits))
         rows, read_seconds = _timed(lambda: sum(part.num_rows for split in splits for part in reader.read(split)))
     return Costs(
@@ -95,10 +95,11 @@ def mib(size_bytes: int) -> str:
     return f"{size_bytes / MIB:,.1f}"
 
 
-def _schema() -> Sequence[object]:
+def _column_names() -> Sequence[str]:
     from kafscale.spark.source.source import SCHEMA
 
-    return SCHEMA.fields
+    names: Sequence[str] = SCHEMA.names
+    return names
 
 
 def _get_all(planner: Planner, splits: Sequence[Split]) -> None:

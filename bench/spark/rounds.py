@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -59,17 +59,17 @@ class Contest:
 
     def rounds(self, shape: Shape, count: int) -> Iterator[Result]:
         """All queries on all sources, `count` times, and short ones more often. Raises Different."""
-        taken = Counter[str]()
+        taken_seconds = defaultdict[str, float](float)
         for number in range(-1, max(count, MAX_ROUNDS)):
             for query in self.queries:
-                if number >= count and taken[query.name] >= SHORT_SECONDS:
+                if number >= count and taken_seconds[query.name] >= SHORT_SECONDS:
                     continue
                 answers = []
                 for source in self.sources if number % 2 else reversed(self.sources):
                     answer, result = self._measure(shape, query, source, number)
                     answers.append(answer)
                     if number >= 0:
-                        taken[query.name] += result.seconds
+                        taken_seconds[query.name] += result.seconds
                         yield result
                 if len(set(answers)) > 1:
                     raise Different(f"{query.title} of {shape}: {' and '.join(map(str, answers))}")

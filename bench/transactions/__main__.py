@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from bench.brokers import Startable
 from bench.options import RunOptions, common_options
 from bench.peers.before import show_beside_before
 from bench.peers.command import check_ready, chosen, open_journal
@@ -59,8 +60,9 @@ def main(
     if not page_only:
         check_ready(journal)
         own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
-        brokers = [*own, kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
-        startables = {each.name: each for each in [*brokers, *options.peers] if not names or each.name in names}
+        kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
+        brokers: Sequence[Startable] = [*own, *kafka, *options.peers]
+        startables = {each.name: each for each in brokers if not names or each.name in names}
         run = PeersRun(options=options, startables=startables, journal=journal, keeps_brokers=True)
         run.take(missing(turns_of(chosen(all_loads(), wanted), list(startables), options.rounds), journal.done))
     results = journal.findings.results

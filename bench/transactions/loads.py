@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 
@@ -37,15 +38,17 @@ LIBRDKAFKA_INTERVAL = "librdkafka 1KiB, every 100 ms"
 def all_loads() -> Sequence[Load]:
     """The whole list."""
     one = Point(batch_bytes=KIB, in_flight=1, partitions=1)
-    of_each = {"commit_every_batches": 1, "counts_commits": True}
+    crowd = attrs.evolve(one, partitions=CROWD)
+    of_each = partial(TransactionsLoad, seconds=0, commit_every_batches=1, counts_commits=True)
+    records = partial(LibrdkafkaLoad, record_bytes=KIB, seconds=0)
     return [
         *(each for size in BATCH_SIZES for each in (_producing(size), _producing(size, is_transactional=True))),
-        _load(LATENCY, one, spare_partitions=1, measures_rounds=True, **of_each),
-        _load(commits_name(1), one, **of_each),
-        _load(commits_name(CROWD), attrs.evolve(one, partitions=CROWD), producers=CROWD, **of_each),
+        _load(LATENCY, partial(of_each, point=one, measures_rounds=True), partitions=2),
+        _load(commits_name(1), partial(of_each, point=one), partitions=1),
+        _load(commits_name(CROWD), partial(of_each, point=crowd, producers=CROWD), partitions=CROWD),
         _processing(),
-        _librdkafka(LIBRDKAFKA_ONE, commit_every_records=1, linger_ms=0.0, counts_commits=True),
-        _librdkafka(LIBRDKAFKA_INTERVAL, commit_every_seconds=COMMIT_SECONDS),
+        _librdkafka(LIBRDKAFKA_ONE, partial(records, commit_every_records=1, linger_ms=0.0, counts_commits=True)),
+        _librdkafka(LIBRDKAFKA_INTERVAL, partial(records, commit_every_seconds=COMMIT_SECONDS)),
         *(_fetch(source, level) for source in SOURCES for level in IsolationLevel),
     ]
 
@@ -67,21 +70,24 @@ def fetch_name(source: str, level: IsolationLevel) -> str:
 
 
 def _producing(batch_bytes: int, *, is_transactional: bool = False) -> Load:
-    return _load(
-        producing_name(batch_bytes, is_transactional=is_transactional),
-        Point(batch_bytes=batch_bytes, in_flight=IN_FLIGHT, partitions=PARTITIONS),
+    make = partial(
+        TransactionsLoad,
+        point=Point(batch_bytes=batch_bytes, in_flight=IN_FLIGHT, partitions=PARTITIONS),
+        seconds=0,
         producers=PRODUCERS,
         is_transactional=is_transactional,
         commit_every_seconds=COMMIT_SECONDS if is_transactional else math.inf,
     )
+    return _load(producing_name(batch_bytes, is_transactional=is_transactional), make, partitions=PARTITIONS)
 
 
-def _load(name: str, point: Point, *, spare_partitions: int = 0, **settings: object) -> Load:
+def _load(name: str, make: partial[TransactionsLoad], *, partitions: int) -> Load:
+    """`make` lacks the address. `partitions`: those of its point, and one where it measures rounds."""
+
     def task(context: Context) -> Task:
-        load = TransactionsLoad(address=context.broker.address, point=point, seconds=0, **settings)
-        return context.timed(run_transactions, load)
+        return context.timed(run_transactions, make(address=context.broker.address))
 
-    return Load(name=name, partitions=point.partitions + spare_partitions, task=task)
+    return Load(name=name, partitions=partitions, task=task)
 
 
 def _processing() -> Load:
@@ -94,10 +100,9 @@ def _processing() -> Load:
     return Load(name=PROCESSING, partitions=2, task=task, extra_seconds=TOPIC_SECONDS + FILL_SECONDS)
 
 
-def _librdkafka(name: str, **settings: object) -> Load:
+def _librdkafka(name: str, make: partial[LibrdkafkaLoad]) -> Load:
     def task(context: Context) -> Task:
-        load = LibrdkafkaLoad(address=context.broker.address, record_bytes=KIB, seconds=0, **settings)
-        return context.timed(run_librdkafka, load)
+        return context.timed(run_librdkafka, make(address=context.broker.address))
 
     return Load(name=name, partitions=PARTITIONS, task=task)
 
