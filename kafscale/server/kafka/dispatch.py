@@ -204,7 +204,7 @@ class Dispatcher:
 
         Raises ProtocolError for what ends the connection.
         """
-        quota = None if self.services.quotas.request is None else self._request_quota(request.call)
+        quota = self._request_quota(request.call)
         if quota is None:
             return self._begin(request, frame_lease)
         meter = Meter()
@@ -254,8 +254,7 @@ class Dispatcher:
         for response in pending.responses:
             row.errors.count(response)
         if pending.unencoded is not None:
-            encoding = self._encoded(row, call, pending.unencoded, call.version)
-            return await (encoding if self.services.quotas.request is None else self.counted(call, encoding))
+            return await self.counted(call, self._encoded(row, call, pending.unencoded, call.version))
         return Reply([b"".join(pending.replies)] if pending.replies else [])
 
     async def _answer(self, row: _Row, request: Request, share: Share | None) -> Reply:
