@@ -7,7 +7,7 @@ from typing import Any
 
 from kafscale.client.client import Client
 from kafscale.login.failures import check
-from kafscale.security.acls import AclBinding, AclFilter, AclOperation, PatternType, Permission, ResourceType
+from kafscale.security.acls import AclBinding, AclFilter
 from kafscale.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from kafscale.wire.messages.delete_acls import (
     DeleteAclsFilter,
@@ -78,11 +78,11 @@ def _binding(
 ) -> AclBinding:
     """The list that an answer has: what it is about, and what it says."""
     return AclBinding(
-        resource_type=ResourceType(resource.resource_type),
-        pattern_type=PatternType(resource.pattern_type),
+        resource_type=resource.resource_type,
+        pattern_type=resource.pattern_type,
         resource_name=resource.resource_name,
         principal=entry.principal,
         host=entry.host,
-        operation=AclOperation(entry.operation),
-        permission=Permission(entry.permission_type),
+        operation=entry.operation,
+        permission=entry.permission_type,
     )

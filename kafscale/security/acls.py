@@ -1,7 +1,8 @@
 """Kafka's access control lists: what a binding says, and what a filter of them asks for (KIP-11, KIP-290).
 
 A binding allows or denies one operation on the resources of a pattern to a principal from a host. The numbers are
-those of Kafka's protocol; one that is not known is UNKNOWN, which no binding may have.
+those of Kafka's protocol, from which bindings and filters can be made; one that is not known is UNKNOWN, which no
+binding may have.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Permission(_Code):
 class AclBinding:
     """One access control list entry and the resources that it is about. `principal` is written `User:alice`."""
 
-    resource_type: ResourceType
-    pattern_type: PatternType
+    resource_type: ResourceType = attrs.field(converter=ResourceType)
+    pattern_type: PatternType = attrs.field(converter=PatternType)
     resource_name: str
     principal: str
     host: str
-    operation: AclOperation
-    permission: Permission
+    operation: AclOperation = attrs.field(converter=AclOperation)
+    permission: Permission = attrs.field(converter=Permission)
 
     def __str__(self) -> str:
         return (
@@ -78,13 +79,13 @@ class AclBinding:
 class AclFilter:
     """Which bindings are asked for (Kafka's AclBindingFilter): None and ANY ask for all."""
 
-    resource_type: ResourceType = ResourceType.ANY
-    pattern_type: PatternType = PatternType.ANY
+    resource_type: ResourceType = attrs.field(default=ResourceType.ANY, converter=ResourceType)
+    pattern_type: PatternType = attrs.field(default=PatternType.ANY, converter=PatternType)
     resource_name: str | None = None
     principal: str | None = None
     host: str | None = None
-    operation: AclOperation = AclOperation.ANY
-    permission: Permission = Permission.ANY
+    operation: AclOperation = attrs.field(default=AclOperation.ANY, converter=AclOperation)
+    permission: Permission = attrs.field(default=Permission.ANY, converter=Permission)
 
     @property
     def is_unknown(self) -> bool:

@@ -73,3 +73,13 @@ def test_a_number_that_is_not_known_is_unknown(code: int) -> None:
     assert AclOperation(code) is AclOperation.UNKNOWN
     assert AclFilter(operation=AclOperation(code)).is_unknown
     assert not AclFilter().is_unknown
+
+
+def test_lists_and_filters_are_made_from_numbers_and_what_is_not_known_is_told() -> None:
+    about = {"resource_name": "orders", "principal": "User:alice", "host": "10.0.0.1"}
+    made = AclBinding(resource_type=2, pattern_type=3, operation=3, permission=3, **about)
+    assert made == LITERAL
+    assert isinstance(made.operation, AclOperation)
+    assert not AclFilter(resource_type=2, pattern_type=3, operation=3, permission=3).is_unknown
+    for unknown in ({"resource_type": 8}, {"pattern_type": -1}, {"operation": 99}, {"permission": 0}):
+        assert AclFilter(**unknown).is_unknown

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
-from kafscale.security.acls import AclFilter, AclOperation, PatternType, Permission, ResourceType
+from kafscale.security.acls import AclFilter
 from kafscale.wire.error_codes import INVALID_REQUEST, SECURITY_DISABLED
 
 SECURITY_IS_DISABLED: Final = KafkaError(SECURITY_DISABLED, "No Authorizer is configured.")
@@ -33,13 +33,13 @@ def check_enabled(services: Services) -> None:
 def filter_of(asked: AskedFilter) -> AclFilter:
     """Raises KafkaError INVALID_REQUEST for what is not known."""
     found = AclFilter(
-        resource_type=ResourceType(asked.resource_type_filter),
-        pattern_type=PatternType(asked.pattern_type_filter),
+        resource_type=asked.resource_type_filter,
+        pattern_type=asked.pattern_type_filter,
         resource_name=asked.resource_name_filter,
         principal=asked.principal_filter,
         host=asked.host_filter,
-        operation=AclOperation(asked.operation),
-        permission=Permission(asked.permission_type),
+        operation=asked.operation,
+        permission=asked.permission_type,
     )
     if found.is_unknown:
         raise KafkaError(INVALID_REQUEST, "The filter contains unknown elements.")

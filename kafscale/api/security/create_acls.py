@@ -15,7 +15,7 @@ from kafscale.api.handling.services import Services
 from kafscale.api.security.acl_forms import check_enabled
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from kafscale.security.acls import AclBinding
 from kafscale.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
@@ -36,13 +36,13 @@ async def handle(services: Services, call: Call, request: CreateAclsRequest) -> 
 
 def _binding(creation: AclCreation) -> AclBinding:
     return AclBinding(
-        resource_type=ResourceType(creation.resource_type),
-        pattern_type=PatternType(creation.resource_pattern_type),
+        resource_type=creation.resource_type,
+        pattern_type=creation.resource_pattern_type,
         resource_name=creation.resource_name,
         principal=creation.principal,
         host=creation.host,
-        operation=AclOperation(creation.operation),
-        permission=Permission(creation.permission_type),
+        operation=creation.operation,
+        permission=creation.permission_type,
     )
 
 
