@@ -24,8 +24,9 @@ from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.config import SaslMechanism, Settings
 from kafscale.errors import DamagedObject, KafkaError, StartupError
+from kafscale.security.decoys import Decoys
 from kafscale.security.secret_keys import Sealed, SecretKeys, make_key_file, read_key_file
-from kafscale.security.verifiers import ScramVerifier, decoy
+from kafscale.security.verifiers import ScramVerifier
 from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 
 # All of them are in memory, 1 KiB each. Kafka has no limit.
@@ -55,7 +56,7 @@ class ScramUsers:
     _keys: SecretKeys | None = attrs.field(default=None, init=False)
     _verifiers: dict[CredentialKey, ScramVerifier] = attrs.field(factory=dict, init=False)
     _unreadable: dict[CredentialKey, str] = attrs.field(factory=dict, init=False)
-    _decoy_secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(32), init=False)
+    _decoys: Decoys = attrs.field(factory=lambda: Decoys(secrets.token_bytes(32)), init=False)
     _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _follower: Follower = attrs.field(init=False)
 
@@ -97,7 +98,12 @@ class ScramUsers:
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
         """Return what to show of a user that there is not."""
-        return decoy(self._decoy_secret, mechanism, user)
+        return self._decoys.make(mechanism, user)
+
+    @property
+    def usual_mechanism(self) -> SaslMechanism:
+        """The mechanism that most of the passwords are for."""
+        return self._decoys.usual_mechanism
 
     def has(self, key: CredentialKey) -> bool:
         """Tell whether there is such a password, readable or not."""
@@ -150,12 +156,13 @@ class ScramUsers:
     def _use(self, keys: SecretKeys | None) -> None:
         self._keys = keys
         if keys is not None:
-            self._decoy_secret = keys.for_decoys
+            self._decoys.secret = keys.for_decoys
 
     def _apply(self, change: Change) -> None:
         for name in (*change.deletes, *change.puts):
             if name.startswith(_PREFIX) and (key := _credential_key(name)) is not None:
-                self._verifiers.pop(key, None)
+                if (former := self._verifiers.pop(key, None)) is not None:
+                    self._decoys.remove(key.mechanism, former)
                 self._unreadable.pop(key, None)
                 if name in change.puts:
                     self._take(key, change.puts[name])
@@ -164,10 +171,13 @@ class ScramUsers:
         try:
             if self._keys is None:
                 raise DamagedObject("there is no key file")
-            self._verifiers[key] = decode(ScramVerifier, self._keys.open(_key(key), decode(Sealed, value)))
+            verifier = decode(ScramVerifier, self._keys.open(_key(key), decode(Sealed, value)))
         except DamagedObject as exc:
             self._unreadable[key] = str(exc)
             logger.error("the password of user %s for %s can't be checked: %s", key.user, key.mechanism, exc)
+            return
+        self._verifiers[key] = verifier
+        self._decoys.add(key.mechanism, verifier)
 
 
 def _key(key: CredentialKey) -> str:

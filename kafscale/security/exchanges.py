@@ -83,3 +83,8 @@ class VerifierSource(Protocol):
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
         """Return what to show of a user that there is not."""
         ...
+
+    @property
+    def usual_mechanism(self) -> SaslMechanism:
+        """The mechanism that most verifiers are for."""
+        ...

@@ -47,11 +47,9 @@ class PlainExchange:
                 "an authorization id that is not the user's name",
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
-        for mechanism in STRONGEST_FIRST:
-            self._known = self.users.verifier(mechanism, self._name)
-            if self._known is not None:
-                self._mechanism = mechanism
-                break
+        found = [each for each in STRONGEST_FIRST if self.users.verifier(each, self._name) is not None]
+        self._mechanism = found[0] if found else self.users.usual_mechanism
+        self._known = self.users.verifier(self._mechanism, self._name)
         shown = self._known or self.users.decoy(self._mechanism, self._name)
         return DeriveKey(self._mechanism, password.encode(), shown.salt, shown.iterations)
 

@@ -69,24 +69,6 @@ def make_verifier(
     return verifier_of_salted(mechanism, salted, salt, iterations)
 
 
-def decoy(secret: bytes, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-    """Make what is shown of a user that there is not, always the same: nobody is to learn who there is.
-
-    No password has these keys, as far as anybody can tell.
-    """
-
-    def part(name: str) -> bytes:
-        return hmac.digest(secret, f"{name} {mechanism} {user}".encode(), "sha512")
-
-    size_bytes = hashlib.new(HASHES[mechanism]).digest_size
-    return ScramVerifier(
-        iterations=DEFAULT_ITERATIONS,
-        salt=part("salt")[:MADE_SALT_BYTES],
-        stored_key=part("stored key")[:size_bytes],
-        server_key=part("server key")[:size_bytes],
-    )
-
-
 def check_user_name(name: str) -> None:
     """Raise ValueError for a name that clients would not all send alike."""
     if not name:

@@ -1,5 +1,6 @@
 """The users whose passwords the broker knows."""
 
+import attrs
 import pytest
 
 import kafscale.cluster.scram_users as module
@@ -91,6 +92,21 @@ async def test_no_key_is_made_before_it_is_needed(store, tmp_path):
     users = await load(store, tmp_path / "key")
     await users.alter({KEY: None})
     assert not (tmp_path / "key").exists()
+
+
+async def test_who_is_not_there_is_shown_the_iterations_of_those_who_are(store, tmp_path):
+    users = await load(store, tmp_path / "key")
+    assert users.decoy(SHA_512, "nobody").iterations == 8192
+    await users.alter({KEY: VERIFIER, CredentialKey(SHA_256, ALICE): attrs.evolve(VERIFIER, iterations=5000)})
+    for each in (users, await load(store, tmp_path / "key")):
+        shown = each.decoy(SHA_512, "nobody")
+        assert (shown.iterations, len(shown.salt)) == (VERIFIER.iterations, len(VERIFIER.salt))
+        assert each.decoy(SHA_256, "nobody").iterations == 5000
+    await users.alter({KEY: attrs.evolve(VERIFIER, iterations=6000)})
+    assert users.decoy(SHA_512, "nobody").iterations == 6000
+    await users.alter({KEY: None})
+    assert users.decoy(SHA_512, "nobody").iterations == 8192
+    assert users.usual_mechanism == SHA_256
 
 
 async def test_there_are_only_so_many(store, tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ from joserfc.jwk import ECKey, KeySet, RSAKey
 from scramp import ScramClient
 
 from kafscale.config import SaslMechanism, SecurityProtocol
-from kafscale.security.verifiers import ITERATIONS_LEAST, ScramVerifier, decoy, make_verifier
+from kafscale.security.decoys import Decoys
+from kafscale.security.verifiers import ITERATIONS_LEAST, ScramVerifier, make_verifier
 from tests.devtools.process import BrokerProcess
 from tests.devtools.tls import TlsBroker, tls_broker
 
@@ -37,13 +38,14 @@ class Users:
     """Users whose passwords are known."""
 
     passwords: dict[str, str] = attrs.field(factory=lambda: {ALICE: PASSWORD})
+    usual_mechanism: SaslMechanism = SaslMechanism.SCRAM_SHA_512
 
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None:
         password = self.passwords.get(user)
         return None if password is None else verifier_of(mechanism, password)
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        return decoy(SECRET, mechanism, user)
+        return Decoys(SECRET).make(mechanism, user)
 
 
 def scram_client(mechanism: SaslMechanism, user: str = ALICE, password: str = PASSWORD) -> ScramClient:

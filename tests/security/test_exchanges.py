@@ -172,6 +172,12 @@ def test_plain_derives_alike_for_users_that_there_are_and_others():
     assert known.mechanism is unknown.mechanism
 
 
+@pytest.mark.parametrize("mechanism", SCRAMS)
+def test_plain_derives_as_for_most_users_where_there_is_no_such_user(mechanism):
+    users = Users(usual_mechanism=mechanism)
+    assert PlainExchange(users).receive(plain_message(user="nobody"), 0).mechanism is mechanism
+
+
 @pytest.mark.parametrize("message", [plain_message(password="wrong"), plain_message(user="nobody")])
 def test_wrong_passwords_and_users_that_there_are_not_look_alike(message):
     refused = plain(message)
