@@ -12,10 +12,16 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     from kafka import KafkaAdminClient, errors
-    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.admin import (
+        ConfigResource,
+        ConfigResourceType,
+        ScramMechanism,
+        UserScramCredentialDeletion,
+        UserScramCredentialUpsertion,
+    )
 
 # It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <(socket|ssl.SSLSocket):ResourceWarning")
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -101,7 +107,7 @@ def test_configs_of_a_broker_are_described_and_read_only(admin, broker):
         return admin.describe_configs([resource], include_synonyms=True, config_filter="all")
 
     described = configs("0")["broker"]["0"]
-    assert described["advertised.listeners"]["value"] == f"PLAINTEXT://{broker.bootstrap}"
+    assert described["advertised.listeners"]["value"] == f"{broker.protocol}://{broker.bootstrap}"
     assert described["node.id"]["value"] == "0"
     assert all(each["read_only"] for each in described.values())
     wanted = ConfigResource(ConfigResourceType.BROKER, "0", {"num.partitions": "3"})
@@ -138,8 +144,17 @@ def test_features_have_the_levels_of_the_broker(admin):
         admin.update_features({"transaction.version": ("SAFE_DOWNGRADE", 1)})
 
 
-def test_there_are_no_users(admin):
-    assert admin.describe_user_scram_credentials() == {}
+def test_users_are_added_described_and_removed(admin, name):
+    before = admin.describe_user_scram_credentials()
+    assert name not in before
+    added = UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_256, b"a secret", iterations=4096)
+    assert admin.alter_user_scram_credentials([added]) == {name: None}
+    credential = {"mechanism": ScramMechanism.SCRAM_SHA_256, "iterations": 4096}
+    described = admin.describe_user_scram_credentials()
+    assert described == {**before, name: {"error": None, "credential_infos": [credential]}}
+    removed = UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_256)
+    assert admin.alter_user_scram_credentials([removed]) == {name: None}
+    assert admin.describe_user_scram_credentials() == before
 
 
 def test_producers_are_described(admin, broker, name):

@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 
 from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer as OwnConsumer
+from kafscale.login.security import client_security
 from tests.devtools.clients import DEADLINE_SECONDS
 from tests.devtools.process import BrokerProcess, broker_process
 
@@ -100,7 +101,7 @@ def test_aiokafka_comes_to_the_end(broker):
 
 def test_the_own_client_comes_to_the_end(broker):
     async def consume() -> tuple[list[bytes | None], int]:
-        async with connect(broker.kafka) as client:
+        async with connect(broker.kafka, security=client_security(broker.client_settings)) as client:
             consumer = OwnConsumer(client=client, topic=TOPIC, positions={0: 0})
             values: list[bytes | None] = []
             with trio.fail_after(DEADLINE_SECONDS):

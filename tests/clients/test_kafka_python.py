@@ -34,7 +34,7 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 # It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <(socket|ssl.SSLSocket):ResourceWarning")
 
 POLL_MS = 50
 REBALANCE_MS = 1500

@@ -50,7 +50,7 @@ class BrokerProcess:
     `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
     they may be changed between starts.
     From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones. `protocol` is
-    that of the listener of `kafka`.
+    that of the listener of `kafka`, and `client_settings` what a client needs there, by Kafka's names.
     """
 
     directory: Path
@@ -60,6 +60,7 @@ class BrokerProcess:
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
     protocol: str = "PLAINTEXT"
+    client_settings: Mapping[str, str] = attrs.field(factory=dict)
     further_listeners: Sequence[str] = attrs.field(default=(), init=False)
     _process: subprocess.Popen[str] | None = None
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import ssl
 import warnings
@@ -23,10 +24,9 @@ from tests.devtools.process import BrokerProcess
 
 PASSWORD = "of-tests"
 PROTOCOL, MECHANISM = "SASL_SSL", "PLAIN"  # which kcat of Debian has, too
-RESOURCES = (("--topic", "*"), ("--group", "*"), ("--transactional-id", "*"), ("--cluster",))
-# They have listeners of their own.
-LEFT_OUT = ("test_sasl.py", "test_tls.py", "test_acls.py", "test_franz_go.py")
-
+ALLOWED = {"topic": "*", "group": "*", "transactional-id": "*", "cluster": "kafka-cluster"}
+# They have listeners of their own, on which their clients log in already.
+LEFT_OUT = ("test_sasl.py", "test_tls.py", "test_acls.py", "test_quotas.py", "test_franz_go.py")
 
 _brokers: set[str] = set()
 
@@ -49,13 +49,20 @@ def install() -> None:
         lines = [f"{name}={value}" for name, value in {**settings, "sasl.username": user}.items()]
         (files / user).write_text("\n".join(lines))
     (files / "password").write_text(PASSWORD)
+    (files / "lists").write_text(json.dumps([_allowed(resource, name) for resource, name in ALLOWED.items()]))
     os.environ["KCAT_CONFIG"] = os.environ["KAFSCALE_COMMAND_CONFIG"] = str(files / "client")
-    _secure_brokers(files, certificate)
+    _secure_brokers(files, certificate, settings)
     _secure_confluent(settings)
     _secure_python(authority.ca_file)
 
 
-def _secure_brokers(files: Path, certificate: Certificate) -> None:
+def _allowed(resource: str, name: str) -> dict[str, str]:
+    """Make a row of `kafscale acls load`."""
+    entry = {"principal": "User:client", "host": "*", "operation": "all", "permission": "allow"}
+    return {"resource": resource, "name": name, "pattern": "literal", **entry}
+
+
+def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str, str]) -> None:
     security = (
         *("--ssl-certificate-file", str(certificate.certificate_file)),
         *("--ssl-key-file", str(certificate.key_file), "--sasl-mechanisms", MECHANISM),
@@ -66,7 +73,11 @@ def _secure_brokers(files: Path, certificate: Certificate) -> None:
     def broker_process(*options: str, environ: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
         with TemporaryDirectory(prefix="kafscale-") as directory:
             broker = BrokerProcess(
-                directory=Path(directory), options=(*security, *options), environ=environ or {}, protocol=PROTOCOL
+                directory=Path(directory),
+                options=(*security, *options),
+                environ=environ or {},
+                protocol=PROTOCOL,
+                client_settings=settings,
             )
             for user in ("client", "admin"):
                 add = ("users", "add", user, "--iterations", "4096", "--password-file", str(files / "password"))
@@ -74,8 +85,11 @@ def _secure_brokers(files: Path, certificate: Certificate) -> None:
             with broker:
                 how = ("--bootstrap", broker.bootstrap, "--command-config", str(files / "admin"))
                 _brokers.add(broker.bootstrap)
-                for each in RESOURCES:
-                    _command("acls", "add", "User:client", "--operation", "all", *each, *how)
+                try:
+                    _command("acls", "load", str(files / "lists"), *how)
+                except AssertionError as exc:
+                    exc.add_note(broker.log)
+                    raise
                 yield broker
 
     process.broker_process = broker_process
