@@ -5,27 +5,14 @@ What librdkafka knows itself is left as it is, be it no setting of `kafscale.log
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafscale.errors import ConfigError
-from kafscale.login.sasl import (
-    CALLBACK_CLASS,
-    JAAS,
-    MECHANISM,
-    MECHANISMS,
-    PASSWORD,
-    TOKEN_URL,
-    USERNAME,
-    ClientSasl,
-    client_sasl,
-)
+from kafscale.login.sasl import JAAS, MECHANISM, MECHANISMS, METHOD, PASSWORD, TOKEN_SETTINGS, USERNAME, client_sasl
 from kafscale.login.security import client_protocol
-from kafscale.login.steps import read_token
 from kafscale.login.tls import ENDPOINT_ALGORITHM, has_pem_store, in_lines
+from kafscale.login.tokens import TOKEN_URL, TokenSource
 
 TOKEN_CALLBACK = "oauth_cb"  # of confluent-kafka
 _STORES = {  # Java's store: its text, and the kinds of librdkafka's settings that it stands for
@@ -49,15 +36,14 @@ def librdkafka_settings(properties: Mapping[str, str]) -> dict[str, Any]:
 
 def _replace_login(settings: dict[str, Any]) -> None:
     mechanism = str(settings.get(MECHANISM, settings.get(MECHANISMS, ""))).strip()
-    by_file = mechanism == "OAUTHBEARER" and str(settings.get(TOKEN_URL, "")).strip().startswith("file:")
-    if not (JAAS in settings or by_file):
+    by_itself = str(settings.get(METHOD, "")).strip().lower() == "oidc"
+    if not (JAAS in settings or (mechanism == "OAUTHBEARER" and TOKEN_URL in settings and not by_itself)):
         return
     sasl = client_sasl(settings)
-    for name in (JAAS, CALLBACK_CLASS):
+    for name in (JAAS, *TOKEN_SETTINGS):
         settings.pop(name, None)
-    if sasl.token_file is not None:
-        del settings[TOKEN_URL]
-        settings[TOKEN_CALLBACK] = token_callback(sasl)
+    if sasl.tokens is not None:
+        settings[TOKEN_CALLBACK] = token_callback(sasl.tokens)
     else:
         settings |= {USERNAME: sasl.username, PASSWORD: sasl.password}
 
@@ -75,20 +61,13 @@ def _replace_store(settings: dict[str, Any], store: str, text: str, kinds: tuple
             settings[f"ssl.{kind}.location"] = location
 
 
-def token_callback(sasl: ClientSasl) -> Callable[[str], tuple[str, float]]:
-    """Return what gives librdkafka the token that is in the file now, and when it expires."""
+def token_callback(tokens: TokenSource) -> Callable[[str], tuple[str, float]]:
+    """Return what gives librdkafka the token that there is now, and when it expires."""
 
-    def read(_: str) -> tuple[str, float]:
-        token = read_token(sasl)
-        return token, _expiry_seconds(token)
+    def give(_: str) -> tuple[str, float]:
+        token = tokens.get()
+        if token.expires_at is None:
+            raise ConfigError(f"{TOKEN_URL}: what is there is no token, or one that never expires")
+        return token.text, token.expires_at
 
-    return read
-
-
-def _expiry_seconds(token: str) -> float:
-    """Read when a token expires, which is not checked here. Raises ConfigError."""
-    try:
-        payload = token.split(".")[1]
-        return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error) as exc:
-        raise ConfigError(f"{TOKEN_URL}: there is no token in the file, or one that never expires") from exc
+    return give

@@ -4,15 +4,23 @@
     sasl.username, sasl.password       (librdkafka)
     sasl.jaas.config                   …LoginModule required username="…" password="…";  (Java)
     sasl.oauthbearer.token.endpoint.url=file:///PATH   a file with the token, read at each login
+    sasl.oauthbearer.token.endpoint.url=https://…      an issuer, which is asked for tokens with
+        sasl.oauthbearer.client.credentials.client.id, .client.secret    (librdkafka: sasl.oauthbearer.client.id, …)
+        sasl.oauthbearer.scope
+        sasl.oauthbearer.header.urlencode              true to have id and secret quoted
+        https.ca.location, https.ca.pem                whom to trust there (librdkafka), instead of the system's
 
+sasl.jaas.config may have clientId, clientSecret, scope and ssl.truststore.… (PEM) of an issuer, as before Kafka 4.1.
 So that a file of Java's settings can be used as it is, sasl.login.callback.handler.class may name Kafka's own
-OAuthBearerLoginCallbackHandler, which does the same.
+OAuthBearerLoginCallbackHandler, and sasl.oauthbearer.jwt.retriever.class its ClientCredentialsJwtRetriever,
+DefaultJwtRetriever or FileJwtRetriever, which do the same; so may sasl.oauthbearer.method librdkafka's oidc.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,14 +28,29 @@ import attrs
 
 from kafscale.config import SaslMechanism
 from kafscale.errors import ConfigError
+from kafscale.login.tls import tls_context
+from kafscale.login.tokens import TOKEN_URL, TokenEndpoint, TokenFile, TokenSource
 
 MECHANISM, MECHANISMS = "sasl.mechanism", "sasl.mechanisms"
 USERNAME, PASSWORD, JAAS = "sasl.username", "sasl.password", "sasl.jaas.config"
-TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CALLBACK_CLASS = "sasl.login.callback.handler.class"
-KNOWN = frozenset({MECHANISM, MECHANISMS, USERNAME, PASSWORD, JAAS, TOKEN_URL, CALLBACK_CLASS})
+CLIENT_IDS = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id")
+CLIENT_SECRETS = ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret")
+SCOPE, URL_ENCODED = "sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode"
+RETRIEVER_CLASS, METHOD = "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.method"
+HTTPS_CA, HTTPS_CA_TEXT = "https.ca.location", "https.ca.pem"
+# What says where tokens come from.
+TOKEN_SETTINGS = frozenset(
+    {TOKEN_URL, CALLBACK_CLASS, *CLIENT_IDS, *CLIENT_SECRETS, SCOPE, URL_ENCODED, RETRIEVER_CLASS, METHOD}
+    | {HTTPS_CA, HTTPS_CA_TEXT}
+)
+KNOWN = frozenset({MECHANISM, MECHANISMS, USERNAME, PASSWORD, JAAS, *TOKEN_SETTINGS})
 MODULES = {"ScramLoginModule": "SCRAM-", "PlainLoginModule": "PLAIN", "OAuthBearerLoginModule": "OAUTHBEARER"}
 OWN_CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
+RETRIEVERS = {
+    "file": ("DefaultJwtRetriever", "FileJwtRetriever"),
+    "http": ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever"),
+}
 
 _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r'\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)
@@ -35,12 +58,12 @@ _JAAS_OPTION = re.compile(r'\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))
 
 @attrs.frozen(kw_only=True)
 class ClientSasl:
-    """What a client logs in with; `token_file` is for OAUTHBEARER."""
+    """What a client logs in with; `tokens` is for OAUTHBEARER."""
 
     mechanism: SaslMechanism
     username: str = ""
     password: str = attrs.field(default="", repr=False)
-    token_file: Path | None = None
+    tokens: TokenSource | None = None
 
 
 def client_sasl(properties: Mapping[str, str]) -> ClientSasl:
@@ -51,7 +74,7 @@ def client_sasl(properties: Mapping[str, str]) -> ClientSasl:
     mechanism = SaslMechanism(word)
     options = _jaas_options(properties[JAAS], mechanism) if JAAS in properties else {}
     if mechanism is SaslMechanism.OAUTHBEARER:
-        return ClientSasl(mechanism=mechanism, token_file=_token_file(properties))
+        return ClientSasl(mechanism=mechanism, tokens=_tokens(properties, options))
     username = properties.get(USERNAME, options.get("username", ""))
     password = properties.get(PASSWORD, options.get("password", ""))
     if not username or not password:
@@ -59,15 +82,57 @@ def client_sasl(properties: Mapping[str, str]) -> ClientSasl:
     return ClientSasl(mechanism=mechanism, username=username, password=password)
 
 
-def _token_file(properties: Mapping[str, str]) -> Path:
-    handler = properties.get(CALLBACK_CLASS, OWN_CALLBACK_CLASS).strip().rpartition(".")[2]
-    if handler != OWN_CALLBACK_CLASS:
-        raise ConfigError(f"{CALLBACK_CLASS}: '{handler}' is not known; allowed: {OWN_CALLBACK_CLASS} of Kafka")
+def _tokens(properties: Mapping[str, str], options: Mapping[str, str]) -> TokenSource:
+    """Read where tokens come from. Raises ConfigError."""
     text = properties.get(TOKEN_URL, "").strip()
     url = urlsplit(text)
-    if url.scheme != "file" or url.netloc or len(url.path) < 2:
-        raise ConfigError(f"{TOKEN_URL}: '{text}' is no file; allowed: file:///PATH of a file with the token")
-    return Path(unquote(url.path))
+    is_file = url.scheme == "file" and not url.netloc and len(url.path) > 1
+    if not is_file and not (url.scheme in ("http", "https") and url.hostname):
+        raise ConfigError(
+            f"{TOKEN_URL}: '{text}' is neither a file nor an issuer; allowed: file:///PATH of a file with the token, "
+            "and https://…"
+        )
+    _check_class(properties, CALLBACK_CLASS, (OWN_CALLBACK_CLASS,))
+    _check_class(properties, RETRIEVER_CLASS, RETRIEVERS["file" if is_file else "http"])
+    return TokenFile(Path(unquote(url.path))) if is_file else _token_endpoint(text, properties, options)
+
+
+def _check_class(properties: Mapping[str, str], setting: str, allowed: Sequence[str]) -> None:
+    """Raise ConfigError for a class of Java's that does something else than is done here."""
+    name = properties.get(setting, allowed[0]).strip().rpartition(".")[2]
+    if name not in allowed:
+        raise ConfigError(f"{setting}: '{name}' is not known; allowed: {' and '.join(allowed)} of Kafka")
+
+
+def _token_endpoint(url: str, properties: Mapping[str, str], options: Mapping[str, str]) -> TokenEndpoint:
+    """Read who asks an issuer for tokens; what JAAS says counts where no setting says it. Raises ConfigError."""
+
+    def value(names: Sequence[str], option: str) -> str | None:
+        return next((properties[name] for name in names if name in properties), options.get(option))
+
+    client_id, secret = value(CLIENT_IDS, "clientId"), value(CLIENT_SECRETS, "clientSecret")
+    if not client_id or not secret:
+        missing = CLIENT_SECRETS[0] if client_id else CLIENT_IDS[0]
+        raise ConfigError(f"{missing}: is missing; give {CLIENT_IDS[0]} and {CLIENT_SECRETS[0]}")
+    return TokenEndpoint(
+        url=url,
+        client_id=client_id,
+        client_secret=secret,
+        scope=value((SCOPE,), "scope"),
+        quotes_credentials=properties.get(URL_ENCODED, "false").strip().lower() == "true",
+        context=_endpoint_context(properties, options) if url.startswith("https") else None,
+    )
+
+
+def _endpoint_context(properties: Mapping[str, str], options: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return whom to trust at an issuer's; None for the system's authorities. Raises ConfigError."""
+    trusted = {"ssl.ca.location": properties.get(HTTPS_CA), "ssl.ca.pem": properties.get(HTTPS_CA_TEXT)}
+    given = {name: value for name, value in trusted.items() if value is not None}
+    given = given or {name: value for name, value in options.items() if name.startswith("ssl.")}
+    try:
+        return tls_context(given) if given else None
+    except ConfigError as exc:
+        raise ConfigError(f"{TOKEN_URL}: whom to trust there: {exc}") from exc
 
 
 def _jaas_options(text: str, mechanism: SaslMechanism) -> dict[str, str]:

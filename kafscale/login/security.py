@@ -2,7 +2,7 @@
 
     security.protocol   PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
     ssl.…               those of `kafscale.login.tls`
-    sasl.…              those of `kafscale.login.sasl`
+    sasl.…, https.…     those of `kafscale.login.sasl`
 
 Settings that begin otherwise are of other programs, and are left. Of these, one that is not known is an error, as what
 it asks for would not be there.
@@ -22,7 +22,7 @@ from kafscale.login.sasl import ClientSasl, client_sasl
 from kafscale.login.tls import tls_context
 
 PROTOCOL = "security.protocol"
-PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.")
+PREFIXES = ("security.", "ssl.", "enable.ssl.", "sasl.", "https.")
 _KNOWN = frozenset({PROTOCOL, *tls.KNOWN, *sasl.KNOWN})
 
 

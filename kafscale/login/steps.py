@@ -5,8 +5,9 @@
     while request is not None:
         request = login.next(<the answer, a `login.response_class`>)
 
-A step may read the file of a token, or derive a key for some milliseconds, so it is no work for an event loop. A
-session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects anew.
+A step may read the file of a token or ask for one, or derive a key for some milliseconds, so it is no work for an
+event loop. A session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects
+anew.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address, SaslMechanism
-from kafscale.errors import ConfigError, KafkaError
+from kafscale.errors import KafkaError
 from kafscale.login.failures import check
-from kafscale.login.sasl import TOKEN_URL, ClientSasl
+from kafscale.login.sasl import ClientSasl
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -47,7 +48,7 @@ class LoginSteps:
         self._steps = self._all()
 
     def next(self, answer: SaslHandshakeResponse | SaslAuthenticateResponse | None) -> Request | None:
-        """The next request, or None when who logs in is in. Raises KafkaError, ConfigError."""
+        """The next request, or None when who logs in is in. Raises KafkaError, ConfigError, BrokerUnavailable."""
         try:
             return self._steps.send(answer)
         except StopIteration:
@@ -76,7 +77,8 @@ class LoginSteps:
         return bytes(answer.auth_bytes)
 
     def _token(self) -> Steps:
-        if (yield from self._send(f"n,,\x01auth=Bearer {read_token(self.sasl)}\x01\x01".encode())):
+        assert self.sasl.tokens is not None
+        if (yield from self._send(f"n,,\x01auth=Bearer {self.sasl.tokens.get().text}\x01\x01".encode())):
             # It says what is wrong, and fails when it is told that this was heard (RFC 7628).
             yield from self._send(b"\x01")
             raise KafkaError(SASL_AUTHENTICATION_FAILED, f"{self.about}: the token is refused")
@@ -95,12 +97,3 @@ class LoginSteps:
             raise KafkaError(
                 SASL_AUTHENTICATION_FAILED, f"{self.about}: the broker does not do as SCRAM has it: {exc}"
             ) from exc
-
-
-def read_token(sasl: ClientSasl) -> str:
-    """Read the file of the token, which somebody else renews. Raises ConfigError."""
-    assert sasl.token_file is not None
-    try:
-        return sasl.token_file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{TOKEN_URL}: '{sasl.token_file}' can't be read: {exc}") from exc

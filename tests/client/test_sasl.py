@@ -2,6 +2,7 @@
 
 import json
 
+import attrs
 import pytest
 import trio
 
@@ -11,9 +12,11 @@ from kafscale.config import Address, SaslMechanism, SecurityProtocol
 from kafscale.errors import ConfigError, KafkaError
 from kafscale.login.sasl import ClientSasl, client_sasl
 from kafscale.login.security import client_security
+from kafscale.login.tokens import TokenEndpoint, TokenFile
 from kafscale.security.tokens import parse_key_set
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
 from tests.devtools.sasl import ALICE, PASSWORD, key_set, sign, signing_key
+from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, token_endpoint
 from tests.server.kafka.test_sasl import SASL, sasl_broker
 
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -79,12 +82,31 @@ async def test_tokens(tmp_path):
     ) as running:
         keys = running.broker.services.authenticator.token_keys
         keys.current = parse_key_set(json.dumps(key_set(signing_key())).encode())
-        sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, token_file=tmp_path / "token")
+        sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=TokenFile(tmp_path / "token"))
         (tmp_path / "token").write_text(sign(lifetime_seconds=100) + "\n")
         assert 90 < await authenticate(await running.connect(SASL), sasl) <= 100
         (tmp_path / "token").write_text(sign(lifetime_seconds=-100))
         with pytest.raises(KafkaError, match="invalid_token"):
             await authenticate(await running.connect(SASL), sasl)
+
+
+async def test_tokens_of_an_issuer(tmp_path):
+    async with sasl_broker(
+        tmp_path, sasl_mechanisms=(SaslMechanism.OAUTHBEARER,), sasl_oauthbearer_jwks_endpoint_url="file:///nowhere"
+    ) as running:
+        keys = running.broker.services.authenticator.token_keys
+        keys.current = parse_key_set(json.dumps(key_set(signing_key())).encode())
+        with token_endpoint() as endpoint:
+            tokens = TokenEndpoint(url=endpoint.url, client_id=CLIENT_ID, client_secret=CLIENT_SECRET)
+            sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=tokens)
+            endpoint.token = lambda: sign(lifetime_seconds=100)
+            for _ in range(2):
+                assert 90 < await authenticate(await running.connect(SASL), sasl) <= 100
+            assert len(endpoint.asked) == 1
+            endpoint.answers = [(401, {"error": "invalid_client"})]
+            another = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=attrs.evolve(tokens, client_id="other"))
+            with pytest.raises(KafkaError, match=r"no token for 'other' from .*: it answers 401 invalid_client"):
+                await authenticate(await running.connect(SASL), another)
 
 
 async def test_a_mechanism_that_the_broker_does_not_have(tmp_path):

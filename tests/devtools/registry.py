@@ -14,13 +14,14 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import NAMESPACE_OID, uuid5
 
 import attrs
+
+from tests.devtools.http_server import http_server
 
 Json = dict[str, Any]
 
@@ -200,26 +201,6 @@ def _shown(schema: Json) -> Json:
     return {key: value for key, value in schema.items() if hidden.get(key) != value}
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-
-class _TlsServer(_Server):
-    """Shakes hands in the thread of the connection, where a client that does not ends nothing else."""
-
-    def __init__(self, context: ssl.SSLContext, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._context = context
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        try:
-            secured = self._context.wrap_socket(request, server_side=True)
-        except OSError:
-            return  # of a client that does not trust it, or shows no certificate
-        with secured:
-            super().finish_request(secured, client_address)
-
-
 @contextmanager
 def running_registry(registry: Registry | None = None, context: ssl.SSLContext | None = None) -> Iterator[Registry]:
     """Serve a registry, a new one if none is given, until the block ends; `registry.url` says where.
@@ -227,16 +208,8 @@ def running_registry(registry: Registry | None = None, context: ssl.SSLContext |
     context: of TLS, if it is to have it.
     """
     registry = registry or Registry()
-    server = (_Server if context is None else partial(_TlsServer, context))(("127.0.0.1", 0), _handler(registry))
-    registry.url = f"http{'' if context is None else 's'}://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, name="registry", daemon=True)
-    thread.start()
-    try:
+    with http_server(_handler(registry), context) as registry.url:
         yield registry
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:

@@ -71,7 +71,7 @@ def test_a_token_is_read_from_its_file_each_time(tmp_path):
         assert settings["oauth_cb"]("") == (file.read_text().strip(), expiry)
     for nonsense in ("", "a.b.c", sign({"exp": None})):
         file.write_text(nonsense)
-        with pytest.raises(ConfigError, match="there is no token in the file"):
+        with pytest.raises(ConfigError, match="what is there is no token"):
             settings["oauth_cb"]("")
     file.unlink()
     with pytest.raises(ConfigError, match="can't be read"):

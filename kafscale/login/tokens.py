@@ -1,0 +1,165 @@
+"""Where the tokens of OAUTHBEARER come from: a file that somebody else renews, or the token endpoint of an issuer.
+
+An endpoint is asked for a token with the client's credentials (RFC 6749, section 4.4), as Kafka's
+ClientCredentialsJwtRetriever does: the id and the secret in the header, the scope in the body. Its token is used for
+every login until most of its life is over. Getting one blocks, so it is no work for an event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote_plus
+
+import attrs
+
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
+from kafscale.outside import bounded, escaped
+from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
+
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+REFRESH_FRACTION = 0.8  # of a token's life, after which it is used no more. Kafka: sasl.login.refresh.window.factor
+ATTEMPTS_COUNT = 3
+RETRY_PAUSE_SECONDS = 0.1  # doubled each time. Kafka: sasl.login.retry.backoff.ms
+ANSWER_SECONDS = 10.0  # for each step of one attempt
+ANSWER_MAX_BYTES = 64 << 10
+REASON_MAX_COUNT = 200
+_TOKEN = re.compile(r"[!-~]+")  # what a header, and SASL's message, may have
+
+
+@attrs.frozen
+class Token:
+    """A token, and when it expires in seconds since 1970, where that is known."""
+
+    text: str = attrs.field(repr=False)
+    expires_at: float | None = None
+
+
+class TokenSource(Protocol):
+    """Where a login gets its token."""
+
+    def get(self) -> Token:
+        """Raises ConfigError, KafkaError, BrokerUnavailable."""
+        ...
+
+
+@attrs.frozen
+class TokenFile:
+    """A file with a token, read at each login."""
+
+    path: Path
+
+    def get(self) -> Token:
+        try:
+            text = self.path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{TOKEN_URL}: '{self.path}' can't be read: {exc}") from exc
+        return Token(text, expiry_of(text))
+
+
+@attrs.define(kw_only=True)
+class TokenEndpoint:
+    """An issuer's endpoint, and who asks it. Threads may share it: one of them asks, and the others wait for that.
+
+    `quotes_credentials` has the id and the secret quoted as in a URL before they get into the header, which RFC 6749
+    has and many issuers do not expect (Kafka: sasl.oauthbearer.header.urlencode).
+    """
+
+    url: str
+    client_id: str
+    client_secret: str = attrs.field(repr=False)
+    scope: str | None = None
+    quotes_credentials: bool = False
+    context: ssl.SSLContext | None = attrs.field(default=None, repr=False, eq=False)
+    _asking: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
+    _token: Token | None = attrs.field(default=None, init=False, repr=False, eq=False)
+    _use_until: float = attrs.field(default=0.0, init=False, repr=False, eq=False)
+
+    def get(self) -> Token:
+        """Return a token of whose life enough is left. Raises KafkaError if it is refused, BrokerUnavailable."""
+        with self._asking:
+            if self._token is None or time.time() >= self._use_until:
+                asked_at = time.time()
+                self._token = token = self._ask()
+                life_seconds = 0.0 if token.expires_at is None else token.expires_at - asked_at
+                self._use_until = asked_at + REFRESH_FRACTION * life_seconds
+            return self._token
+
+    def _ask(self) -> Token:
+        """Ask, and again where another answer may come. Raises KafkaError, BrokerUnavailable."""
+        pause_seconds = RETRY_PAUSE_SECONDS
+        for attempt in range(1, ATTEMPTS_COUNT + 1):
+            try:
+                return self._ask_once()
+            except BrokerUnavailable:
+                if attempt == ATTEMPTS_COUNT:
+                    raise
+            time.sleep(pause_seconds)
+            pause_seconds *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask_once(self) -> Token:
+        import httpx  # only where tokens are fetched
+
+        form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
+        verify = True if self.context is None else self.context
+        answer = bytearray()
+        try:
+            with (
+                httpx.Client(verify=verify, follow_redirects=False, timeout=ANSWER_SECONDS) as client,
+                client.stream("POST", self.url, data=form, headers=self._headers()) as response,
+            ):
+                for piece in response.iter_bytes():
+                    answer += piece
+                    if len(answer) > ANSWER_MAX_BYTES:
+                        raise self._refused(f"an answer larger than {ANSWER_MAX_BYTES} bytes")
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            reason = bounded(str(exc) or type(exc).__name__, REASON_MAX_COUNT)
+            raise BrokerUnavailable(f"no token from {self.url}: {reason}") from exc
+        return self._read(response.status_code, bytes(answer))
+
+    def _headers(self) -> dict[str, str]:
+        pair = self.client_id, self.client_secret
+        credentials = ":".join(map(quote_plus, pair) if self.quotes_credentials else pair)
+        encoded = base64.b64encode(credentials.encode()).decode()
+        return {"Accept": "application/json", "Authorization": f"Basic {encoded}"}
+
+    def _read(self, status: int, answer: bytes) -> Token:
+        """Read an answer; errors show nothing of one that has a token. Raises KafkaError, BrokerUnavailable."""
+        try:
+            found: Any = json.loads(answer)
+        except ValueError:  # UnicodeDecodeError is one
+            found = None
+        fields: dict[str, Any] = found if isinstance(found, dict) else {}
+        if status >= 500 or status == 429:
+            raise BrokerUnavailable(f"no token from {self.url}: it answers {status}")
+        if status not in (200, 201):
+            said = " - ".join(str(fields[name]) for name in ("error", "error_description") if name in fields)
+            raise self._refused(f"{status} {said}".strip())
+        text = fields.get("access_token")
+        if not isinstance(text, str) or not _TOKEN.fullmatch(text.strip()):
+            raise self._refused("an answer without a token (access_token)")
+        lasts_seconds = fields.get("expires_in")
+        if isinstance(lasts_seconds, int | float) and lasts_seconds > 0:
+            return Token(text.strip(), time.time() + lasts_seconds)
+        return Token(text.strip(), expiry_of(text))
+
+    def _refused(self, why: str) -> KafkaError:
+        about = f"no token for '{self.client_id}' from {self.url}"
+        return KafkaError(SASL_AUTHENTICATION_FAILED, f"{about}: it answers {bounded(escaped(why), REASON_MAX_COUNT)}")
+
+
+def expiry_of(text: str) -> float | None:
+    """Read when a JSON Web Token expires, in seconds since 1970, unchecked; None where it does not say."""
+    try:
+        payload = text.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return None
