@@ -124,13 +124,13 @@ def _token_endpoint(url: str, properties: Mapping[str, str], options: Mapping[st
     )
 
 
-def _endpoint_context(properties: Mapping[str, str], options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Return whom to trust at an issuer's; None for the system's authorities. Raises ConfigError."""
+def _endpoint_context(properties: Mapping[str, str], options: Mapping[str, str]) -> ssl.SSLContext:
+    """Return whom to trust at an issuer's: those of the system if nothing is said. Raises ConfigError."""
     trusted = {"ssl.ca.location": properties.get(HTTPS_CA), "ssl.ca.pem": properties.get(HTTPS_CA_TEXT)}
     given = {name: value for name, value in trusted.items() if value is not None}
     given = given or {name: value for name, value in options.items() if name.startswith("ssl.")}
     try:
-        return tls_context(given) if given else None
+        return tls_context(given)
     except ConfigError as exc:
         raise ConfigError(f"{TOKEN_URL}: whom to trust there: {exc}") from exc
 

@@ -69,7 +69,7 @@ class TokenEndpoint:
     """An issuer's endpoint, and who asks it. Threads may share it: one of them asks, and the others wait for that.
 
     `quotes_credentials` has the id and the secret quoted as in a URL before they get into the header, which RFC 6749
-    has and many issuers do not expect (Kafka: sasl.oauthbearer.header.urlencode).
+    has and many issuers do not expect (Kafka: sasl.oauthbearer.header.urlencode). `context` is for a URL with TLS.
     """
 
     url: str
@@ -109,11 +109,11 @@ class TokenEndpoint:
         import httpx  # only where tokens are fetched
 
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
-        verify = True if self.context is None else self.context
+        trust = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which trusts nobody, and is made at once
         answer = bytearray()
         try:
             with (
-                httpx.Client(verify=verify, follow_redirects=False, timeout=ANSWER_SECONDS) as client,
+                httpx.Client(verify=trust, follow_redirects=False, timeout=ANSWER_SECONDS) as client,
                 client.stream("POST", self.url, data=form, headers=self._headers()) as response,
             ):
                 for piece in response.iter_bytes():
