@@ -19,17 +19,18 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
 
 from kafscale.broker import Broker, StorageParts
+from kafscale.broker_security import open_security
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
 from kafscale.client.isolation import AbortedBatches, AbortedFrom
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.config import MIB, Address, Listener, Settings, StoreUrl, load, options
+from kafscale.config import MIB, Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.server.kafka.binding import bind
@@ -47,7 +48,6 @@ from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import Record, batches, iterate_records, parse_header
 
 HOST = "127.0.0.1"
-LISTENER_NAME = "PLAINTEXT"
 READ_BYTES = 1 << 20
 # As a broker has them that is alone on a machine, but for: less memory, and sessions that may be short.
 DEFAULTS = {
@@ -159,11 +159,15 @@ class BackgroundBroker:
             self._proxy.upstream = Address(HOST, self._life.broker.listeners[0].port)
 
     async def _live(self, *, task_status: trio.TaskStatus[_Life]) -> None:
-        settings = attrs.evolve(self.settings, advertised_listeners=(Listener(LISTENER_NAME, HOST, self._proxy.port),))
+        (listener,) = self.settings.listeners
+        advertised = attrs.evolve(listener, port=self._proxy.port)
+        settings = attrs.evolve(self.settings, advertised_listeners=(advertised,))
         broker = Broker(settings, make_dispatcher=partial(FaultyDispatcher, faults=self._request_faults))
         store = RetryingStore(self._store, RetryPolicy(), Random(), StoreMetrics.register(broker.metrics))
         parts = StorageParts(store=store, metadata=self._metadata, disk=self._disk)
-        broker.listeners = [await bind(LISTENER_NAME, Address(HOST, 0), option="--listen")]
+        broker.security = open_security(settings)
+        protocol = settings.protocol_of(listener)
+        broker.listeners = [await bind(listener.name, listener.address, option="--listen", protocol=protocol)]
         async with trio.open_nursery() as nursery:
             life = _Life(broker, nursery)
             await nursery.start(partial(broker.run_on, parts))
@@ -217,13 +221,22 @@ class BackgroundBroker:
         return found
 
 
+AnyBroker = TypeVar("AnyBroker", bound=BackgroundBroker)
+
+
 @contextmanager
 def running_broker(**given: object) -> Iterator[BackgroundBroker]:
     """Run a broker for the block. `given` are options of `kafscale serve`, such as `segment_bytes="1MiB"`.
 
     Raises ConfigError for an option that there is not, or that the fixture sets itself.
     """
-    broker = BackgroundBroker(settings_of(given))
+    with running(BackgroundBroker(settings_of(given))) as broker:
+        yield broker
+
+
+@contextmanager
+def running(broker: AnyBroker) -> Iterator[AnyBroker]:
+    """Run this one for the block."""
     broker._thread.start()
     try:
         broker._thread.call(broker._open)
@@ -232,12 +245,12 @@ def running_broker(**given: object) -> Iterator[BackgroundBroker]:
         broker._thread.stop()
 
 
-def settings_of(given: Mapping[str, object]) -> Settings:
+def settings_of(given: Mapping[str, object], protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> Settings:
     """Options by their names on the command line, with underscores, over the defaults of this module."""
     by_name = {each.name.replace("-", "_"): each for each in options() if each.attribute not in OWN_OPTIONS}
     if unknown := sorted(given.keys() - by_name.keys()):
         raise ConfigError(f"'{unknown[0]}' is no option of a broker under test; there are: {', '.join(by_name)}")
-    chosen: dict[str, Any] = {by_name[name].attribute: str(value) for name, value in given.items()}
+    chosen: dict[str, Any] = {by_name[name].attribute: _as_text(value) for name, value in given.items()}
     loaded = load(chosen, {})
     changes: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in chosen}
     return attrs.evolve(
@@ -245,8 +258,13 @@ def settings_of(given: Mapping[str, object]) -> Settings:
         **changes,
         data_dir=Path("unused"),
         store=StoreUrl(scheme="memory"),
-        listeners=(Listener(LISTENER_NAME, HOST, 0),),
+        listeners=(Listener(protocol.value, HOST, 0),),
     )
+
+
+def _as_text(value: object) -> str | tuple[str, ...]:
+    """An option as the command line has it; one that may be repeated is given as a list."""
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -> Iterator[Record]:

@@ -1,11 +1,12 @@
 """Fixtures for people who test their own Kafka programs; pytest finds them by the entry point `kafscale`.
 
     kafscale_broker           a fresh broker for the test; `.bootstrap` is its address
+    kafscale_secured_broker   a fresh broker with TLS, users and access control lists
     kafscale_session_broker   one broker for the whole run; give each test a topic by `.new_topic()`
     kafscale_faults           what can go wrong with `kafscale_broker`; healed at the end of the test
 
 `@pytest.mark.kafscale(durability="segment", default_partitions=3)` sets options of `kafscale serve` for
-`kafscale_broker`. See docs/how-to/test-your-program.md.
+`kafscale_broker` and `kafscale_secured_broker`. See docs/how-to/test-your-program.md.
 
 pytest loads this module in every run of everyone who has KafScale installed, so it imports nothing but pytest: a broker
 and what it needs are imported by the first fixture that is used.
@@ -14,13 +15,14 @@ and what it needs are imported by the first fixture that is used.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from kafscale.testing.background_broker import BackgroundBroker
     from kafscale.testing.broker_faults import BrokerFaults
+    from kafscale.testing.secured_broker import SecuredBroker
 
 MARKER = "kafscale"
 
@@ -28,7 +30,7 @@ MARKER = "kafscale"
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, for runs with --strict-markers."""
     config.addinivalue_line(
-        "markers", f"{MARKER}(**options): options of `kafscale serve` for the fixture kafscale_broker"
+        "markers", f"{MARKER}(**options): options of `kafscale serve` for kafscale_broker and kafscale_secured_broker"
     )
 
 
@@ -37,11 +39,25 @@ def kafscale_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker
     """A broker of the test's own, on a free port, that keeps everything in memory."""
     from kafscale.testing.background_broker import running_broker
 
-    options: dict[str, object] = {}
+    with running_broker(**_options(request)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
+    """A broker of the test's own with TLS, users and lists; the marker's `protocol` chooses how it is secured."""
+    from kafscale.testing.secured_broker import secured_broker
+
+    with secured_broker(**_options(request)) as broker:
+        yield broker
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the markers say."""
+    options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):  # the closest to the test last
         options |= marker.kwargs
-    with running_broker(**options) as broker:
-        yield broker
+    return options
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.process import BrokerProcess
+from tests.devtools.process import BrokerProcess, broker_process
 
 SIZE = "64m"
 FILE_OPTIONS = ("--wal-segment-bytes", "4MiB")
@@ -73,7 +73,7 @@ ANOTHER = pytest.param("the store on another disk", marks=pytest.mark.faults)  #
 @pytest.fixture(params=[ANOTHER, "the store on the same disk"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path, disk: SmallDisk) -> Iterator[BrokerProcess]:
     store = () if "same" in request.param else ("--store", f"file://{tmp_path / 'store'}")
-    with BrokerProcess(directory=disk.directory / "broker", options=[*FILE_OPTIONS, *store]) as running:
+    with broker_process(*FILE_OPTIONS, *store, directory=disk.directory / "broker") as running:
         yield running
 
 

@@ -20,7 +20,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -197,10 +197,12 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(*options: str, environ: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
-    """A broker that runs, in a temporary directory, for the block; killed at its end."""
-    with TemporaryDirectory(prefix="kafscale-") as directory:
-        with BrokerProcess(directory=Path(directory), options=options, environ=environ or {}) as broker:
+def broker_process(
+    *options: str, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Iterator[BrokerProcess]:
+    """A broker that runs, in a temporary directory unless one is given, for the block; killed at its end."""
+    with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
+        with BrokerProcess(directory=Path(used), options=options, environ=environ or {}) as broker:
             yield broker
 
 

@@ -1,7 +1,7 @@
 """The tests of clients as they are, on brokers with TLS, logins and lists: `pytest tests/clients --secured`.
 
-`install` has `broker_process` start such brokers, and has clients log in where they connect to one of them. Users are
-`client`, whom lists allow all with topics, groups, transactional ids and the cluster, and `admin`.
+`install` has `broker_process` and `running_broker` start such brokers, and has clients log in where they connect to one
+of them. Users are `client`, whom lists allow all with topics, groups, transactional ids and the cluster, and `admin`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ import os
 import ssl
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from kafscale.cli.main import run
-from kafscale.testing.certificates import Certificate, make_authority
+from kafscale.config import SaslMechanism, SecurityProtocol
+from kafscale.testing import background_broker
+from kafscale.testing.certificates import Authority, Certificate, make_authority
+from kafscale.testing.secured_broker import SecuredBroker, login_settings, secured_broker
 from tests.devtools import process
 from tests.devtools.process import BrokerProcess
 
 PASSWORD = "of-tests"
-PROTOCOL, MECHANISM = "SASL_SSL", "PLAIN"  # which kcat of Debian has, too
+PROTOCOL, MECHANISM = SecurityProtocol.SASL_SSL, SaslMechanism.PLAIN  # which kcat of Debian has, too
 ALLOWED = {"topic": "*", "group": "*", "transactional-id": "*", "cluster": "kafka-cluster"}
 # They have listeners of their own, on which their clients log in already.
 LEFT_OUT = ("test_sasl.py", "test_tls.py", "test_acls.py", "test_quotas.py", "test_franz_go.py")
 
-_brokers: set[str] = set()
+_brokers: dict[str, Mapping[str, str]] = {}  # what a client needs at each, by its address
 
 
 def install() -> None:
@@ -38,22 +41,20 @@ def install() -> None:
     files = Path(directory.name)
     authority = make_authority(files)
     certificate = authority.issue("broker")
-    settings = {
-        "security.protocol": PROTOCOL,
-        "ssl.ca.location": str(authority.ca_file),
-        "sasl.mechanism": MECHANISM,
-        "sasl.username": "client",
-        "sasl.password": PASSWORD,
-    }
     for user in ("client", "admin"):
-        lines = [f"{name}={value}" for name, value in {**settings, "sasl.username": user}.items()]
+        lines = [f"{name}={value}" for name, value in _settings(authority, user).items()]
         (files / user).write_text("\n".join(lines))
     (files / "password").write_text(PASSWORD)
     (files / "lists").write_text(json.dumps([_allowed(resource, name) for resource, name in ALLOWED.items()]))
     os.environ["KCAT_CONFIG"] = os.environ["KAFSCALE_COMMAND_CONFIG"] = str(files / "client")
-    _secure_brokers(files, certificate, settings)
-    _secure_confluent(settings)
-    _secure_python(authority.ca_file)
+    _secure_brokers(files, certificate, _settings(authority, "client"))
+    _secure_background_brokers()
+    _secure_confluent()
+    _secure_python()
+
+
+def _settings(authority: Authority, user: str) -> dict[str, str]:
+    return login_settings(PROTOCOL, authority.ca_file, MECHANISM, username=user, password=PASSWORD)
 
 
 def _allowed(resource: str, name: str) -> dict[str, str]:
@@ -70,10 +71,12 @@ def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str
     )
 
     @contextmanager
-    def broker_process(*options: str, environ: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
-        with TemporaryDirectory(prefix="kafscale-") as directory:
+    def broker_process(
+        *options: str, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    ) -> Iterator[BrokerProcess]:
+        with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
             broker = BrokerProcess(
-                directory=Path(directory),
+                directory=Path(used),
                 options=(*security, *options),
                 environ=environ or {},
                 protocol=PROTOCOL,
@@ -84,7 +87,7 @@ def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str
                 _command(*add, "--data-dir", str(broker.data_dir))
             with broker:
                 how = ("--bootstrap", broker.bootstrap, "--command-config", str(files / "admin"))
-                _brokers.add(broker.bootstrap)
+                _brokers[broker.bootstrap] = settings
                 try:
                     _command("acls", "load", str(files / "lists"), *how)
                 except AssertionError as exc:
@@ -95,17 +98,31 @@ def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str
     process.broker_process = broker_process
 
 
+def _secure_background_brokers() -> None:
+    @contextmanager
+    def running_broker(**given: Any) -> Iterator[SecuredBroker]:
+        with secured_broker(**given) as broker:
+            broker.add_user("client", PASSWORD)
+            for resource, name in ALLOWED.items():
+                allowed: dict[str, Any] = {resource.replace("-", "_"): name}
+                broker.allow("client", "all", **allowed)
+            _brokers[broker.bootstrap] = broker.client_settings("client", mechanism=MECHANISM)
+            yield broker
+
+    background_broker.running_broker = running_broker
+
+
 def _command(*arguments: str) -> None:
     code = run(arguments)
     assert code == 0, f"kafscale {' '.join(arguments)} ended with {code}"
 
 
-def _secure_confluent(settings: Mapping[str, str]) -> None:
+def _secure_confluent() -> None:
     import confluent_kafka
     from confluent_kafka.admin import AdminClient
 
     def with_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**settings, **config} if config.get("bootstrap.servers") in _brokers else config
+        return {**_brokers.get(str(config.get("bootstrap.servers")), {}), **config}
 
     for name in ("Producer", "Consumer"):  # in C, so that they can't be changed
         base = getattr(confluent_kafka, name)
@@ -123,30 +140,34 @@ def _secure_confluent(settings: Mapping[str, str]) -> None:
     AdminClient.__init__ = initialise_secured  # type: ignore[method-assign, assignment]
 
 
-def _secure_python(ca_file: Path) -> None:
+def _secure_python() -> None:
     import aiokafka
     from aiokafka.admin import AIOKafkaAdminClient
 
     with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka
-    settings = {
-        "security_protocol": PROTOCOL,
-        "ssl_context": ssl.create_default_context(cafile=ca_file),
-        "sasl_mechanism": MECHANISM,
-        "sasl_plain_username": "client",
-        "sasl_plain_password": PASSWORD,
-    }
     of_kafka_python = (kafka.KafkaProducer, kafka.KafkaConsumer, kafka.KafkaAdminClient)
     for each in (*of_kafka_python, aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaConsumer, AIOKafkaAdminClient):
-        _give(each, settings)
+        _give_settings(each)
 
 
-def _give(client: Any, settings: Mapping[str, Any]) -> None:
+def _give_settings(client: Any) -> None:
     initialise = client.__init__
 
     def initialise_secured(self: Any, *arguments: Any, **named: Any) -> None:
-        chosen = settings if str(named.get("bootstrap_servers")) in _brokers else {}
-        initialise(self, *arguments, **{**chosen, **named})
+        settings = _brokers.get(str(named.get("bootstrap_servers")))
+        initialise(self, *arguments, **{**({} if settings is None else _for_python(settings)), **named})
 
     client.__init__ = initialise_secured
+
+
+def _for_python(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings as kafka-python and aiokafka call them."""
+    return {
+        "security_protocol": settings["security.protocol"],
+        "ssl_context": ssl.create_default_context(cafile=settings["ssl.ca.location"]),
+        "sasl_mechanism": settings["sasl.mechanism"],
+        "sasl_plain_username": settings["sasl.username"],
+        "sasl_plain_password": settings["sasl.password"],
+    }

@@ -48,9 +48,9 @@ def test_is_the_plugin_that_pyproject_names() -> None:
 
 
 def test_the_examples_of_the_documentation_pass(users: pytest.Pytester) -> None:
-    with_confluent, with_aiokafka, _ = EXAMPLES
-    users.makepyfile(test_confluent=with_confluent, test_aiokafka=with_aiokafka)
-    run(users).assert_outcomes(passed=4)
+    with_confluent, with_aiokafka, secured, _ = EXAMPLES
+    users.makepyfile(test_confluent=with_confluent, test_aiokafka=with_aiokafka, test_secured=secured)
+    run(users).assert_outcomes(passed=6)
 
 
 def test_a_test_without_idempotence_fails_as_the_documentation_says(users: pytest.Pytester) -> None:

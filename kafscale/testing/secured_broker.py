@@ -1,0 +1,236 @@
+"""A broker with TLS, users and access control lists, in a thread: what the fixture `kafscale_secured_broker` gives.
+
+    with secured_broker() as broker:
+        broker.create_topic("orders")
+        broker.add_user("app", "secret")
+        broker.allow("app", "read", "describe", topic="orders")
+        consumer = Consumer({**broker.client_settings("app"), "group.id": ...})
+
+It is a `BackgroundBroker` in everything else. Its certificates are made when it starts, by an authority of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+
+from kafscale.cluster.scram_users import CredentialKey
+from kafscale.config import SaslMechanism, SecurityProtocol
+from kafscale.errors import ConfigError
+from kafscale.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from kafscale.security.verifiers import ITERATIONS_LEAST, SCRAM_TYPES, ScramVerifier, make_verifier
+from kafscale.testing.background_broker import BackgroundBroker, running, settings_of
+from kafscale.testing.certificates import Authority, Certificate, common_name, make_authority
+
+ADMIN = "admin"
+KEY_BYTES = 32
+
+
+def login_settings(
+    protocol: SecurityProtocol, ca_file: Path, mechanism: SaslMechanism, *, username: str, password: str
+) -> dict[str, str]:
+    """Return what a client needs to log in, by the names of Kafka's settings that librdkafka has."""
+    settings = {"security.protocol": protocol.value}
+    if protocol.uses_tls:
+        settings["ssl.ca.location"] = str(ca_file)
+    if protocol.uses_sasl:
+        settings |= {"sasl.mechanism": mechanism.value, "sasl.username": username, "sasl.password": password}
+    return settings
+
+
+@attrs.define(eq=False, repr=False, kw_only=True)
+class SecuredBroker(BackgroundBroker):
+    """Made by `secured_broker`. The user `admin` may do everything; others what is allowed them."""
+
+    authority: Authority
+    _passwords: dict[str, str] = attrs.field(factory=dict, init=False)
+
+    @property
+    def ca_file(self) -> Path:
+        """The PEM file of the authority that clients have to trust."""
+        return self.authority.ca_file
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        return self.settings.protocol_of(self.settings.listeners[0])
+
+    def client_settings(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+        """Return settings for confluent-kafka, `bootstrap.servers` included; also for `kafscale.client_security`.
+
+        On a listener that is SSL the user is known by a certificate, which is made here, and named `User:CN=…`.
+
+        Raises ConfigError for a mechanism that there is not, and for a user who was not added.
+        """
+        settings = {"bootstrap.servers": self.bootstrap}
+        if not self.protocol.uses_sasl:
+            certificate = self.issue_certificate(user)
+            settings["ssl.certificate.location"] = str(certificate.certificate_file)
+            settings["ssl.key.location"] = str(certificate.key_file)
+            return settings | login_settings(self.protocol, self.ca_file, SaslMechanism.PLAIN, username="", password="")
+        if mechanism not in list(SaslMechanism) or mechanism == SaslMechanism.OAUTHBEARER:
+            raise ConfigError(f"'{mechanism}' is no mechanism for passwords; allowed: {', '.join(PASSWORD_MECHANISMS)}")
+        if user not in self._passwords:
+            raise ConfigError(f"there is no user '{user}'; add_user adds one")
+        return settings | login_settings(
+            self.protocol, self.ca_file, SaslMechanism(mechanism), username=user, password=self._passwords[user]
+        )
+
+    def issue_certificate(self, name: str) -> Certificate:
+        """Issue a client's certificate, good for a day: its principal is `User:CN=` and the name."""
+        return self.authority.issue(f"client-{name}", subject=common_name(name))
+
+    # ---- users and lists --------------------------------------------------------------------------------------
+
+    def add_user(self, name: str, password: str | None = None) -> str:
+        """Add a user, or change the password. Returns the password, which is made up unless it is given."""
+        password = secrets.token_urlsafe() if password is None else password
+        self._alter(
+            {
+                CredentialKey(mechanism, name): make_verifier(mechanism, password, iterations=ITERATIONS_LEAST)
+                for mechanism in SCRAM_TYPES.values()
+            }
+        )
+        self._passwords[name] = password
+        return password
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user; who is connected stays so, as with Kafka."""
+        self._alter(dict.fromkeys(CredentialKey(mechanism, name) for mechanism in SCRAM_TYPES.values()))
+        self._passwords.pop(name, None)
+
+    def allow(self, user: str, *operations: str, prefixed: bool = False, **resource: str) -> None:
+        """Allow a user operations, such as "read", or "all", with one resource: `topic="orders"`, `group="*"`.
+
+        There are also `transactional_id`, and `cluster="kafka-cluster"`. With `prefixed` the name begins those meant.
+
+        Raises ConfigError for what there is not, BrokerUnavailable while the broker is down.
+        """
+        self._add_lists(user, operations, Permission.ALLOW, prefixed, resource)
+
+    def deny(self, user: str, *operations: str, prefixed: bool = False, **resource: str) -> None:
+        """Deny a user operations, whatever else is allowed; as `allow`."""
+        self._add_lists(user, operations, Permission.DENY, prefixed, resource)
+
+    def remove_acls(self, user: str) -> None:
+        """Take back all that was allowed or denied to a user. Raises BrokerUnavailable while the broker is down."""
+
+        async def remove() -> None:
+            await self._running().services.acls.delete([AclFilter(principal=self._principal(user))])
+
+        self._thread.call(remove)
+
+    def _alter(self, changes: Mapping[CredentialKey, ScramVerifier | None]) -> None:
+        async def alter() -> None:
+            await self._running().services.scram_users.alter(changes)
+
+        self._thread.call(alter)
+
+    def _add_lists(
+        self,
+        user: str,
+        operations: tuple[str, ...],
+        permission: Permission,
+        prefixed: bool,
+        resource: Mapping[str, str],
+    ) -> None:
+        resource_type, name = _resource(resource)
+        bindings = [
+            AclBinding(
+                resource_type=resource_type,
+                pattern_type=PatternType.PREFIXED if prefixed else PatternType.LITERAL,
+                resource_name=name,
+                principal=self._principal(user),
+                host=WILDCARD,
+                operation=_operation(each),
+                permission=permission,
+            )
+            for each in operations
+        ]
+
+        async def create() -> None:
+            for outcome in await self._running().services.acls.create(bindings):
+                if outcome is not None:
+                    raise outcome
+
+        self._thread.call(create)
+
+    def _principal(self, user: str) -> str:
+        return f"User:{user}" if self.protocol.uses_sasl else f"User:CN={user}"
+
+
+PASSWORD_MECHANISMS = tuple(each.value for each in SaslMechanism if each is not SaslMechanism.OAUTHBEARER)
+_RESOURCES = {
+    each.name.lower(): each
+    for each in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER)
+}
+
+
+def _resource(given: Mapping[str, str]) -> tuple[ResourceType, str]:
+    if len(given) != 1 or next(iter(given)) not in _RESOURCES:
+        raise ConfigError(
+            f"one resource is needed, and not {', '.join(given) or 'none'}; allowed: {', '.join(_RESOURCES)}"
+        )
+    ((kind, name),) = given.items()
+    if kind == "cluster" and name != CLUSTER_NAME:
+        raise ConfigError(f"'{name}' is not the cluster; allowed: {CLUSTER_NAME}")
+    return _RESOURCES[kind], name
+
+
+def _operation(word: str) -> AclOperation:
+    name = word.upper().replace("-", "_")
+    allowed = [each.name.lower() for each in AclOperation if each >= AclOperation.ALL]
+    if name.lower() not in allowed:
+        raise ConfigError(f"'{word}' is no operation; allowed: {', '.join(allowed)}")
+    return AclOperation[name]
+
+
+@contextmanager
+def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[SecuredBroker]:
+    """Run a broker for the block, on a listener that is SASL_SSL, SASL_PLAINTEXT or SSL, with access control lists.
+
+    `given` are options of `kafscale serve`, as for `running_broker`. On SSL clients have to show a certificate.
+
+    Raises ConfigError for an option that there is not, or that the fixture sets itself.
+    """
+    if protocol not in list(SecurityProtocol) or protocol == SecurityProtocol.PLAINTEXT:
+        raise ConfigError(f"'{protocol}' secures nothing; allowed: SASL_SSL, SASL_PLAINTEXT, SSL")
+    with TemporaryDirectory(prefix="kafscale-testing-") as directory:
+        authority = make_authority(Path(directory))
+        settings = settings_of(
+            {**_security(authority, SecurityProtocol(protocol)), **given}, SecurityProtocol(protocol)
+        )
+        with running(SecuredBroker(settings, authority=authority)) as broker:
+            if broker.protocol.uses_sasl:
+                broker.add_user(ADMIN)
+            yield broker
+
+
+def _security(authority: Authority, protocol: SecurityProtocol) -> dict[str, Any]:
+    """Make the options that secure a broker, and the files that they name."""
+    key_file = authority.directory / "secret.key"
+    key_file.write_text(secrets.token_hex(KEY_BYTES))
+    admin = ADMIN if protocol.uses_sasl else f"CN={ADMIN}"
+    options: dict[str, Any] = {"secret_key_file": key_file, "authorizer": "acl", "super_user": f"User:{admin}"}
+    if protocol.uses_sasl:
+        options["sasl_mechanisms"] = PASSWORD_MECHANISMS
+    if protocol.uses_tls:
+        certificate = authority.issue("broker")
+        options |= {"ssl_certificate_file": certificate.certificate_file, "ssl_key_file": certificate.key_file}
+    if protocol is SecurityProtocol.SSL:
+        options |= {"ssl_client_auth": "required", "ssl_client_ca_file": authority.ca_file}
+    return options
