@@ -13,11 +13,13 @@ import trio
 
 from kafscale.api.handling.access import Access
 from kafscale.cluster.acls import AclRegistry
+from kafscale.cluster.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
+from kafscale.server.secret_files import warn_of_readable
 from kafscale.server.watched_files import FileWatch, Watched
 
 
@@ -43,6 +45,7 @@ class BrokerSecurity:
 
 def open_security(settings: Settings) -> BrokerSecurity:
     """Read the files. Raises StartupError."""
+    warn_of_readable(settings, key_file=key_file_of(settings))
     tls = open_listener_tls(settings)
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
     admin_tls = tls.files if tls is not None and settings.admin_ssl else None

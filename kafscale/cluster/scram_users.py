@@ -62,8 +62,7 @@ class ScramUsers:
 
     @classmethod
     def of(cls, settings: Settings, metadata: MetadataStore) -> ScramUsers:
-        named = settings.sasl.secret_key_file
-        return cls(store=metadata, key_file=named or settings.data_dir / KEY_FILE_NAME, may_make_key=named is None)
+        return cls(store=metadata, key_file=key_file_of(settings), may_make_key=settings.sasl.secret_key_file is None)
 
     def __attrs_post_init__(self) -> None:
         self._follower = Follower(
@@ -178,6 +177,11 @@ class ScramUsers:
             return
         self._verifiers[key] = verifier
         self._decoys.add(key.mechanism, verifier)
+
+
+def key_file_of(settings: Settings) -> Path:
+    """Return which file has the keys, or would have them."""
+    return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
 
 
 def _key(key: CredentialKey) -> str:

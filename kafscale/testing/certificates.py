@@ -129,4 +129,5 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, password: bytes | None) -> None:
     encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))

@@ -223,6 +223,7 @@ def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[S
 def _security(authority: Authority, protocol: SecurityProtocol) -> dict[str, Any]:
     """Make the options that secure a broker, and the files that they name."""
     key_file = authority.directory / "secret.key"
+    key_file.touch(mode=0o600)
     key_file.write_text(secrets.token_hex(KEY_BYTES))
     admin = ADMIN if protocol.uses_sasl else f"CN={ADMIN}"
     options: dict[str, Any] = {"secret_key_file": key_file, "authorizer": "acl", "super_user": f"User:{admin}"}

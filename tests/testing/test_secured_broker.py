@@ -159,3 +159,11 @@ def test_what_can_not_be_is_told(broker: SecuredBroker) -> None:
     for protocol in ("PLAINTEXT", "TLS"):
         with pytest.raises(ConfigError, match="secures nothing"), secured_broker(protocol=protocol):
             pass
+
+
+def test_a_start_warns_of_a_key_that_others_may_read(broker: SecuredBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.restart()
+    assert "may read" not in caplog.text
+    (broker.ca_file.parent / "broker-key.pem").chmod(0o644)
+    broker.restart()
+    assert "broker-key.pem (0644)" in caplog.text
