@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 
 import hypothesis
 import pytest
@@ -18,6 +19,10 @@ from tests.devtools.determinism import seed_scheduler
 COLLECTED_AFTER_COUNT = 200_000  # objects; by default collections take a sixth of the time, after 50,000 a twentieth
 DEFAULT_SEED = "0"
 SEED = os.environ.get("TEST_SEED", DEFAULT_SEED)
+
+# Hundreds of brokers and commands are started: each would compile all of its modules anew, which is a third of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 hypothesis.settings.register_profile("seeded", derandomize=SEED == DEFAULT_SEED, deadline=None)
 hypothesis.settings.load_profile("seeded")
