@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from kafscale.client.client import connect
 from kafscale.errors import BrokerUnavailable
 from kafscale.login.security import client_security
 from tests.devtools.hostile import announced_frame, bystander, next_answer, raw_connections
+from tests.devtools.key_updates import ClientRecords
 from tests.devtools.tls import TlsBroker, tls_broker
 
 ROUND_MAX_SECONDS = 3.0
@@ -85,6 +87,24 @@ async def test_300_handshakes_at_once_hold_up_nobody(broker: TlsBroker) -> None:
     assert done == 300
     assert not seen.failures
     assert seen.worst_loop_seconds < 1.0, "the steps of handshakes are not the event loop's"
+
+
+async def test_who_asks_for_new_keys_all_the_time_holds_up_nobody(broker: TlsBroker, tmp_path: Path) -> None:
+    """Messages of TLS that bring no data: each costs the broker new keys and an answer. It ends that early."""
+    context = broker.certificate.client_context(broker.authority.ca_file)
+    context.keylog_filename = str(tmp_path / "keys")
+    async with raw_connections(broker.address, 1) as [raw]:
+        secured = trio.SSLStream(raw, context, server_hostname="localhost")
+        await secured.do_handshake()
+        records = ClientRecords.of(tmp_path / "keys")
+        attack = b"".join(records.key_update() for _ in range(20_000))
+        async with bystander(broker.process) as seen:
+            with trio.fail_after(30), suppress(trio.BrokenResourceError):
+                for start in range(0, len(attack), 1 << 10):
+                    await raw.send_all(attack[start : start + (1 << 10)])
+                pytest.fail("all of it was taken")
+        assert not seen.failures
+        assert seen.worst_loop_seconds < 1.0
 
 
 async def test_what_is_not_tls_ends_at_once(broker: TlsBroker) -> None:

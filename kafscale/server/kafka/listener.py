@@ -144,7 +144,7 @@ class Acceptor:
             return None
         transport = TlsTransport(secured)
         try:
-            peer.principal = self.tls.principal_of(secured)
+            peer.principal = self.tls.principal_of(secured.tls)
         except ValueError as exc:
             self.handshakes.fail(HandshakeFailure.CLIENT_CERTIFICATE, peer.address, str(exc))
             await transport.aclose()

@@ -28,7 +28,7 @@ class ListenerTls:
     files: Tls
     principals: SslPrincipalMapper
 
-    def principal_of(self, secured: ssl.SSLSocket) -> Principal:
+    def principal_of(self, secured: ssl.SSLObject) -> Principal:
         """Return who the client is by its certificate, of which the handshake is done. Raises ValueError."""
         shown = secured.getpeercert(binary_form=True)
         return ANONYMOUS if shown is None else self.principals.principal(Certificate.parse(shown).subject)

@@ -61,9 +61,9 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
     return taken
 
 
-def queued_bytes(queue: socket.socket, which: int = termios.TIOCOUTQ) -> int:
-    """Tell how much is in a socket's queue: of what was sent and not confirmed, or with FIONREAD, to be read."""
-    (count,) = struct.unpack("i", fcntl.ioctl(queue, which, bytes(4)))
+def queued_bytes(queue: socket.socket) -> int:
+    """Tell how much of what was sent has not been confirmed."""
+    (count,) = struct.unpack("i", fcntl.ioctl(queue, termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
 

@@ -14,6 +14,8 @@ import math
 import os
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -21,6 +23,7 @@ import trio
 from kafscale.metrics import Counter, Metrics
 from kafscale.outside import bounded, escaped
 from kafscale.server.quiet_log import QuietLog
+from kafscale.server.tls.secured_socket import SecuredSocket
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +144,7 @@ class Handshakes:
         for handshake in self._under_way:
             handshake.end(None)
 
-    async def perform(self, taken: socket.socket, context: ssl.SSLContext, address: str) -> ssl.SSLSocket | None:
+    async def perform(self, taken: socket.socket, context: ssl.SSLContext, address: str) -> SecuredSocket | None:
         """Do the handshake with who has connected; None if it failed, of which somebody is told.
 
         The socket does not block, and is the result's or closed afterwards.
@@ -149,12 +152,11 @@ class Handshakes:
         now = trio.current_time()
         handshake = _Handshake(trio.CancelScope(deadline=now + self.timeout_seconds))
         self._under_way[handshake] = None
-        secured: ssl.SSLSocket | None = None
         is_done = False
         try:
             with handshake.scope:
                 await self._wait_for_place(handshake)
-                secured = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
+                secured = SecuredSocket.of(taken, context)
                 await self._shake(secured, handshake)
                 is_done = True
                 self.done_count.value += 1
@@ -164,7 +166,7 @@ class Handshakes:
         finally:
             self._leave(handshake)
             if not is_done:
-                (secured or taken).close()
+                taken.close()
         if handshake.scope.cancelled_caught and handshake.failure is not None:
             self.fail(handshake.failure, address, _ENDED[handshake.failure])
         return None
@@ -191,18 +193,30 @@ class Handshakes:
             self._having_place.remove(handshake)
             self._places.release_on_behalf_of(handshake)
 
-    async def _shake(self, secured: ssl.SSLSocket, handshake: _Handshake) -> None:
-        wait = trio.lowlevel.wait_readable
-        while True:
-            handshake.waits_since = trio.current_time()
-            await wait(secured)
-            handshake.waits_since = math.inf
+    async def _shake(self, secured: SecuredSocket, handshake: _Handshake) -> None:
+        is_done = False
+        while not is_done:
+            await self._wait_for_peer(trio.lowlevel.wait_readable, secured, handshake)
             try:
-                return await trio.to_thread.run_sync(secured.do_handshake, limiter=self._threads)
+                with suppress(BlockingIOError):
+                    secured.feed()
+                await trio.to_thread.run_sync(secured.tls.do_handshake, limiter=self._threads)
+                is_done = True
             except ssl.SSLWantReadError:
-                wait = trio.lowlevel.wait_readable
-            except ssl.SSLWantWriteError:
-                wait = trio.lowlevel.wait_writable
+                pass
+            except ssl.SSLError:
+                with suppress(OSError):
+                    secured.flush()  # the alert, by which the peer knows why
+                raise
+            while not secured.flush():
+                await self._wait_for_peer(trio.lowlevel.wait_writable, secured, handshake)
+
+    async def _wait_for_peer(
+        self, wait: Callable[[socket.socket], Awaitable[None]], secured: SecuredSocket, handshake: _Handshake
+    ) -> None:
+        handshake.waits_since = trio.current_time()
+        await wait(secured.tcp)
+        handshake.waits_since = math.inf
 
     def _fail_by(self, exc: OSError, address: str) -> None:
         if isinstance(exc, _CLOSED_ERRORS) or not isinstance(exc, ssl.SSLError):

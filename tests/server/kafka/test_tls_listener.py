@@ -230,8 +230,9 @@ async def test_old_versions_and_foreign_ciphers_are_refused(authority: Authority
             await greeting(listens.address, foreign)
         await until(lambda: listens.failed(HandshakeFailure.CIPHER) == 1)
     async with listening(authority, ssl_min_version=SslVersion.TLS_1_3) as listens:
-        with pytest.raises(trio.BrokenResourceError):
+        with pytest.raises(trio.BrokenResourceError) as caught:
             await greeting(listens.address, old)
+        assert "ALERT_PROTOCOL_VERSION" in str(caught.value.__cause__), "it is told why"
         await until(lambda: listens.failed(HandshakeFailure.VERSION) == 1)
 
 
