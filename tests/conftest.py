@@ -20,7 +20,7 @@ COLLECTED_AFTER_COUNT = 200_000  # objects; by default collections take a sixth 
 DEFAULT_SEED = "0"
 SEED = os.environ.get("TEST_SEED", DEFAULT_SEED)
 
-# Hundreds of brokers and commands are started: each would compile all of its modules anew, which is a third of its start.
+# Hundreds of brokers and commands are started. Each would compile all of its modules anew, a third of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -29,7 +29,7 @@ class Limits:
     max_connections_count: int = option(
         10_000,
         "Connections open at once, over all listeners; past it new ones are closed at once.",
-        why="Kafka: max.connections, no limit. Each costs a file descriptor and about 20 KiB.",
+        why="Kafka: max.connections, no limit. Each costs a file descriptor and about 20 KiB, over TLS up to 180.",
         least=1,
     )
     max_connections_per_ip_count: int = option(
