@@ -15,7 +15,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Awaitable
 from time import perf_counter
+from typing import TypeVar
 
 import attrs
 import trio
@@ -24,6 +26,7 @@ from kafscale.api import produce
 from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.produce import PendingProduce, ProduceGroup, ShortWay
 from kafscale.buffers import size_of
+from kafscale.concurrency.metering import Meter, metered
 from kafscale.concurrency.signals import Signal
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
@@ -40,6 +43,8 @@ from kafscale.store.file.open_files import Sendable
 from kafscale.wire.frames import FrameReader
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # One read. With 64 KiB, batches of 1 KiB cost 42 us instead of 34, of 16 KiB 105 instead of 82.
 RECEIVE_BYTES = 256 << 10
@@ -109,6 +114,7 @@ class Connection:
     _queued_bytes: int = attrs.field(default=0, init=False)
     _short_way: ShortWay = attrs.field(init=False)
     _last_call: Call | None = attrs.field(default=None, init=False)  # by whose client what comes and goes is counted
+    _early: Meter = attrs.field(factory=Meter, init=False)  # what a frame took that came before there was one
     _group: ProduceGroup | None = attrs.field(default=None, init=False)  # of the queue's last, while it may grow
     _work: Signal = attrs.field(factory=Signal, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -217,10 +223,8 @@ class Connection:
         return self._given_up
 
     async def _read(self) -> None:
-        quotas = self.dispatcher.services.quotas
         while True:
-            receiving = self.transport.receive(RECEIVE_BYTES)
-            data = await (receiving if quotas.request is None else self.dispatcher.counted(self._last_call, receiving))
+            data = await self._counted(self.transport.receive(RECEIVE_BYTES))
             if not data:
                 break
             received_at = perf_counter()
@@ -255,6 +259,23 @@ class Connection:
         if self.arrival.frame_bytes:
             self.arrival.note(0)
 
+    def _counted(self, work: Awaitable[T]) -> Awaitable[T]:
+        """Count the time of what is done beside requests, if there are quotas of it."""
+        if self.dispatcher.services.quotas.request is None:
+            return work
+        if self._last_call is None:
+            return metered(self._early, work)
+        return self.dispatcher.counted(self._last_call, work)
+
+    def _note_call(self, call: Call) -> None:
+        """What comes and goes from now on is for the client of this call, and so is a frame that came before any."""
+        if self.dispatcher.is_countable(call):
+            self._last_call = call
+            if self._early.seconds:
+                self.dispatcher.count(call, self._early)
+        else:
+            self._early.take()  # of a login, which is free
+
     def _take_plain(self, frame: memoryview, received_at: float) -> bool:
         """Add a Produce that is like an earlier one to the group of this read; False if the general way has to."""
         group = self._short_way.take(frame)
@@ -283,7 +304,7 @@ class Connection:
         """
         self._end_group()
         request = self.dispatcher.accept(frame, self.peer, received_at)
-        self._last_call = request.call
+        self._note_call(request.call)
         if request.api is produce.API:
             request.pending = await self._take_produce(request, lease)
             if lease is None:  # one that was received into the pool is never matched, and long to look at
@@ -380,7 +401,7 @@ class Connection:
             while filled < len(frame):
                 self.arrival.note(filled)
                 receiving = self.transport.receive_into(frame[filled:])
-                count = await self.dispatcher.counted(self._last_call, receiving)
+                count = await self._counted(receiving)
                 if not count:
                     return False
                 filled += count
@@ -500,8 +521,7 @@ class Connection:
             self.sending_since = trio.current_time()
             self.sending_bytes = size_bytes
             sending = self.transport.send(buffers)
-            is_uncounted = self.dispatcher.services.quotas.request is None
-            await (sending if is_uncounted else self.dispatcher.counted(self._last_call, sending))
+            await (sending if self._last_call is None else self._counted(sending))  # those of a login count for nobody
             self.sending_since = math.inf
             self.metrics.bytes_out.value += size_bytes
         now = perf_counter()

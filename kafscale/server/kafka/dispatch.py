@@ -286,10 +286,12 @@ class Dispatcher:
     def _request_quota(self, call: Call) -> RateQuota | None:
         """Return the quota that the time of a request counts for; None if it counts for nothing."""
         quota = self.services.quotas.request
-        if quota is None or call.api_key in UNCOUNTED or not quota.applies_to(call):
-            return None
+        return quota if quota is not None and self.is_countable(call) and quota.applies_to(call) else None
+
+    def is_countable(self, call: Call) -> bool:
+        """Tell whether the time of a request may count for somebody, which that of a login does not."""
         sasl = call.peer.sasl
-        return quota if sasl is None or sasl.is_authenticated else None
+        return call.api_key not in UNCOUNTED and (sasl is None or sasl.is_authenticated)
 
     def _hold_back(self, quota: RateQuota, call: Call, meter: Meter, response: Any) -> int:
         """Count what a request has taken. Returns, and tells the client, for how long it is to hold back."""
@@ -298,13 +300,19 @@ class Dispatcher:
             response.throttle_time_ms = max(response.throttle_time_ms, throttle_ms)
         return throttle_ms
 
-    async def counted(self, call: Call | None, work: Awaitable[T]) -> T:
+    def count(self, call: Call, meter: Meter) -> None:
+        """Count what a client has taken before it was known whose quota that counts for."""
+        seconds = meter.take()
+        if (quota := self._request_quota(call)) is not None:
+            quota.count(call, seconds * PERCENT)
+
+    async def counted(self, call: Call, work: Awaitable[T]) -> T:
         """Wait for what is done for a client beside its request, and count the time that it takes, if it has a quota.
 
         What is too much holds back the next request.
         """
-        quota = None if call is None else self._request_quota(call)
-        if quota is None or call is None:
+        quota = self._request_quota(call)
+        if quota is None:
             return await work
         meter = Meter()
         try:

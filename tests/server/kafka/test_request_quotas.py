@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,9 +16,12 @@ from kafscale.api.handling.quotas import RateQuota
 from kafscale.client.connection import Connection
 from kafscale.cluster.client_quotas import QuotaChange
 from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaEntity
+from kafscale.cluster.topics.topics import NewTopic
 from kafscale.concurrency import metering
+from kafscale.config import SecurityProtocol
 from kafscale.log.read import unpacking
 from kafscale.log.read.unpacking import unpack_at_most
+from kafscale.server.kafka.transport import StreamTransport
 from kafscale.wire import compression
 from kafscale.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -26,6 +30,8 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.memory_broker import MemoryBroker, memory_parts
 from tests.devtools.one_topic import TOPIC, one_topic, request_in
+from tests.devtools.sasl import ALICE
+from tests.server.kafka.test_sasl import log_in, sasl_broker
 
 PERCENT = 1.0  # of a core: 0.1 s may be taken at once, and then 10 ms a second
 
@@ -153,3 +159,36 @@ async def test_others_are_not_counted(clock: SteppingClock, autojump_clock: Mock
         for _ in range(3):
             assert (await other.request(ListGroupsRequest(), ListGroupsResponse)).throttle_time_ms == 0
         assert clock.now == 0
+
+
+async def test_what_the_first_large_frame_after_a_login_takes_is_counted(
+    clock: SteppingClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes before a request of the user's is known: on each new connection another one was free."""
+    counted: list[float] = []
+    monkeypatch.setattr(RateQuota, "count", lambda self, call, amount: counted.append(amount))
+    seconds = {"receive": 0.01, "receive_into": 5.0}
+
+    def taking(name: str) -> Any:
+        received = getattr(StreamTransport, name)
+
+        async def take(self: StreamTransport, room: Any) -> Any:
+            found = await received(self, room)
+            clock.now += seconds[name]
+            return found
+
+        return take
+
+    for name in seconds:
+        monkeypatch.setattr(StreamTransport, name, taking(name))
+    async with sasl_broker(tmp_path) as running:
+        await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+        change = QuotaChange(entity=QuotaEntity(user=ALICE), values={REQUEST_PERCENTAGE: PERCENT})
+        await running.broker.services.client_quotas.alter([change])
+        client = await running.connect(SecurityProtocol.SASL_PLAINTEXT)
+        await log_in(client)
+        assert counted == []
+        seconds["receive"] = 0.0
+        await client.request(produce_request(500_000), ProduceResponse)
+        assert counted[0] >= 500
+        assert counted[0] % 500 == 0  # without the login's
