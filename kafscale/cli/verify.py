@@ -87,9 +87,9 @@ def _show(report: Report, *, as_json: bool) -> None:
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
     from kafscale.cluster.controller.own_objects import OwnObjects
+    from kafscale.formats.wal_runs import list_log
     from kafscale.log.check.verification import Verifier
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
-    from kafscale.log.wal.s3_replay import list_log
     from kafscale.store.opening.opening import store_of_command
 
     keep_files_private()

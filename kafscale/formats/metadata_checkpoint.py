@@ -162,7 +162,7 @@ def newest_checkpoint(keys: Sequence[NumberedKey]) -> Generator[NumberedKey, Buf
         if changes is None or changes_key is None:
             return FoundCheckpoint(read, damage)
         if has_base(changes_key, changes, {key}):
-            return FoundCheckpoint(_with_changes(read, changes), damage)
+            return FoundCheckpoint(with_changes(read, changes), damage)
         damage.append(
             DamagedObject(f"{changes_key.key}: there is no full checkpoint {changes.base} or later before it")
         )
@@ -178,7 +178,8 @@ def has_base(key: NumberedKey, changes: Checkpoint, full: Collection[NumberedKey
     return any(each.epoch == key.epoch and changes.base <= each.number < key.number for each in full)
 
 
-def _with_changes(full: Checkpoint, changes: Checkpoint) -> Checkpoint:
+def with_changes(full: Checkpoint, changes: Checkpoint) -> Checkpoint:
+    """Apply what has changed since a full one."""
     puts = dict(full.transaction.puts)
     for prefix in changes.transaction.delete_prefixes:
         for key in [key for key in puts if key.startswith(prefix)]:

@@ -40,9 +40,10 @@ from kafscale.config import Durability, Settings
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.wal_objects import WalPosition
+from kafscale.formats.wal_runs import list_log
 from kafscale.log.partition.durable import became_durable
 from kafscale.log.wal.journal import Handle
-from kafscale.log.wal.s3_replay import EarlierLog, list_log, take_over
+from kafscale.log.wal.s3_replay import EarlierLog, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore

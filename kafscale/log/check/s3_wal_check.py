@@ -20,10 +20,11 @@ from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.segment_check import Damage
 from kafscale.formats.wal_entries import scan
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
+from kafscale.formats.wal_runs import Listed, LogRun, find_run
 from kafscale.log.check.local_wal_check import CheckedEntry, check_entry
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches
-from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT, Listed, LogRun, find_run
+from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key
 from kafscale.wire.records import BatchHeader, validate_header

@@ -33,6 +33,7 @@ from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, Partit
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
 from kafscale.formats.wal_objects import WalPosition
+from kafscale.formats.wal_runs import Listed
 from kafscale.log.check.local_wal_check import check_wal_files
 from kafscale.log.check.s3_wal_check import S3WalCheck
 from kafscale.log.repair.findings import Finding, Kind
@@ -40,7 +41,6 @@ from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.repair.repair import Repairer
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.s3_replay import Listed
 from kafscale.store.base import ObjectInfo, ObjectStore
 from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
 

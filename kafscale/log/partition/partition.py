@@ -30,6 +30,7 @@ from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.formats.wal_entries import WalEntry
+from kafscale.formats.wal_runs import is_superseded
 from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
@@ -400,10 +401,7 @@ class Partition:
 
     def has_superseded(self, entry: WalEntry) -> bool:
         """Tell whether a broker of a later epoch has written this entry's offsets, or ended the log before them."""
-        epochs = [start.epoch for start in self.epochs if start.start_offset <= entry.base_offset]
-        if entry.base_offset < self.next_offset:
-            return bool(epochs) and epochs[-1] != entry.leader_epoch
-        return bool(epochs) and epochs[-1] > entry.leader_epoch
+        return is_superseded(EpochStart(entry.leader_epoch, entry.base_offset), self.epochs, self.next_offset)
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
         """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279).

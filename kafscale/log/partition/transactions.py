@@ -26,6 +26,7 @@ from typing import Final
 import attrs
 
 from kafscale.errors import InvalidRecord, KafkaError
+from kafscale.formats.open_transactions import Ended, OpenTransactions
 from kafscale.formats.producers import Producer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.wire.control_records import EndMarker
@@ -38,31 +39,17 @@ _marker_offset = attrgetter("marker_offset")
 _first_offset = attrgetter("first_offset")
 
 
-@attrs.frozen
-class EndedTransaction:
-    """A transaction as it was before its marker, and where that is."""
-
-    before: OpenTransaction
-    marker_offset: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.before.first_offset
-
-
-@attrs.define(eq=False, repr=False)
-class Transactions:
+@attrs.define(eq=False)
+class Transactions(OpenTransactions):
     """All transactions of a partition that matter still.
 
-    `open` is by producer id, in order of the first offset. `first_unstable_offset` is what bounds the LSO beside the
-    high watermark; NEVER if nothing does.
+    `first_unstable_offset` is what bounds the LSO beside the high watermark; NEVER if nothing does.
     """
 
-    open: dict[int, OpenTransaction] = attrs.field(factory=dict, init=False)
     first_unstable_offset: int = attrs.field(default=NEVER, init=False)
-    _ended: list[EndedTransaction] = attrs.field(factory=list, init=False)  # and in no segment; by marker
+    _ended: list[Ended] = attrs.field(factory=list, init=False)  # and in no segment; by marker
     _aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)  # of these
-    _undurable: deque[EndedTransaction] = attrs.field(factory=deque, init=False)  # of these, by marker
+    _undurable: deque[Ended] = attrs.field(factory=deque, init=False)  # of these, by marker
 
     # ---- what may come next -------------------------------------------------------------------------------------
 
@@ -123,27 +110,19 @@ class Transactions:
 
     def take_data(self, header: BatchHeader, base_offset: int, coordinator_epoch: int) -> None:
         """A transactional batch was appended: it opens a transaction, or goes on with the open one."""
-        current = self.open.get(header.producer_id)
-        if current is None:
-            opened = OpenTransaction(header.producer_id, header.producer_epoch, base_offset, coordinator_epoch)
-            self.open[header.producer_id] = opened
+        if self.take_batch(header, base_offset, coordinator_epoch):
             self.first_unstable_offset = min(self.first_unstable_offset, base_offset)
-        elif current.epoch != header.producer_epoch:
-            self.open[header.producer_id] = attrs.evolve(current, epoch=header.producer_epoch)
 
     def take_marker(self, marker: EndMarker, offset: int) -> OpenTransaction | None:
         """A marker was appended at this offset. Returns the transaction that it ends; None if there was none here."""
-        ended = self.open.pop(marker.producer_id, None)
-        if ended is not None:
-            end = EndedTransaction(ended, offset)
-            self._ended.append(end)
-            self._undurable.append(end)
-            if not marker.is_commit:
-                stable_offset = min(self._first_open_offset(), offset + 1)
-                self._aborted.append(
-                    AbortedTransaction(marker.producer_id, ended.first_offset, offset, stable_offset),
-                )
-        return ended
+        ended = self.end_by(marker, offset)
+        if ended is None:
+            return None
+        self._ended.append(ended)
+        self._undurable.append(ended)
+        if ended.aborted is not None:
+            self._aborted.append(ended.aborted)
+        return ended.before
 
     def became_durable(self, high_watermark: int) -> None:
         """All below the high watermark is durable: markers there count for readers."""
@@ -184,10 +163,8 @@ class Transactions:
 
     def restore(self, open_transactions: Iterable[OpenTransaction]) -> None:
         """Begin with those that are open at the end of the last segment."""
-        self.open.clear()  # and not another dictionary: the producers' states look into this one
+        self.begin_with(open_transactions)  # in the same dictionary: the producers' states look into it
         self._ended, self._aborted, self._undurable = [], [], deque()
-        for each in sorted(open_transactions, key=_first_offset):
-            self.open[each.producer_id] = each
         self.first_unstable_offset = self._first_open_offset()
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.errors import AccessDenied
+from kafscale.errors import AccessDenied, NotFound
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 
@@ -45,8 +45,12 @@ class BlockingStore:
         return self.bucket.get_tail(key, length_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore`; nothing that Spark reads asks for it."""
-        raise AccessDenied(f"head {key}: Spark's readers only read and list")
+        """See `ObjectStore`: it takes a listing, which a reader may do who may not ask for single objects."""
+        for info in self.bucket.list(key):
+            if info.key == key:
+                return info
+            break
+        raise NotFound(key)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """See `ObjectStore`."""

@@ -24,7 +24,10 @@ from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.spark.bucket.metadata import Metadata, MetadataReader
+from kafscale.spark.bucket.log_objects import LoggedBatch
+from kafscale.spark.bucket.metadata import Metadata
+from kafscale.spark.bucket.present import Present, PresentReader
+from kafscale.spark.bucket.tails import NO_TAIL, Tail, begun
 from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import (
     NAMESPACE_DEFAULT,
@@ -47,6 +50,7 @@ class PartitionLog:
 
     log_start_offset: what is below was deleted, though a segment may still have it.
     topic_id: None for a partition of which the bucket tells nothing.
+    tail: what the write-ahead log has behind the segments, if that is read.
     first_open_offset: where the oldest transaction begins that is open at the end, if only what is committed is read.
     """
 
@@ -56,17 +60,24 @@ class PartitionLog:
     damaged: Sequence[SegmentKey] = ()
     log_start_offset: int = 0
     topic_id: bytes | None = None
+    tail: Tail = NO_TAIL
     first_open_offset: int | None = None
 
     @property
     def start_offset(self) -> int:
         """The offset of the first record that is there."""
-        return max(self.segments[0].base_offset if self.segments else 0, self.log_start_offset)
+        first: Sequence[Segment | LoggedBatch] = self.segments or self.tail.batches
+        return max(first[0].base_offset if first else 0, self.log_start_offset)
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """The offset behind the last record that is in a segment."""
+        return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
 
     @property
     def written_end_offset(self) -> int:
         """The offset behind the last record that is there."""
-        return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
+        return max(self.flushed_end_offset, self.tail.last_offset + 1 if self.tail.batches else 0)
 
     @property
     def end_offset(self) -> int:
@@ -102,29 +113,41 @@ class Catalog:
     """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects.
 
     committed_only: partitions end at the last stable offset, and what is planned leaves out what was aborted.
+    with_log: partitions have what the write-ahead log in the bucket has behind their segments.
     """
 
     bucket: Bucket
     namespace: str = NAMESPACE_DEFAULT
     committed_only: bool = False
-    _metadata: Metadata | None = attrs.field(default=None, init=False)
-    _metadata_reader: MetadataReader = attrs.field(init=False)
+    with_log: bool = False
+    _present: Present | None = attrs.field(default=None, init=False)
+    _reader: PresentReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
     _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._metadata_reader = MetadataReader(self.bucket, self.namespace)
+        self._reader = PresentReader(self.bucket, self.namespace, self.with_log)
+
+    @property
+    def present(self) -> Present:
+        """Metadata and log as they were when they were first asked for, or since `look_again`. Raises StoreError."""
+        if self._present is None:
+            self._present = self._reader.read()
+        return self._present
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata as it was when it was first asked for, or since `look_again`. Raises StoreError."""
-        if self._metadata is None:
-            self._metadata = self._metadata_reader.read()
-        return self._metadata
+        """The metadata of that moment. Raises StoreError."""
+        return self.present.metadata
+
+    @property
+    def log_read_count(self) -> int:
+        """Return how many objects of the write-ahead log were got so far."""
+        return self._reader.log.read_count
 
     def look_again(self) -> None:
-        """Ask for the newest metadata the next time."""
-        self._metadata = None
+        """Ask for the newest metadata and log the next time."""
+        self._present = None
 
     def topics(self) -> Sequence[str]:
         """Names of topics that there are, in order. One listing request per topic."""
@@ -144,21 +167,56 @@ class Catalog:
 
     def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
         """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError."""
+        metadata, write_ahead_log = self.metadata, self.present.log  # before the listing, which has what is trimmed
         topic_id, by_partition = self._list(topic)
-        logs = self._assemble(topic, by_partition)
-        known = self.metadata.topics.get(topic)
+        known = metadata.topics.get(topic)
         if known is not None and topic_id in (None, known.topic_id):
             topic_id = known.topic_id
-            for index in range(known.partition_count):
-                log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
-                logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
-        return {index: attrs.evolve(logs[index], topic_id=topic_id) for index in sorted(logs)}
+        else:
+            known = None
+        logged: dict[int, Sequence[LoggedBatch]] = {}
+        if topic_id is not None and self.with_log:
+            indexes = {*by_partition, *range(known.partition_count if known is not None else 0)}
+            logged = {index: write_ahead_log.batches((topic_id, index)) for index in indexes}
+        logs = self._assemble(topic, by_partition, logged)
+        for index in range(known.partition_count if known is not None else 0):
+            log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
+            assert known is not None
+            logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
+        return {
+            index: self._with_tail(attrs.evolve(logs[index], topic_id=topic_id), logged.get(index, ()))
+            for index in sorted(logs)
+        }
 
-    def _assemble(self, topic: str, by_partition: Mapping[int, Sequence[_Found]]) -> dict[int, PartitionLog]:
+    def _with_tail(self, log: PartitionLog, logged: Sequence[LoggedBatch]) -> PartitionLog:
+        """Put what the write-ahead log has behind the segments, and find out what is open at the end."""
+        last = self._last_footer(log.segments) if logged or self.committed_only else None
+        if logged and log.flushed_end_offset == max(log.start_offset, 0 if last is None else last.last_offset + 1):
+            log = attrs.evolve(log, tail=Tail.of(logged, last, log.log_start_offset))
+        if not self.committed_only:
+            return log
+        is_open = log.tail.open_transactions if log.tail.batches else last.open_transactions if last else ()
+        first_open_offset = min((each.first_offset for each in is_open), default=None)
+        return attrs.evolve(log, first_open_offset=first_open_offset)
+
+    def _assemble(
+        self,
+        topic: str,
+        by_partition: Mapping[int, Sequence[_Found]],
+        logged: Mapping[int, Sequence[LoggedBatch]],
+    ) -> dict[int, PartitionLog]:
         """Read the footers that it takes, of all partitions at once: as a rule, one round is enough."""
         tried: set[SegmentKey] = set()
         assemblies = [
-            _Assembly(topic, index, found, self._footers, tried, assumed_ends(each.key for each in found))
+            _Assembly(
+                topic,
+                index,
+                found,
+                self._footers,
+                tried,
+                assumed_ends(each.key for each in found),
+                begun(logged.get(index, ())),
+            )
             for index, found in by_partition.items()
         ]
         wanted = {
@@ -176,20 +234,16 @@ class Catalog:
                 partition=each.partition,
                 segments=resolution.segments,
                 damaged=each.damaged(),
-                first_open_offset=self._first_open_offset(resolution.segments) if self.committed_only else None,
             )
             for each, resolution in resolved
         }
 
-    def _first_open_offset(self, segments: Sequence[Segment]) -> int | None:
-        """Return where the oldest transaction begins that is open at the end, which the last intact footer tells.
-
-        That is nearly always the one of the last segment, and was read.
-        """
+    def _last_footer(self, segments: Sequence[Segment]) -> Footer | None:
+        """Return the last intact footer: nearly always the one of the last segment, which was read."""
         for segment in sorted(segments, key=lambda each: each.last_offset, reverse=True):
             footer = self.footers([segment.key]).get(segment.key)
             if footer is not None:
-                return footer.stable_end if footer.open_transactions else None
+                return footer
         return None
 
     def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
@@ -282,12 +336,15 @@ class _Assembly:
     footers: Mapping[SegmentKey, Footer]
     tried: Collection[SegmentKey]  # those that are not in `footers` are damaged
     ends: Mapping[SegmentKey, int]
+    begun: Sequence[EpochStart]  # as the write-ahead log tells
 
     def resolve(self) -> Resolution:
         segments = [self._segment(each) for each in self.found if not self._is_damaged(each.key)]
         histories = {each.key: self.footers[each.key].epochs for each in self.found if each.key in self.footers}
         damaged = [key for key in self.damaged() if not key.generation]
-        return resolve(segments, histories, begun=[EpochStart(key.epoch, key.base_offset) for key in damaged])
+        return resolve(
+            segments, histories, begun=[*self.begun, *(EpochStart(key.epoch, key.base_offset) for key in damaged)]
+        )
 
     def damaged(self) -> Sequence[SegmentKey]:
         return [each.key for each in self.found if self._is_damaged(each.key)]

@@ -13,14 +13,18 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from operator import is_
 
 import attrs
 
 from kafscale.errors import AccessDenied, DamagedObject, NotFound
-from kafscale.formats.metadata_checkpoint import Checkpoint, newest_checkpoint
+from kafscale.formats.metadata_changes import Transaction, folded
+from kafscale.formats.metadata_checkpoint import Checkpoint, newest_checkpoint, with_changes
+from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
 
+CHANGES_AT_ONCE_COUNT = 1000  # of the log, put together
 LISTINGS_MAX_COUNT = 3  # of a bucket whose broker deletes checkpoints while they are read
 
 logger = logging.getLogger(__name__)
@@ -71,6 +75,10 @@ class MetadataReader:
     namespace: str
     _key: NumberedKey | None = attrs.field(default=None, init=False)
     _metadata: Metadata = attrs.field(factory=Metadata, init=False)
+    _checkpoint: Checkpoint | None = attrs.field(default=None, init=False)
+    _is_unreadable: bool = attrs.field(default=False, init=False)
+    _changes: Sequence[Transaction] = attrs.field(default=(), init=False)
+    _changed: Metadata | None = attrs.field(default=None, init=False)  # by these
 
     def read(self) -> Metadata:
         """Return what the bucket has now. One listing request, and one or two more for a new checkpoint.
@@ -85,26 +93,60 @@ class MetadataReader:
             logger.warning(
                 "%s can't be read, so partitions without a segment and deleted records are not known: %s", prefix, exc
             )
+            self._is_unreadable = True
             return self._metadata
+
+    @property
+    def position(self) -> WalPosition | None:
+        """Up to where in the write-ahead log the metadata is complete that was read last.
+
+        None if nobody knows, as checkpoints may not be read, or all are damaged.
+        """
+        if self._checkpoint is not None:
+            return None if self._is_unreadable else self._checkpoint.position
+        return None if self._is_unreadable or self._key is not None else START
+
+    def changed_by(self, transactions: Sequence[Transaction]) -> Metadata:
+        """Return what was read last with the changes that the log has behind its position, in order.
+
+        Raises DamagedObject.
+        """
+        if not transactions:
+            return self._metadata
+        is_same = len(transactions) == len(self._changes) and all(map(is_, transactions, self._changes))
+        if self._changed is None or not is_same:
+            checkpoint = self._checkpoint or Checkpoint(START, Transaction())
+            for each in folded(transactions, CHANGES_AT_ONCE_COUNT):
+                checkpoint = with_changes(checkpoint, Checkpoint(checkpoint.position, each))
+            self._changes, self._changed = transactions, decode_metadata("the write-ahead log", checkpoint)
+        return self._changed
 
     def _read(self, prefix: str) -> Metadata:
         for _ in range(LISTINGS_MAX_COUNT):
             found = [parse_numbered_key(info.key) for info in self.bucket.list(prefix)]
             keys = [key for key in found if key is not None]
+            self._is_unreadable = False
             if not keys or keys[-1] == self._key:
                 break
             try:
-                self._metadata = self._read_newest(keys)
-                self._key = keys[-1]
+                self._take(self._read_newest(keys), keys[-1])
                 break
             except DamagedObject as exc:
                 logger.warning("the checkpoint of the metadata can't be read: %s", exc)
+                self._is_unreadable = True
                 break
             except NotFound as exc:
                 logger.info("a checkpoint of the metadata has been replaced while it was read: %s", exc)
         return self._metadata
 
-    def _read_newest(self, keys: Sequence[NumberedKey]) -> Metadata:
+    def _take(self, checkpoint: Checkpoint | None, newest: NumberedKey) -> None:
+        """Have what was read; None if nothing of it is intact."""
+        if checkpoint is not None:
+            self._metadata = decode_metadata(newest.key, checkpoint)
+            self._checkpoint, self._changed = checkpoint, None
+        self._key = newest
+
+    def _read_newest(self, keys: Sequence[NumberedKey]) -> Checkpoint | None:
         """Raises DamagedObject, NotFound, StoreError."""
         search = newest_checkpoint(keys)
         try:
@@ -114,7 +156,8 @@ class MetadataReader:
         except StopIteration as done:
             for damage in done.value.damage:
                 logger.warning("a checkpoint of the metadata can't be read: %s", damage)
-            return self._metadata if done.value.newest is None else decode_metadata(keys[-1].key, done.value.newest)
+            newest: Checkpoint | None = done.value.newest
+            return newest
 
 
 def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:

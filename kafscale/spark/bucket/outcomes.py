@@ -1,4 +1,4 @@
-"""Which transactions were aborted, told by footers: readers of what is committed leave them out (KIP-98).
+"""Which transactions were aborted, told by footers and the log: readers of what is committed leave them out (KIP-98).
 
 A transaction is told of in the segment that has its marker, so it may be some segments behind its records. The search
 ends where a segment is stable up to the end of what is read: whatever was aborted behind it begins there or later.
@@ -17,6 +17,7 @@ import attrs
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.tails import Tail
 
 READ_AHEAD_MAX_COUNT = 32  # footers behind what is read: one first, as it is nearly always enough, then twice as many
 
@@ -36,10 +37,10 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
     """Find them for these offsets of a log, the end exclusive. Raises StoreError."""
     aborted: dict[_Key, AbortedTransaction] = {}
     unknown: dict[_Key, _Unknown] = {}
-    before: Footer | None = None
-    for footer in _footers_from(catalog, log, start_offset):
-        if before is not None and footer.identity.base_offset > before.last_offset + 1:
-            unknown |= _open_at_the_end_of(before, footer.identity.base_offset)
+    before: Footer | Tail | None = None
+    for footer in _told_from(catalog, log, start_offset):
+        if before is not None and _base_offset(footer) > before.last_offset + 1:
+            unknown |= _open_at_the_end_of(before, _base_offset(footer))
             for each in footer.open_transactions:
                 unknown.pop((each.producer_id, each.first_offset), None)
         aborted |= {
@@ -76,15 +77,24 @@ class _Unknown:
         )
 
 
-def _open_at_the_end_of(footer: Footer, behind: int) -> Mapping[_Key, _Unknown]:
+def _base_offset(told: Footer | Tail) -> int:
+    return told.base_offset if isinstance(told, Tail) else told.identity.base_offset
+
+
+def _open_at_the_end_of(footer: Footer | Tail, behind: int) -> Mapping[_Key, _Unknown]:
     return {(each.producer_id, each.first_offset): _Unknown(each, behind) for each in footer.open_transactions}
 
 
-def _footers_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer]:
-    """The intact footers of the segments that have this offset or come later, in order; read as they are asked for."""
+def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | Tail]:
+    """The intact footers of the segments that have this offset or come later, in order; read as they are asked for.
+
+    Behind them is what the write-ahead log tells.
+    """
     segments = iter([each for each in log.segments if each.last_offset >= start_offset])
     count = 1
     while keys := [each.key for each in islice(segments, count)]:
         footers = catalog.footers(keys)
         yield from (footers[key] for key in keys if key in footers)
         count = min(2 * count, READ_AHEAD_MAX_COUNT)
+    if log.tail.batches:
+        yield log.tail

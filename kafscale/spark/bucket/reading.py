@@ -5,7 +5,8 @@ batch that is as its client sent it, and whose records can't be read, is left ou
 stored such ones.
 
 A segment that was planned may be gone when it is read: merged, compacted or retired. The broker leaves such objects for
-a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now.
+a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now. An
+object of the write-ahead log goes when all in it is in segments, which may be at any moment.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
-from kafscale.spark.bucket.splits import Extent, Range, Split, holes, outcomes, plan
+from kafscale.spark.bucket.logged_ranges import LoggedRanges
+from kafscale.spark.bucket.splits import AnyRange, Extent, LogRange, Range, Split, holes, outcomes, plan
+from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.store.paths import NumberedKey, SegmentKey
 
+AnyKey = SegmentKey | NumberedKey
 LOSS_ADVICE = "Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
 GET_BYTES = 16 << 20  # in memory at a time, and once more while the next one is decoded
 
@@ -47,12 +52,20 @@ class _Reached:
     next_offset: int
 
 
+@attrs.frozen
+class _Elsewhere:
+    """What the bucket has now of a partition of which an object has gone."""
+
+    catalog: Catalog
+    log: PartitionLog | None
+
+
 @attrs.frozen(kw_only=True)
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
 
-    committed_only: as the catalog that the splits were planned with. A look-up by time takes `everything`: what was
-    aborted, and control batches.
+    committed_only, with_log: as the catalog that the splits were planned with. A look-up by time takes `everything`:
+    what was aborted, and control batches.
     """
 
     bucket: Bucket
@@ -60,7 +73,20 @@ class SplitReader:
     columns: Sequence[str]
     fail_on_data_loss: bool
     committed_only: bool = False
+    with_log: bool = False
     everything: bool = False
+    _logged: LoggedRanges = attrs.field(init=False)
+    _elsewhere: dict[TopicPartition, _Elsewhere] = attrs.field(factory=dict, init=False)
+
+    @_logged.default
+    def _nothing_yet(self) -> LoggedRanges:
+        return LoggedRanges(self.bucket)
+
+    def read_all(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+        """All records of some splits, one after the other. Raises as `read` does."""
+        self._logged.expect(splits)
+        for split in splits:
+            yield from self.read(split)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """All records of a split, in order. Raises DataLoss, StoreError."""
@@ -81,10 +107,13 @@ class SplitReader:
             yield from self._read_or_find(each, wanted)
             next_offset = end_offset
 
-    def _read_or_find(self, range: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _read_or_find(self, range: AnyRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         reached = _Reached(wanted.start_offset)
         try:
-            yield from self._read_range(range, wanted, reached)
+            if isinstance(range, LogRange):
+                yield from self._read_logged(range, wanted)
+            else:
+                yield from self._read_range(range, wanted, reached)
         except NotFound:
             yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=reached.next_offset))
         except DamagedObject as exc:
@@ -116,6 +145,19 @@ class SplitReader:
             reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
+    def _read_logged(self, range: LogRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """All records of a range of the write-ahead log."""
+        name = range.key.key
+        data = self._logged.read(range)
+        try:
+            headers = BatchHeaders.of(data)
+            _check_offsets(headers, range)
+            if headers.cut_bytes:
+                raise DamagedObject(f"{name}: a batch is longer than its entry")
+            yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
+        except CorruptBatch as exc:
+            raise DamagedObject(f"{name}: {exc}") from exc
+
     def _leave_out(self, name: str, wanted: Wanted, offsets: range, reason: CorruptBatch) -> None:
         batch = attrs.evolve(wanted, start_offset=offsets.start, end_offset=offsets.stop)
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
@@ -126,18 +168,32 @@ class SplitReader:
         except RangeNotSatisfiable as exc:
             raise DamagedObject(f"{name}: cut off at byte {start}") from exc
 
-    def _read_elsewhere(self, gone: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """The offsets of a segment that has gone, from what has them now."""
-        catalog = Catalog(self.bucket, self.namespace, self.committed_only)
-        log = catalog.partitions(wanted.topic).get(wanted.partition)
+    def _look_elsewhere(self, wanted: Wanted) -> _Elsewhere:
+        """Look what has these offsets now; once for all objects of the log, of which many may have gone together."""
+        partition = (wanted.topic, wanted.partition)
+        found = self._elsewhere.get(partition)
+        if found is None or found.log is None or found.log.flushed_end_offset < wanted.end_offset:
+            catalog = Catalog(self.bucket, self.namespace, self.committed_only, self.with_log)
+            log = catalog.partitions(wanted.topic).get(wanted.partition)
+            found = self._elsewhere[partition] = _Elsewhere(catalog, log)
+        return found
+
+    def _read_elsewhere(self, gone: AnyRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The offsets of an object that has gone, from what has them now."""
+        if isinstance(gone, Range):
+            self._elsewhere.pop((wanted.topic, wanted.partition), None)
+        found = self._look_elsewhere(wanted)
+        catalog, log = found.catalog, found.log
         if log is None or log.start_offset >= wanted.end_offset:
-            deletion = catalog.metadata.deletions.get(gone.key.topic_id)
+            deletion = catalog.metadata.deletions.get(gone.topic_id)
             why = f": {deletion}" if deletion is not None else ""
             self._lose(f"{gone.key.key} has gone, and nothing has {_named(wanted)}{why}")
             return
         if log.start_offset > wanted.start_offset:
             self._lose(f"{_named(wanted)} were planned, and the log begins at {log.start_offset} now")
-        if any(segment.key == gone.key for segment in log.segments):
+        there: list[AnyKey] = [each.key for each in log.segments]
+        there += [each.key for each in log.tail.batches if wanted.start_offset <= each.base_offset < wanted.end_offset]
+        if gone.key in there:
             self._lose(f"{gone.key.key} is listed and can't be found, so {_named(wanted)} can't be read")
             return
         logger.info("%s has gone; its offsets are read from what has them now", gone.key.key)
@@ -175,7 +231,7 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _check_offsets(headers: BatchHeaders, range: Range) -> None:
+def _check_offsets(headers: BatchHeaders, range: AnyRange) -> None:
     """Batches of another segment, which are intact, would else be left out as offsets that are not wanted."""
     is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
     for base_offset in headers.base_offsets[is_outside][:1]:

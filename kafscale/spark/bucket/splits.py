@@ -1,5 +1,7 @@
 """From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
 
+A range is of a segment, or behind the last segment of an object of the write-ahead log.
+
 A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
 every offset is read once.
 """
@@ -20,7 +22,7 @@ from kafscale.spark.bucket.aborted import shared_out
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.outcomes import Outcomes, outcomes_between
 from kafscale.spark.bucket.times import ALWAYS, Period
-from kafscale.store.paths import SegmentKey
+from kafscale.store.paths import NumberedKey, SegmentKey
 
 SPLIT_BYTES = (
     64 << 20
@@ -43,6 +45,32 @@ class Range:
     def size_bytes(self) -> int:
         return self.end - self.start
 
+    @property
+    def topic_id(self) -> bytes:
+        return self.key.topic_id
+
+
+@attrs.frozen
+class LogRange:
+    """Batches of one partition in an object of the write-ahead log, which has others' between them.
+
+    `places` are positions and lengths of each.
+    """
+
+    key: NumberedKey
+    topic_id: bytes
+    salt: int
+    places: Sequence[tuple[int, int]]
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(length_bytes for _, length_bytes in self.places)
+
+
+AnyRange = Range | LogRange
+
 
 @attrs.frozen(kw_only=True)
 class Split:
@@ -55,7 +83,7 @@ class Split:
     partition: int
     start_offset: int
     end_offset: int
-    ranges: Sequence[Range]
+    ranges: Sequence[AnyRange]
     period: Period = ALWAYS
     aborted: Sequence[AbortedTransaction] = ()
 
@@ -150,6 +178,8 @@ def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
         if segment.base_offset > next_offset:
             found.append(range(next_offset, segment.base_offset))
         next_offset = max(next_offset, footer.last_offset + 1)
+    if extent.log.tail.batches and next_offset >= extent.log.tail.base_offset:
+        next_offset = max(next_offset, extent.log.tail.last_offset + 1)
     if next_offset < extent.end_offset:
         found.append(range(next_offset, extent.end_offset))
     return found
@@ -161,8 +191,19 @@ def _within(extent: Extent) -> Iterator[Segment]:
             yield segment
 
 
-def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
-    """A range for each row of the indexes: as small as ranges get.
+def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[AnyRange]:
+    """A range for each row of the indexes, and each batch of the write-ahead log: as small as ranges get."""
+    yield from _flushed_pieces(extent, footers)
+    for batch in extent.log.tail.batches:
+        is_within = batch.next_offset > extent.start_offset and batch.base_offset < extent.end_offset
+        if is_within and batch.max_timestamp_ms >= extent.period.first_ms:
+            assert extent.log.topic_id is not None
+            place = (batch.position, batch.length_bytes)
+            yield LogRange(batch.key, extent.log.topic_id, batch.salt, (place,), batch.base_offset, batch.next_offset)
+
+
+def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
+    """Yield what segments have.
 
     Of two segments that overlap, the one with the larger base offset has what both have, as for the broker's readers.
     """
@@ -185,7 +226,7 @@ def _is_late(footer: Footer, row: int, period: Period) -> bool:
     return footer.index.max_timestamps_ms[row] >= period.first_ms
 
 
-def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_records: int | None) -> Iterator[Split]:
+def _group(extent: Extent, pieces: Sequence[AnyRange], split_bytes: int, max_records: int | None) -> Iterator[Split]:
     """Neighbouring pieces become one split, and within it one range, until that is large enough."""
     cuts = [0]
     taken_bytes, start_offset = 0, extent.start_offset
@@ -206,12 +247,26 @@ def _group(extent: Extent, pieces: Sequence[Range], split_bytes: int, max_record
         )
 
 
-def _joined(pieces: Sequence[Range]) -> Sequence[Range]:
-    joined: list[Range] = []
+def _joined(pieces: Sequence[AnyRange]) -> Sequence[AnyRange]:
+    joined: list[AnyRange] = []
     first = 0
     for index, (piece, following) in enumerate(zip_longest(pieces, pieces[1:])):
-        if following is None or following.key != piece.key or following.start != piece.end:
-            begin = pieces[first]
-            joined.append(Range(begin.key, begin.start, piece.end, begin.start_offset, piece.end_offset))
+        if not _goes_on(piece, following):
+            joined.append(_one_of(pieces[first : index + 1]))
             first = index + 1
     return joined
+
+
+def _goes_on(piece: AnyRange, following: AnyRange | None) -> bool:
+    if isinstance(piece, Range) and isinstance(following, Range):
+        return following.key == piece.key and following.start == piece.end
+    return following is not None and following.key == piece.key
+
+
+def _one_of(pieces: Sequence[AnyRange]) -> AnyRange:
+    begin, last = pieces[0], pieces[-1]
+    if isinstance(begin, Range):
+        assert isinstance(last, Range)
+        return Range(begin.key, begin.start, last.end, begin.start_offset, last.end_offset)
+    places = [place for piece in pieces if isinstance(piece, LogRange) for place in piece.places]
+    return attrs.evolve(begin, places=tuple(places), end_offset=last.end_offset)

@@ -21,7 +21,7 @@ from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.source.options import Given, bucket_options, reads_committed_only
+from kafscale.spark.source.options import Freshness, Given, bucket_options, freshness_of, reads_committed_only
 from kafscale.store.paths import NAMESPACE_DEFAULT
 
 SOURCE = "PythonMicroBatchStream"  # Spark tells no more of a source in Python than the class that drives it
@@ -41,7 +41,8 @@ class LagListener(StreamingQueryListener):
         given = Given(options)
         self.on_lag = on_lag
         namespace = given.text("namespace") or NAMESPACE_DEFAULT
-        self._catalog = Catalog(bucket_options(given).open(), namespace, reads_committed_only(given))
+        with_log = freshness_of(given) is Freshness.BUCKET
+        self._catalog = Catalog(bucket_options(given).open(), namespace, reads_committed_only(given), with_log)
         self._lags: Mapping[str, QueryLag] = {}
 
     @property

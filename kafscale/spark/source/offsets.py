@@ -193,23 +193,38 @@ class OffsetFinder:
                 found = self._first_in(log, footer, timestamp_ms)
                 if found is not None:
                     return found
-        return None
+        return self._first_in_tail(log, timestamp_ms)
 
     def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
+        rows = footer.index.max_timestamps_ms
+        for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
+            found = self._first_between(log, footer.row_offset(row), footer.row_offset(row + 1), timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def _first_in_tail(self, log: PartitionLog, timestamp_ms: int) -> int | None:
+        for batch in log.tail.batches:
+            if batch.max_timestamp_ms >= timestamp_ms and batch.next_offset > log.start_offset:
+                found = self._first_between(log, batch.base_offset, batch.next_offset, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_between(self, log: PartitionLog, start_offset: int, end_offset: int, timestamp_ms: int) -> int | None:
+        """Find the first record that is as late by looking at each."""
         reader = SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
             columns=["offset", "timestamp"],
             fail_on_data_loss=self.fail_on_data_loss,
+            with_log=self.catalog.with_log,
             everything=True,  # as Kafka finds it, so that what follows is the same
         )
-        rows = footer.index.max_timestamps_ms
-        for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
-            start_offset = max(footer.row_offset(row), log.start_offset)
-            extent = Extent(log=log, start_offset=start_offset, end_offset=footer.row_offset(row + 1))
-            for split in plan(self.catalog, [extent]):
-                for records in reader.read(split):
-                    late = records["timestamp"].cast("int64").to_numpy() >= timestamp_ms * 1000
-                    if late.any():
-                        return int(records["offset"][int(late.argmax())].as_py())
+        extent = Extent(log=log, start_offset=max(start_offset, log.start_offset), end_offset=end_offset)
+        for split in plan(self.catalog, [extent]):
+            for records in reader.read(split):
+                late = records["timestamp"].cast("int64").to_numpy() >= timestamp_ms * 1000
+                if late.any():
+                    return int(records["offset"][int(late.argmax())].as_py())
         return None

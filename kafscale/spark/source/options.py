@@ -11,6 +11,7 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import attrs
 
@@ -106,6 +107,14 @@ OPTIONS: Sequence[Option] = (
         doc="`read_committed` leaves out what was aborted, and ends before the first transaction that is open; "
         "`read_uncommitted` reads the records of all transactions, as Spark's Kafka source does by default. Without "
         "transactions both are the same.",
+    ),
+    Option(
+        name="freshness",
+        used_in="read",
+        default="bucket",
+        doc="`bucket` reads all that is acknowledged in the bucket: segments, and behind them the write-ahead log of "
+        "a broker with `--durability s3-wal`. `segments` reads what was flushed alone; of brokers in the other modes "
+        "both are the same.",
     ),
     Option(name="includeHeaders", used_in="read", default="false", doc="Whether there is a column `headers`."),
     Option(
@@ -323,6 +332,13 @@ def _unknown(name: str) -> ConfigError:
     return ConfigError(f"there is no option '{name}'; there are: {', '.join(_NAMES.values())}")
 
 
+class Freshness(StrEnum):
+    """Up to where records are read: all that is acknowledged in the bucket, or what has been flushed to segments."""
+
+    BUCKET = "bucket"
+    SEGMENTS = "segments"
+
+
 @attrs.frozen(kw_only=True)
 class ReadOptions:
     """What batches and streams have in common; travels to the tasks."""
@@ -335,6 +351,7 @@ class ReadOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     committed_only: bool
+    freshness: Freshness
 
     @classmethod
     def of(cls, given: Given) -> ReadOptions:
@@ -351,6 +368,7 @@ class ReadOptions:
             min_partitions=given.count("minPartitions"),
             max_records_per_partition=given.count("maxRecordsPerPartition"),
             committed_only=reads_committed_only(given),
+            freshness=freshness_of(given),
         )
 
 
@@ -516,6 +534,17 @@ def reads_committed_only(given: Given) -> bool:
     if len(set(levels.values())) > 1:
         raise ConfigError("isolationLevel and kafka.isolation.level say different things: give one of them")
     return "read_uncommitted" not in levels.values()
+
+
+def freshness_of(given: Given) -> Freshness:
+    """Return up to where records are read. Raises ConfigError."""
+    text = given.text("freshness")
+    if text is None:
+        return Freshness.BUCKET
+    try:
+        return Freshness(text.strip().lower())
+    except ValueError:
+        raise ConfigError(f"freshness is {' or '.join(Freshness)}, not '{text}'") from None
 
 
 def is_transactional(given: Given) -> bool:

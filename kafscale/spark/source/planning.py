@@ -17,7 +17,7 @@ from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan, t
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
-from kafscale.spark.source.options import BatchOptions, ReadOptions
+from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -34,7 +34,11 @@ class Planner:
     @classmethod
     def of(cls, options: ReadOptions) -> Planner:
         """Raises ConfigError."""
-        return cls(options=options, catalog=Catalog(options.bucket.open(), options.namespace, options.committed_only))
+        bucket, with_log = options.bucket.open(), options.freshness is Freshness.BUCKET
+        return cls(
+            options=options,
+            catalog=Catalog(bucket, options.namespace, options.committed_only, with_log),
+        )
 
     def close(self) -> None:
         """Close what is open to the bucket."""
@@ -106,6 +110,7 @@ class Planner:
             columns=columns,
             fail_on_data_loss=self.options.fail_on_data_loss,
             committed_only=self.options.committed_only,
+            with_log=self.catalog.with_log,
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:
@@ -118,7 +123,10 @@ class Planner:
         return "has gone" if deletion is None else f"has gone: {deletion}"
 
     def report_damaged(self, logs: Collection[PartitionLog]) -> None:
-        """Damaged segments behind the end of what can be read, which no offset that is asked for would come upon."""
+        """What is damaged behind the end of what can be read, which no offset that is asked for would come upon."""
+        damage = self.catalog.present.damage
+        if damage is not None:
+            self.report(f"the write-ahead log in the bucket is not read, only what was flushed: {damage}")
         for log in logs:
             for key in log.damaged:
                 if key.base_offset >= log.written_end_offset:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -226,7 +225,7 @@ class _SplitReading:
             return
         with closing(Planner.of(self.options)) as planner:
             reader = planner.reader(self._stored_columns)
-            for records in chain.from_iterable(map(reader.read, partition.splits)):
+            for records in reader.read_all(partition.splits):
                 if self.decoding is None:
                     yield records
                 else:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafscale.spark.bucket.splits import Split
+from kafscale.spark.bucket.splits import LogRange, Range, Split
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def _unpickled(partition: Any) -> Any:
 
 
 def _line(splits: Sequence[Split]) -> str:
-    segments = {each.key for split in splits for each in split.ranges}
+    ranges = [each for split in splits for each in split.ranges]
+    segments = {each.key for each in ranges if isinstance(each, Range)}
+    logged = {each.key for each in ranges if isinstance(each, LogRange)}
     size_bytes = sum(split.size_bytes for split in splits)
     topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"
-    return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments"
+    behind = f" and {len(logged)} objects of the log" if logged else ""
+    return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments{behind}"

@@ -17,12 +17,12 @@ SEGMENT = "segment"
 
 
 def with_segments(frame: DataFrame, logs: Mapping[int, PartitionLog]) -> DataFrame:
-    """Adds the column, by the segments that the topic has now: NULL for records that have come since."""
+    """Adds the column, by the segments that the topic has now: NULL for records that are in none yet."""
     from pyspark.sql.pandas import functions
 
     names = {index: [segment.key.key for segment in log.segments] for index, log in logs.items()}
     starts = {index: [segment.base_offset for segment in log.segments] for index, log in logs.items()}
-    ends = {index: log.end_offset for index, log in logs.items()}
+    ends = {index: min(log.end_offset, log.flushed_end_offset) for index, log in logs.items()}
 
     def found(partitions: pa.Array, offsets: pa.Array) -> pa.Array:
         result: Any = np.full(len(offsets), None, dtype=object)

@@ -1,4 +1,4 @@
-"""Where the last records of a topic begin, told by the footers of its last segments.
+"""Where the last records of a topic begin, told by the footers of its last segments, and what the log has behind them.
 
 No record is read for it, but where producers write transactions: footers count markers and what was aborted, too.
 """
@@ -30,6 +30,12 @@ def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None
 
 def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
     end_offset, has_transactions = log.end_offset, False
+    for batch in reversed(log.tail.batches):
+        available = 0 if batch.header is not None else min(end_offset, batch.next_offset) - batch.base_offset
+        if available >= count:
+            return min(end_offset, batch.next_offset) - count
+        count -= max(0, available)
+        end_offset = min(end_offset, batch.base_offset)
     for segment in reversed(log.segments):
         footer = catalog.footers([segment.key]).get(segment.key)
         if footer is None:
@@ -88,6 +94,7 @@ class _Tail:
             columns=["offset"],
             fail_on_data_loss=False,  # the query that reads these offsets tells
             committed_only=self.catalog.committed_only,
+            with_log=self.catalog.with_log,
         )
         splits = plan(self.catalog, [Extent(log=self.log, start_offset=start_offset, end_offset=end_offset)])
         read = chain.from_iterable(map(reader.read, splits))

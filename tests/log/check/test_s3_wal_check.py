@@ -9,9 +9,10 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.errors import DamagedObject
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, METADATA, WalEntry
 from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
+from kafscale.formats.wal_runs import list_log
 from kafscale.log.check.s3_wal_check import S3WalCheck, WalObjectCheck
 from kafscale.log.repair.findings import Kind
-from kafscale.log.wal.s3_replay import find_log, list_log, take_over
+from kafscale.log.wal.s3_replay import find_log, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey

@@ -12,10 +12,10 @@ from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalEntry, encode, encode_file_header
 from kafscale.formats.wal_objects import START
+from kafscale.formats.wal_runs import list_log
 from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.check.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
 from kafscale.log.repair.findings import Kind
-from kafscale.log.wal.s3_replay import list_log
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey

@@ -1,0 +1,211 @@
+"""Which objects of the write-ahead log in the bucket count: one rule for a start and for readers beside a broker.
+
+A broker has several objects under way at once, so behind the first number that is missing there may be later ones. It
+acknowledges strictly in order, and each PUT is conditional. So what counts of an epoch is the run of numbers up to the
+first gap, and all of that run counts, whether its broker has been told so yet or not: who takes over puts a fence, an
+object without entries, at the first number that is free, for each epoch before its own. Nothing behind a fence was ever
+acknowledged.
+
+Objects are deleted in order, and only what a checkpoint of the metadata has. So `kept_until`, the position of a
+checkpoint that was read before the log was listed, tells: whatever is missing up to there was acknowledged and then
+deleted. A fence up to there came late; in an epoch that has ended before `kept_until`, only the last fence is one.
+
+A listing comes in pages, and whoever leads may go on writing between two of them: of an object that came when its page
+had been made, a later page tells that it was acknowledged. So what is missing is looked for itself before it is called
+missing.
+
+May not import trio: these coroutines wait for nothing but the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from itertools import count
+
+import attrs
+
+from kafscale.errors import DamagedObject, Fenced, NotFound
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key, system_prefix
+
+Listed = Mapping[int, int]  # of one epoch: number of an object -> its size in bytes
+
+
+def position_of(key: NumberedKey) -> WalPosition:
+    """Return the place of an object in the log."""
+    return WalPosition(key.epoch, key.number)
+
+
+def is_gap(before: WalPosition, position: WalPosition) -> bool:
+    """Tell whether objects of one epoch are missing between these two."""
+    return before.epoch == position.epoch and before.number + 1 < position.number
+
+
+def check_place(key: NumberedKey, header: ObjectHeader, expected: WalPosition | None) -> None:
+    """Check what the object says of itself against its key, and against the one before. Raises DamagedObject.
+
+    `expected` is the epoch of that one, and the number of the entry behind its last.
+    """
+    if (header.epoch, header.number) != (key.epoch, key.number):
+        raise DamagedObject(f"{key.key}: says that it is object {header.number} of epoch {header.epoch}")
+    if expected is not None and expected.epoch == key.epoch and expected.number != header.sequence:
+        raise DamagedObject(
+            f"{key.key}: begins with entry {header.sequence}, but entry {expected.number} follows the object before it"
+        )
+
+
+def is_superseded(batch: EpochStart, epochs: Sequence[EpochStart], next_offset: int) -> bool:
+    """Tell whether a broker of a later epoch has written a batch's offsets, or ended the log before them.
+
+    `batch` is its leader epoch and base offset, `epochs` the history of the partition's log up to `next_offset`.
+    """
+    before = [start.epoch for start in epochs if start.start_offset <= batch.start_offset]
+    if batch.start_offset < next_offset:
+        return bool(before) and before[-1] != batch.epoch
+    return bool(before) and before[-1] > batch.epoch
+
+
+# ---- what counts ----------------------------------------------------------------------------------------------------
+
+
+async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
+    """Every object of the log, by epoch. Raises StoreError."""
+    listed: dict[int, dict[int, int]] = defaultdict(dict)
+    async with aclosing(store.list(system_prefix("wal", namespace=namespace))) as pages:
+        async for page in pages:
+            for info in page:
+                key = parse_numbered_key(info.key)
+                if key is not None:
+                    listed[key.epoch][key.number] = info.size_bytes
+    return listed
+
+
+def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
+    """Return the key of an object of the log."""
+    return NumberedKey(namespace=namespace, kind="wal", epoch=epoch, number=number)
+
+
+@attrs.frozen(kw_only=True)
+class LogRun:
+    """What counts of an epoch: the objects with these numbers, in order. At `end` there is a fence, or nothing.
+
+    `late_fences` are before it, `leftover` behind it.
+    """
+
+    numbers: Sequence[int]
+    end: int
+    has_fence: bool
+    late_fences: Sequence[int]
+    leftover: Sequence[int]
+
+
+def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
+    """Holes only up to where what is missing was deleted, as it is kept elsewhere; from there on without a gap."""
+    kept = _kept_number(epoch, listed, kept_until)
+    end = next(number for number in count(kept + 1) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
+    before = [number for number in sorted(listed) if number < end]
+    return LogRun(
+        numbers=[number for number in before if listed[number] > HEADER_BYTES],
+        end=end,
+        has_fence=end in listed,
+        late_fences=[number for number in before if listed[number] <= HEADER_BYTES],
+        leftover=[number for number in sorted(listed) if number > end],
+    )
+
+
+def _kept_number(epoch: int, listed: Listed, kept_until: WalPosition) -> int:
+    """The last object of the epoch that is known to have been acknowledged, 0 if none is."""
+    if epoch >= kept_until.epoch:
+        return kept_until.number if epoch == kept_until.epoch else 0
+    fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
+    return max(fences) - 1 if fences else max(listed, default=0)
+
+
+async def find_keys(store: ObjectStore, namespace: str, kept_until: WalPosition) -> Sequence[NumberedKey]:
+    """Find the objects that a start would replay, in order; nothing is written.
+
+    Before a broker writes the first object of its epoch it has put a fence behind each earlier one, so a listing that
+    lacks it was made in between. Raises DamagedObject if an object is missing that was acknowledged, StoreError.
+    """
+    listed = await list_log(store, namespace)
+    if _is_between(listed, kept_until):
+        listed = await list_log(store, namespace)
+    keys: list[NumberedKey] = []
+    for each in sorted(listed):
+        epoch = LogEpoch(store, namespace, each)
+        keys += epoch.keys(await epoch.look(listed[each], kept_until))
+    return keys
+
+
+def _is_between(listed: Mapping[int, Listed], kept_until: WalPosition) -> bool:
+    """Tell whether an epoch that has objects comes behind one that has no end yet."""
+    last = max((epoch for epoch, each in listed.items() if max(each.values()) > HEADER_BYTES), default=-1)
+    followed = [epoch for epoch in listed if kept_until.epoch <= epoch < last]
+    return not all(find_run(epoch, listed[epoch], kept_until).has_fence for epoch in followed)
+
+
+@attrs.frozen
+class LogEpoch:
+    """One epoch of the log, whose end is looked for. `taken_by` is the epoch of whoever looks."""
+
+    store: ObjectStore
+    namespace: str
+    epoch: int
+    taken_by: int = EPOCH_MAX
+
+    async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
+        """Look where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
+        run = find_run(self.epoch, listed, kept_until)
+        while await self._has_come(run):
+            listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+            run = find_run(self.epoch, listed, kept_until)
+        if not listed and run.end > 1:
+            raise DamagedObject(
+                f"{self.key(run.end).key} is missing: of an epoch that wrote objects at least one stays"
+            )
+        for number in run.late_fences:
+            await self._check_fence(number)
+        if run.has_fence and self.epoch >= kept_until.epoch:
+            await self._check_fence(run.end)
+        return run
+
+    async def _header(self, number: int) -> ObjectHeader:
+        key = self.key(number).key
+        return decode_header(key, (await self.store.get_range(key, 0, HEADER_BYTES)).data)
+
+    def keys(self, run: LogRun) -> Sequence[NumberedKey]:
+        """Return the keys of the objects that count, in order."""
+        return [self.key(number) for number in run.numbers]
+
+    def key(self, number: int) -> NumberedKey:
+        """Return the key of one object of the epoch."""
+        return wal_key(self.namespace, self.epoch, number)
+
+    async def _check_fence(self, number: int) -> None:
+        """Check that an object which is as short as a fence is one."""
+        key = self.key(number).key
+        header = decode_header(key, (await self.store.get(key)).data)
+        if not header.is_fence:
+            raise DamagedObject(f"{key}: cut off behind the header")
+        if header.epoch > self.taken_by:
+            raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
+
+    async def _has_come(self, run: LogRun) -> bool:
+        """Tell whether there is an object, by now, where the run seems to end. Raises DamagedObject if there must be.
+
+        It is asked for only where a later one says that it had been acknowledged.
+        """
+        for number in run.leftover:
+            if (await self._header(number)).durable_number >= run.end:
+                missing = self.key(run.end).key
+                try:
+                    await self.store.head(missing)
+                except NotFound as exc:
+                    reason = f"it had been acknowledged when {self.key(number).key} was written"
+                    raise DamagedObject(f"{missing} is missing: {reason}") from exc
+                return True
+        return False

@@ -1,0 +1,178 @@
+"""The write-ahead log in the bucket, as a reader beside the broker sees it: what `s3-wal` has acknowledged and not
+flushed.
+
+Which objects count is the rule of a start (`kafscale.formats.wal_runs`), so what is read is what any broker that takes
+over would have, too. Objects never change: each is got and decoded once, and what it has of each partition is kept for
+as long as it is listed, a few numbers for each batch. An object that has gone since it was listed was not needed any
+more: all that it has is in segments, which therefore are listed behind a look at the log, never before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+
+from kafscale.errors import CorruptBatch, DamagedObject, NotFound
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.metadata_changes import Transaction, decode_transaction
+from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
+from kafscale.formats.wal_objects import ObjectHeader, WalPosition, decode_object
+from kafscale.formats.wal_runs import check_place, find_keys, is_gap, position_of
+from kafscale.spark.bucket.blocking import BlockingStore, run
+from kafscale.spark.bucket.bucket import Bucket
+from kafscale.store.paths import NumberedKey
+from kafscale.wire.batch_header import BatchHeader, parse_header
+from kafscale.wire.control_records import EndMarker, parse_marker
+
+READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
+
+logger = logging.getLogger(__name__)
+
+
+class LogMoved(Exception):
+    """What was listed has gone before it was read: it is in a newer checkpoint, which has to be read first."""
+
+
+@attrs.frozen(kw_only=True)
+class LoggedBatch:
+    """A record batch in an object of the log, at `position` behind the header of its entry.
+
+    `header` is kept of batches of transactions and of control batches only, `marker` of what ends a transaction.
+    """
+
+    key: NumberedKey
+    salt: int
+    position: int
+    length_bytes: int
+    leader_epoch: int
+    base_offset: int
+    next_offset: int
+    max_timestamp_ms: int
+    header: BatchHeader | None = None
+    marker: EndMarker | None = None
+
+
+@attrs.frozen
+class LoggedObject:
+    """What an object has: batches by partition, each in order, and changes of metadata."""
+
+    header: ObjectHeader
+    batches: Mapping[PartitionId, Sequence[LoggedBatch]]
+    transactions: Sequence[Transaction]
+
+    @classmethod
+    def decode(cls, key: NumberedKey, data: memoryview) -> LoggedObject:
+        """Raises DamagedObject."""
+        header, entries = decode_object(key.key, data)
+        batches: dict[PartitionId, list[LoggedBatch]] = defaultdict(list)
+        transactions: list[Transaction] = []
+        for entry in entries:
+            if entry.kind == RECORD_BATCH:
+                batches[entry.topic_id, entry.partition].append(_batch(key, header, entry))
+            elif entry.kind == METADATA:
+                transactions.append(decode_transaction(memoryview(entry.data)))
+        return cls(header, dict(batches), transactions)
+
+
+def _batch(key: NumberedKey, of: ObjectHeader, entry: WalEntry) -> LoggedBatch:
+    data = memoryview(entry.data)
+    try:
+        header = parse_header(data)
+        marker = parse_marker(data, header) if header.is_control else None
+    except CorruptBatch as exc:
+        raise DamagedObject(f"{key.key}: the batch at {entry.position} can't be read: {exc}") from exc
+    return LoggedBatch(
+        key=key,
+        salt=of.salt,
+        position=entry.position,
+        length_bytes=len(data),
+        leader_epoch=entry.leader_epoch,
+        base_offset=entry.base_offset,
+        next_offset=entry.base_offset + header.last_offset_delta + 1,
+        max_timestamp_ms=header.max_timestamp_ms,
+        header=header if header.is_transactional or header.is_control else None,
+        marker=marker,
+    )
+
+
+@attrs.frozen
+class LogView:
+    """The log at one moment: its objects in order, and whose metadata is behind what the checkpoint has."""
+
+    objects: Sequence[LoggedObject] = ()
+    transactions: Sequence[Transaction] = ()
+
+    def batches(self, partition: PartitionId) -> Sequence[LoggedBatch]:
+        """Return all that the log has of a partition, in order."""
+        return [batch for each in self.objects for batch in each.batches.get(partition, ())]
+
+
+NO_LOG = LogView()
+
+
+@attrs.define(eq=False)
+class LogReader:
+    """Looks at the log of one bucket, again and again; keeps what it knows of the objects that are there."""
+
+    bucket: Bucket
+    namespace: str
+    read_count: int = attrs.field(default=0, init=False)  # objects that were got
+    _known: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)
+
+    def look(self, kept_until: WalPosition) -> LogView:
+        """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
+
+        Raises LogMoved if that has become too old meanwhile, DamagedObject if an acknowledged object is missing or is
+        not what was written, AccessDenied, StoreError.
+        """
+        keys = self._find(kept_until)
+        found = self._read([key for key in keys if key not in self._known])
+        self._known = {key: found.get(key) or self._known[key] for key in keys if key in found or key in self._known}
+        if any(key not in self._known and position_of(key) > kept_until for key in keys):
+            raise LogMoved
+        ordered = [key for key in keys if key in self._known]
+        self._check_order(ordered)
+        return LogView(
+            objects=[self._known[key] for key in ordered],
+            transactions=[
+                each for key in ordered if position_of(key) > kept_until for each in self._known[key].transactions
+            ],
+        )
+
+    def _find(self, kept_until: WalPosition) -> Sequence[NumberedKey]:
+        try:
+            return run(find_keys(BlockingStore(self.bucket), self.namespace, kept_until))
+        except NotFound as exc:
+            raise LogMoved from exc
+
+    def _read(self, keys: Sequence[NumberedKey]) -> Mapping[NumberedKey, LoggedObject]:
+        """Read objects in parallel, and return those that are still there."""
+        if not keys:
+            return {}
+
+        def read(key: NumberedKey) -> LoggedObject | None:
+            try:
+                return LoggedObject.decode(key, memoryview(self.bucket.get(key.key).data))
+            except NotFound:
+                logger.debug("%s has been deleted since it was listed", key.key)
+                return None
+
+        self.read_count += len(keys)
+        with ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(keys))) as threads:
+            read_objects = threads.map(read, keys)
+            return {key: each for key, each in zip(keys, read_objects, strict=True) if each is not None}
+
+    def _check_order(self, keys: Sequence[NumberedKey]) -> None:
+        """Check what each object says of itself against its key, and against the one before. Raises DamagedObject."""
+        before: NumberedKey | None = None
+        for key in keys:
+            expected: WalPosition | None = None
+            if before is not None and before.epoch == key.epoch and not is_gap(position_of(before), position_of(key)):
+                header = self._known[before].header
+                expected = WalPosition(before.epoch, header.sequence + header.entry_count)
+            check_place(key, self._known[key].header, expected)
+            before = key

@@ -1,0 +1,70 @@
+"""Parts of objects of the write-ahead log, as a task gets them: each object once, for all partitions that it reads.
+
+An object has batches of many partitions, of each of which a task may read some. So what a task will need of an object
+is got as one range, several objects at once, and kept until the task has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import attrs
+
+from kafscale.errors import DamagedObject, RangeNotSatisfiable
+from kafscale.formats.wal_entries import decode_run, run_bytes, run_start
+from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.splits import LogRange, Split
+from kafscale.store.paths import NumberedKey
+
+READS_AT_ONCE_COUNT = 8
+KEPT_MAX_BYTES = 64 << 20  # of a task that needs more, each partition gets its part of an object by itself
+
+
+@attrs.define
+class _Span:
+    """The bytes of an object that a task needs."""
+
+    start: int
+    end: int
+    data: Future[memoryview] | None = None
+
+
+@attrs.define(eq=False)
+class LoggedRanges:
+    """What one task reads of the write-ahead log."""
+
+    bucket: Bucket
+    _spans: dict[NumberedKey, _Span] = attrs.field(factory=dict, init=False)
+
+    def expect(self, splits: Iterable[Split]) -> None:
+        """Begin to get what these have."""
+        spans: dict[NumberedKey, _Span] = {}
+        for each in (each for split in splits for each in split.ranges if isinstance(each, LogRange)):
+            start = run_start(each.places)
+            end = start + run_bytes(each.places)
+            span = spans.setdefault(each.key, _Span(start, end))
+            span.start, span.end = min(span.start, start), max(span.end, end)
+        if not spans or sum(each.end - each.start for each in spans.values()) > KEPT_MAX_BYTES:
+            return
+        threads = ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(spans)))
+        for key, span in spans.items():
+            span.data = threads.submit(self._get, key, span.start, span.end - span.start)
+        threads.shutdown(wait=False)
+        self._spans = spans
+
+    def read(self, logged: LogRange) -> memoryview:
+        """Return its batches, one behind the other. Raises NotFound, DamagedObject, StoreError."""
+        start, length_bytes = run_start(logged.places), run_bytes(logged.places)
+        span = self._spans.get(logged.key)
+        if span is None or span.data is None or not span.start <= start <= start + length_bytes <= span.end:
+            part = self._get(logged.key, start, length_bytes)
+        else:
+            part = span.data.result()[start - span.start : start - span.start + length_bytes]
+        return memoryview(decode_run(part, logged.places, name=logged.key.key, salt=logged.salt))
+
+    def _get(self, key: NumberedKey, start: int, length_bytes: int) -> memoryview:
+        try:
+            return memoryview(self.bucket.get_range(key.key, start, length_bytes).data)
+        except RangeNotSatisfiable as exc:
+            raise DamagedObject(f"{key.key}: cut off at byte {start}") from exc
