@@ -202,6 +202,8 @@ class LogEpoch:
         for number in run.leftover:
             if (await self._header(number)).durable_number >= run.end:
                 missing = self.key(run.end).key
+                if run.has_fence:
+                    raise DamagedObject(f"{missing} is a fence: it had been acknowledged before {self.key(number).key}")
                 try:
                     await self.store.head(missing)
                 except NotFound as exc:

@@ -370,6 +370,11 @@ class History:
         """Return how many values were acknowledged."""
         return sum(len(found.acknowledged) for found in self._partitions.values())
 
+    def known_offset(self, partition: str, name: str, *, before: int) -> int:
+        """Return the largest offset of this name that anybody was told before a moment; 0 if nobody was."""
+        seen = self._partitions[partition].offsets
+        return max((each.offset for each in seen if each.name == name and each.ended < before), default=0)
+
     def log_start_offset(self, partition: str) -> int:
         """Return where the partition starts, as far as anybody was told."""
         return self._partitions[partition].log_start_offset

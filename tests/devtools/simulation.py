@@ -49,6 +49,7 @@ from tests.devtools.crash_points import POINTS
 from tests.devtools.determinism import run_seeded
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History, Read, Unbelieved
+from tests.devtools.log_watcher import LogWatcher
 from tests.devtools.memory_broker import memory_settings
 from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
@@ -92,6 +93,7 @@ class Simulation:
     history: History = attrs.field(init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
+    watcher: LogWatcher = attrs.field(init=False)  # of what `s3-wal` acknowledges
     _random: Random = attrs.field(init=False)
     _is_taken_over: bool = attrs.field(init=False)  # a seed of `wal` with takeovers
     _topics: list[Topic] = attrs.field(factory=list, init=False)
@@ -143,11 +145,19 @@ class Simulation:
             is_taken_over=self._is_taken_over,
         )
         self._transactional = self._transactional_clients(Random(f"{self.seed} transactions"))
+        self.watcher = LogWatcher(
+            bucket=self._bucket,
+            topics=lambda: [topic for topic in self._topics if topic.label == topic.name],
+            history=self.history,
+            seen=self._transactional.seen,
+            random=Random(f"{self.seed} bucket"),
+        )
 
     @property
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
-        return [*map(str, self.history.anomalies()), *self._transactional.problems(), *self.faults]
+        found = [*self._transactional.problems(), *self.faults, *self.watcher.faults]
+        return [*map(str, self.history.anomalies()), *found]
 
     @property
     def committed_count(self) -> int:
@@ -170,6 +180,8 @@ class Simulation:
             async with trio.open_nursery() as readers:
                 self._clients.start_readers(readers, topic)
                 self._transactional.start_readers(readers)
+                if self.settings.durability is Durability.S3_WAL:
+                    readers.start_soon(self.watcher.run)
                 with trio.fail_after(SETTLE_SECONDS):
                     async with trio.open_nursery() as writers:
                         is_kept = not configs and not self._is_taken_over
@@ -213,6 +225,8 @@ class Simulation:
         await self._random.choice([self._stop, self._stop_and_move])()
         self._topics += recreator.topics[-1:]
         await self._look_at_bucket(complete=True)
+        if self.settings.durability is Durability.S3_WAL:
+            self.watcher.look_at_end(self._end_offset)
         self.faults += self._left_of_deleted_topics(recreator)
         self.faults += recreator.faults
         self.faults += self._found_hanging()
@@ -510,6 +524,11 @@ class Simulation:
         """Return where a partition's log began for the broker that has just stopped."""
         known = self._known_to(self._lives[-1], partition_name)
         return 0 if known is None else known.log_start_offset
+
+    def _end_offset(self, partition_name: str) -> int:
+        """Return where a partition ended for the broker that has just stopped."""
+        known = self._known_to(self._lives[-1], partition_name)
+        return 0 if known is None else known.high_watermark
 
     def _known_to(self, life: SimulatedBroker | None, partition_name: str) -> Partition | None:
         if life is None:

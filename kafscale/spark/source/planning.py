@@ -123,7 +123,7 @@ class Planner:
         return "has gone" if deletion is None else f"has gone: {deletion}"
 
     def report_damaged(self, logs: Collection[PartitionLog]) -> None:
-        """What is damaged behind the end of what can be read, which no offset that is asked for would come upon."""
+        """Report what is damaged behind the end of what can be read: no offset that is asked for would come upon it."""
         damage = self.catalog.present.damage
         if damage is not None:
             self.report(f"the write-ahead log in the bucket is not read, only what was flushed: {damage}")

@@ -1,0 +1,129 @@
+"""The option `freshness`: a stream from the log to segments, limits, timestamps, and what is damaged."""
+
+import pytest
+
+from kafscale.errors import ConfigError
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.progress import Progress
+from kafscale.spark.sql.tails import tail_offsets
+from tests.devtools.logged_bucket import TOPIC, LoggedBucket, batch, marker
+from tests.devtools.segment_objects import CREATED_MS
+
+
+@pytest.fixture
+def bucket(tmp_path) -> LoggedBucket:
+    """Offsets 0 and 1 are in a segment and in the log, 2 to 4 in the log alone."""
+    made = LoggedBucket(tmp_path)
+    made.create_topic()
+    made.log([batch(0, b"a", b"b")])
+    made.log([batch(2, b"c"), batch(3, b"d", b"e")])
+    made.flush(0, b"a", b"b")
+    return made
+
+
+def planner(bucket: LoggedBucket, **options: str) -> tuple[Given, Planner]:
+    given = Given({"store": f"file:{bucket.directory}", "subscribe": TOPIC, **options})
+    return given, Planner.of(ReadOptions.of(given))
+
+
+def values(bucket: LoggedBucket, **options: str) -> list[bytes]:
+    """What a batch query reads."""
+    given, planned = planner(bucket, **options)
+    splits = planned.batch(BatchOptions.of(given), Bounds())
+    return [row["value"] for rows in planned.reader(["value"]).read_all(splits) for row in rows.to_pylist()]
+
+
+class Stream:
+    """As Spark drives it."""
+
+    def __init__(self, bucket: LoggedBucket, **options: str) -> None:
+        given, self.planner = planner(bucket, startingOffsets="earliest", **options)
+        self.progress = Progress(planner=self.planner, options=StreamOptions.of(given))
+        self.position = self.progress.initial()
+
+    def batch(self) -> list[bytes]:
+        """Read the next micro-batch."""
+        end = self.progress.latest()
+        splits = self.progress.splits(self.position, end)
+        self.position = end
+        return [row["value"] for rows in self.planner.reader(["value"]).read_all(splits) for row in rows.to_pylist()]
+
+
+def test_the_default_reads_the_log_too(bucket):
+    assert Freshness.BUCKET is planner(bucket)[1].options.freshness
+    assert values(bucket) == [b"a", b"b", b"c", b"d", b"e"]
+    assert values(bucket, freshness="Segments") == [b"a", b"b"]
+    with pytest.raises(ConfigError, match="freshness is bucket or segments, not 'broker'"):
+        planner(bucket, freshness="broker")
+
+
+def test_a_stream_goes_from_the_log_to_segments(bucket):
+    stream = Stream(bucket)
+    assert stream.batch() == [b"a", b"b", b"c", b"d", b"e"]
+    bucket.log([batch(5, b"f")])
+    assert stream.batch() == [b"f"]
+    bucket.flush(2, b"c", b"d", b"e")
+    bucket.log([batch(6, b"g")])
+    bucket.checkpoint(WalPosition(0, 5))
+    for number in (1, 2, 3, 4):
+        (bucket.directory / f"_kafscale/default/wal/0000000000/{number:020d}.wal").unlink()
+    bucket.flush(5, b"f")
+    assert stream.batch() == [b"g"]
+    assert stream.batch() == []
+    bucket.fence(0, 6, by=1)
+    bucket.log([batch(7, b"h", epoch=1)], epoch=1)
+    assert stream.batch() == [b"h"]
+    assert Position.from_json(stream.position.to_json()) == stream.position
+
+
+def test_a_planned_batch_is_read_from_segments_when_its_objects_have_gone(bucket):
+    stream = Stream(bucket)
+    end = stream.progress.latest()
+    splits = stream.progress.splits(stream.position, end)
+    bucket.flush(2, b"c", b"d", b"e")
+    bucket.log([batch(5, b"f")])
+    bucket.checkpoint(WalPosition(0, 4))
+    for number in (1, 2, 3):
+        (bucket.directory / f"_kafscale/default/wal/0000000000/{number:020d}.wal").unlink()
+    read = stream.planner.reader(["value"]).read_all(splits)
+    assert [row["value"] for rows in read for row in rows.to_pylist()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_limits_hold_in_the_log(bucket):
+    stream = Stream(bucket, maxOffsetsPerTrigger="2")
+    assert [stream.batch() for _ in range(4)] == [[b"a", b"b"], [b"c", b"d"], [b"e"], []]
+
+
+def test_a_stream_at_read_committed_waits_for_the_end_of_a_transaction(bucket):
+    stream = Stream(bucket)
+    stream.batch()
+    bucket.log([batch(5, b"mine", producer_id=7), batch(6, b"behind")])
+    assert stream.batch() == []
+    bucket.log([marker(7, 7, is_commit=False)])
+    assert stream.batch() == [b"behind"]
+
+
+def test_timestamps_are_found_in_the_log(bucket):
+    assert values(bucket, startingTimestamp=str(CREATED_MS + 4)) == [b"e"]
+    assert values(bucket, startingTimestamp=str(CREATED_MS + 1), endingTimestamp=str(CREATED_MS + 3)) == [b"b", b"c"]
+
+
+def test_the_lag_and_the_last_records_count_the_log(bucket):
+    catalog = Catalog(bucket.open(), with_log=True)
+    found = measure(catalog, {(TOPIC, 0): 1})[TOPIC, 0]
+    assert (found.end_offset, found.offsets_behind) == (5, 4)
+    assert [tail_offsets(catalog, TOPIC, count)[0] for count in (1, 2, 3, 4, 5, 6)] == [4, 3, 2, 1, 0, 0]
+
+
+def test_a_log_that_is_damaged_fails_a_query_unless_loss_is_accepted(bucket):
+    bucket.log([batch(5, b"f")], number=5, durable=4)
+    with pytest.raises(DataLoss, match="it had been acknowledged"):
+        values(bucket)
+    assert values(bucket, failOnDataLoss="false") == [b"a", b"b"]
