@@ -4,6 +4,8 @@
     manifest, resolution                which segments a partition has, and which of two objects counts
     manifest_checkpoint, log_end        what a start need not read again
     wal_entries, wal_objects            the write-ahead log, on the local disk and in the bucket
+    wal_runs                            which objects of the log count
+    transactions, open_transactions     what footers tell of transactions, and what batches make of them
     metadata_changes, metadata_checkpoint   the metadata in the bucket
 
 Sans-IO, but for coroutines that wait for nothing but the object store. May not import trio, so that a reader that

@@ -15,7 +15,8 @@ Meanwhile the store fails before and after the effect, loses replies, is busy or
 cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
 open. In the end all is healed, every send must be answered, every transaction must have ended, small segments are
 merged and compacted and what is not needed is deleted, and everything is read back, from the broker and from the
-bucket. The topic is compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get
+bucket. In `s3-wal` a reader of the bucket alone reads all that is acknowledged while this goes on (`log_watcher`). The
+topic is compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get
 more partitions. Another one is deleted and created anew. Further ones are written to in transactions (`transactional`).
 Which clients take part is up to the seed, too.
 
