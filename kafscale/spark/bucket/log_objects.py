@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import attrs
 
@@ -122,6 +123,7 @@ class LogReader:
     namespace: str
     read_count: int = attrs.field(default=0, init=False)  # objects that were got
     _known: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)
+    _unchecked: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)  # since the last good look
 
     def look(self, kept_until: WalPosition) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
@@ -130,18 +132,16 @@ class LogReader:
         not what was written, AccessDenied, StoreError.
         """
         keys = self._find(kept_until)
-        found = self._read([key for key in keys if key not in self._known])
-        self._known = {key: found.get(key) or self._known[key] for key in keys if key in found or key in self._known}
-        if any(key not in self._known and position_of(key) > kept_until for key in keys):
+        new = [key for key in keys if key not in self._known]
+        self._unchecked |= self._read([key for key in new if key not in self._unchecked])
+        objects = {key: each for key in keys if (each := self._known.get(key) or self._unchecked.get(key)) is not None}
+        if any(position_of(key) > kept_until for key in new if key not in objects):
             raise LogMoved
-        ordered = [key for key in keys if key in self._known]
-        self._check_order(ordered)
-        return LogView(
-            objects=[self._known[key] for key in ordered],
-            transactions=[
-                each for key in ordered if position_of(key) > kept_until for each in self._known[key].transactions
-            ],
-        )
+        _check_order(objects, self._unchecked)
+        self._known, self._unchecked = objects, {}
+        changing = [(key, each) for key, each in objects.items() if each.transactions]
+        behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
+        return LogView(list(objects.values()), list(chain.from_iterable(behind)))
 
     def _find(self, kept_until: WalPosition) -> Sequence[NumberedKey]:
         try:
@@ -166,13 +166,17 @@ class LogReader:
             read_objects = threads.map(read, keys)
             return {key: each for key, each in zip(keys, read_objects, strict=True) if each is not None}
 
-    def _check_order(self, keys: Sequence[NumberedKey]) -> None:
-        """Check what each object says of itself against its key, and against the one before. Raises DamagedObject."""
-        before: NumberedKey | None = None
-        for key in keys:
-            expected: WalPosition | None = None
-            if before is not None and before.epoch == key.epoch and not is_gap(position_of(before), position_of(key)):
-                header = self._known[before].header
-                expected = WalPosition(before.epoch, header.sequence + header.entry_count)
-            check_place(key, self._known[key].header, expected)
-            before = key
+
+def _check_order(objects: Mapping[NumberedKey, LoggedObject], new: Container[NumberedKey]) -> None:
+    """Check what each new object says of itself against its key and the one before. Raises DamagedObject.
+
+    `objects` are in order; those that are not new were checked.
+    """
+    for before, key in zip([None, *objects], objects, strict=False):
+        if key not in new:
+            continue
+        expected: WalPosition | None = None
+        if before is not None and before.epoch == key.epoch and not is_gap(position_of(before), position_of(key)):
+            header = objects[before].header
+            expected = WalPosition(before.epoch, header.sequence + header.entry_count)
+        check_place(key, objects[key].header, expected)

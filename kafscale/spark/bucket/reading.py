@@ -90,10 +90,11 @@ class SplitReader:
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """All records of a split, in order. Raises DataLoss, StoreError."""
-        following = [each.start_offset for each in split.ranges[1:]]
+        groups = list(_decoded_together(split.ranges))
+        following = [each[0].start_offset for each in groups[1:]]
         next_offset = split.start_offset
         aborted = None if self.everything else AbortedBatches.of(split.aborted)
-        for each, end_offset in zip(split.ranges, [*following, split.end_offset], strict=True):
+        for each, end_offset in zip(groups, [*following, split.end_offset], strict=True):
             wanted = Wanted(
                 topic=split.topic,
                 partition=split.partition,
@@ -107,11 +108,12 @@ class SplitReader:
             yield from self._read_or_find(each, wanted)
             next_offset = end_offset
 
-    def _read_or_find(self, range: AnyRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        reached = _Reached(wanted.start_offset)
+    def _read_or_find(self, ranges: Sequence[AnyRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """Read one range of a segment, or some of the log."""
+        range, reached = ranges[0], _Reached(wanted.start_offset)
         try:
             if isinstance(range, LogRange):
-                yield from self._read_logged(range, wanted)
+                yield from self._read_logged([each for each in ranges if isinstance(each, LogRange)], wanted)
             else:
                 yield from self._read_range(range, wanted, reached)
         except NotFound:
@@ -145,13 +147,22 @@ class SplitReader:
             reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
-    def _read_logged(self, range: LogRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """All records of a range of the write-ahead log."""
-        name = range.key.key
-        data = self._logged.read(range)
+    def _read_logged(self, ranges: Sequence[LogRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """All records of some ranges of the write-ahead log, or of each by itself if there is something about one."""
+        first, last = ranges[0], ranges[-1]
+        try:
+            data = memoryview(b"".join(map(self._logged.read, ranges)))
+        except (NotFound, DamagedObject):
+            if first is last:
+                raise
+            starts = [wanted.start_offset, *(each.start_offset for each in ranges[1:])]
+            for each, start, end in zip(ranges, starts, [*starts[1:], wanted.end_offset], strict=True):
+                yield from self._read_or_find([each], attrs.evolve(wanted, start_offset=start, end_offset=end))
+            return
+        name = first.key.key if first is last else f"{first.key.key} to {last.key.key}"
         try:
             headers = BatchHeaders.of(data)
-            _check_offsets(headers, range)
+            _check_offsets(headers, attrs.evolve(first, end_offset=last.end_offset))
             if headers.cut_bytes:
                 raise DamagedObject(f"{name}: a batch is longer than its entry")
             yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
@@ -209,6 +220,20 @@ class SplitReader:
 
     def _lose(self, message: str) -> None:
         report_loss(message, fail=self.fail_on_data_loss)
+
+
+def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
+    """Each range of a segment by itself, and neighbours in the log together: to decode some costs as much as many."""
+    group: list[AnyRange] = []
+    size_bytes = 0
+    for each in ranges:
+        if group and (isinstance(each, Range) or isinstance(group[0], Range) or size_bytes >= GET_BYTES):
+            yield group
+            group, size_bytes = [], 0
+        group.append(each)
+        size_bytes += each.size_bytes
+    if group:
+        yield group
 
 
 def report_loss(message: str, *, fail: bool, kind: type[DataLoss] = DataLoss) -> None:
