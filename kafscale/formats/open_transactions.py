@@ -44,7 +44,7 @@ class Ended:
         return self.before.first_offset
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OpenTransactions:
     """The transactions that are open, by producer id and in order of the first offset."""
 

@@ -34,7 +34,7 @@ class Kind:
         return cls(verifier.iterations, len(verifier.salt))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Decoys:
     """Makes decoys from a secret. Whoever keeps verifiers says which come and go."""
 

@@ -52,7 +52,7 @@ def test_client_compatibility(java, name):
     ]
     said = java(
         *("ClientCompatibilityTest", "--topic", name, "--num-cluster-nodes", "1", *supported),
-        *("--describe-acls-supported", "False", "--expect-record-too-large-exception", "False"),
+        *("--describe-acls-supported", "True", "--expect-record-too-large-exception", "False"),
     )
     assert "SUCCESS." in said
 

@@ -39,7 +39,7 @@ _marker_offset = attrgetter("marker_offset")
 _first_offset = attrgetter("first_offset")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Transactions(OpenTransactions):
     """All transactions of a partition that matter still.
 

@@ -64,7 +64,7 @@ SLICE_COUNT = 1000  # entries between two checkpoints
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EarlierLog:
     """The log of all epochs before ours: the keys of what counts, in order, without the fences.
 

@@ -18,7 +18,7 @@ from kafscale.buffers import Buffer
 FEED_MAX_BYTES = 64 << 10
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SecuredSocket:
     """Made by `of`. Its owner closes `tcp`."""
 

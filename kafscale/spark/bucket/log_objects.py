@@ -115,7 +115,7 @@ class LogView:
 NO_LOG = LogView()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LogReader:
     """Looks at the log of one bucket, again and again; keeps what it knows of the objects that are there."""
 

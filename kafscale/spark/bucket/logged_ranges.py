@@ -30,7 +30,7 @@ class _Span:
     data: Future[memoryview] | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoggedRanges:
     """What one task reads of the write-ahead log."""
 

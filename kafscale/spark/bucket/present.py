@@ -31,7 +31,7 @@ class Present:
     damage: DamagedObject | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PresentReader:
     """Looks again and again. Without the log (`with_log`), as brokers have flushed it, and as the checkpoint tells."""
 
