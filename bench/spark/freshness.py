@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.spark import flush, start_spark, store_of
