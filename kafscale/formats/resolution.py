@@ -16,7 +16,7 @@ Where histories differ, that of the broker with the latest epoch is the log's.
 A broker that leads with epoch e and has flushed nothing yet has served what it found all the same. So its checkpoint of
 the manifests, which is in the bucket before it serves anything, counts like a footer of epoch e: the history of each
 segment in it is one that epoch e has *decided*, whatever the epoch in the segment's key. What an earlier broker's
-object says against it came later. Readers without the checkpoint (Spark) know that from e's first flush on.
+object says against it came later.
 
 Few footers have to be read for that: those of merged segments, which readers open anyway; that of the last flush of the
 latest epoch, which tells where the log ends; and where a flush overlaps an earlier epoch's object, that flush's.

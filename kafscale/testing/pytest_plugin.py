@@ -53,7 +53,7 @@ def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredB
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers say."""
+    """Return what the markers say."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):  # the closest to the test last
         options |= marker.kwargs

@@ -16,6 +16,9 @@ from pathlib import Path
 import attrs
 
 from kafscale.config import StoreUrl
+from kafscale.formats.manifest import Segment
+from kafscale.formats.manifest_checkpoint import ManifestSnapshot, encode_segments
+from kafscale.formats.manifest_checkpoint import encode_header as encode_manifests_header
 from kafscale.formats.metadata_changes import Transaction, encode_transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
@@ -152,6 +155,17 @@ class LoggedBucket:
         self._checkpoints_count += 1
         puts = {"topics/t": json.dumps(topic_of(TOPIC_ID, partition_count)).encode()}
         self._write(key, b"".join(encode_checkpoint(position, [Transaction(puts=puts)])))
+
+    def decide(self, epoch: int, *keys: SegmentKey) -> None:
+        """Put a checkpoint of the manifests: the broker of this epoch found these segments, of one record each."""
+        segments = [
+            Segment(key=key, last_offset=key.base_offset, size_bytes=1, max_timestamp_ms=CREATED_MS) for key in keys
+        ]
+        partition = ManifestSnapshot(TOPIC_ID, 0, b"", segments)
+        body = [partition.head(), encode_segments(segments)]
+        key = NumberedKey(kind="manifests", epoch=epoch, number=self._checkpoints_count).key
+        self._checkpoints_count += 1
+        self._write(key, b"".join([*encode_manifests_header(1, body), *body]))
 
     def delete(self, key: NumberedKey | SegmentKey) -> None:
         """Remove an object."""

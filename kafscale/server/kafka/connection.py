@@ -268,7 +268,7 @@ class Connection:
         return self.dispatcher.counted(self._last_call, work)
 
     def _note_call(self, call: Call) -> None:
-        """What comes and goes from now on is for the client of this call, and so is a frame that came before any."""
+        """Count what comes and goes from now on for this client, and a frame that came before any call, too."""
         if self.dispatcher.is_countable(call):
             self._last_call = call
             if self._early.seconds:

@@ -19,11 +19,12 @@ import attrs
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer, read_footer_with_timestamps, read_index
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprint
-from kafscale.formats.resolution import Resolution, assumed_ends, resolve
+from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.decisions import DecisionReader
 from kafscale.spark.bucket.log_objects import LoggedBatch
 from kafscale.spark.bucket.metadata import Metadata
 from kafscale.spark.bucket.present import Present, PresentReader
@@ -122,11 +123,13 @@ class Catalog:
     with_log: bool = False
     _present: Present | None = attrs.field(default=None, init=False)
     _reader: PresentReader = attrs.field(init=False)
+    _decisions: DecisionReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
     _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._reader = PresentReader(self.bucket, self.namespace, self.with_log)
+        self._decisions = DecisionReader(self.bucket, self.namespace)
 
     @property
     def present(self) -> Present:
@@ -219,15 +222,10 @@ class Catalog:
             )
             for index, found in by_partition.items()
         ]
-        wanted = {
-            each.key for one in assemblies for each in one.found if each.key.generation or each.key not in one.ends
-        }
-        resolved: Sequence[tuple[_Assembly, Resolution]] = ()
-        while wanted:
-            self.footers(wanted)
-            tried |= wanted
-            resolved = [(each, each.resolve()) for each in assemblies]
-            wanted = {key for _, resolution in resolved for key in resolution.unread} - tried
+        resolved = self._resolve(assemblies, tried)
+        if any(resolution.late for _, resolution in resolved):
+            self._decisions.look()
+            resolved = self._resolve([each.decided_by(self._decisions) for each in assemblies], tried)
         return {
             each.partition: PartitionLog(
                 topic=topic,
@@ -237,6 +235,21 @@ class Catalog:
             )
             for each, resolution in resolved
         }
+
+    def _resolve(
+        self, assemblies: Sequence[_Assembly], tried: set[SegmentKey]
+    ) -> Sequence[tuple[_Assembly, Resolution]]:
+        """Decide what of the partitions is read, by as many footers as that takes."""
+        wanted = {
+            each.key for one in assemblies for each in one.found if each.key.generation or each.key not in one.ends
+        }
+        while True:
+            self.footers(wanted)
+            tried |= wanted
+            resolved = [(each, each.resolve()) for each in assemblies]
+            wanted = {key for _, resolution in resolved for key in resolution.unread} - tried
+            if not wanted:
+                return resolved
 
     def _last_footer(self, segments: Sequence[Segment]) -> Footer | None:
         """Return the last intact footer: nearly always the one of the last segment, which was read."""
@@ -337,14 +350,21 @@ class _Assembly:
     tried: Collection[SegmentKey]  # those that are not in `footers` are damaged
     ends: Mapping[SegmentKey, int]
     begun: Sequence[EpochStart]  # as the write-ahead log tells
+    decided: Decided = NOTHING_DECIDED
+
+    def decided_by(self, decisions: DecisionReader) -> _Assembly:
+        """Return the same with what the broker that leads has decided."""
+        if not self.found:
+            return self
+        keys = [each.key for each in self.found]
+        return attrs.evolve(self, decided=decisions.decided((keys[0].topic_id, self.partition), keys))
 
     def resolve(self) -> Resolution:
         segments = [self._segment(each) for each in self.found if not self._is_damaged(each.key)]
         histories = {each.key: self.footers[each.key].epochs for each in self.found if each.key in self.footers}
         damaged = [key for key in self.damaged() if not key.generation]
-        return resolve(
-            segments, histories, begun=[*self.begun, *(EpochStart(key.epoch, key.base_offset) for key in damaged)]
-        )
+        known = [*self.begun, *(EpochStart(key.epoch, key.base_offset) for key in damaged)]
+        return resolve(segments, histories, begun=known, decided=self.decided)
 
     def damaged(self) -> Sequence[SegmentKey]:
         return [each.key for each in self.found if self._is_damaged(each.key)]

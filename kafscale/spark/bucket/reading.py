@@ -223,7 +223,7 @@ class SplitReader:
 
 
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
-    """Each range of a segment by itself, and neighbours in the log together: to decode some costs as much as many."""
+    """Decode each range of a segment by itself, and neighbours in the log together: some cost as much as many."""
     group: list[AnyRange] = []
     size_bytes = 0
     for each in ranges:
