@@ -50,7 +50,7 @@ from kafscale.metrics import CounterFamily, Measured, Metrics
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import SegmentKey, parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
-from kafscale.store.versions import VersionWriter
+from kafscale.store.version_writer import VersionWriter
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import parse_header
 

@@ -5,5 +5,5 @@ memory, file, s3  what there is; one contract suite runs against all of them
 wrappers          one job each: limits, retries, metrics, large objects in parts, hedging
 opening           from the settings to a store with its wrappers: what the broker and the commands enter by
 guarded           the one gate through which objects are deleted
-versions          objects that replace one another and are never overwritten
+versions          objects that replace one another and are never overwritten; version_writer writes them
 """

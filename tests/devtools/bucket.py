@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
 
 import attrs
 
 from kafscale.cluster.topics.names import is_internal
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import Manifest, segment_of
-from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
+from kafscale.formats.manifest_checkpoint import decode_manifests
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
 from kafscale.formats.segment import HEADER, Footer, body_crc
 from kafscale.log.bucket.listing import list_segments
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import NumberedKey, SegmentKey, parse_numbered_key, system_prefix
+from kafscale.store.paths import SegmentKey
+from kafscale.store.versions import find_versions
 from kafscale.wire.records import batches, parse_header
 from tests.devtools.history import Read
 from tests.devtools.workload import marker_offsets, read_batches
@@ -66,7 +66,7 @@ async def read_bucket(
     `labels` say by topic id which topics to read, and what to call them instead of their names; without them all but
     internal ones are read.
     """
-    decisions = await _newest_manifests(store, namespace)
+    decisions = (await find_versions(store, namespace, "manifests", decode_manifests)).newest or {}
     found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
     for listed in (await list_segments(store, namespace, lambda _: None)).values():
         first = listed[0].key
@@ -90,17 +90,6 @@ async def read_bucket(
             partition.reads += [read for read in read_batches(kept) if manifest.find(read.offset) is segment]
         partition.reads.sort(key=lambda read: read.offset)
     return found
-
-
-async def _newest_manifests(store: ObjectStore, namespace: str) -> ManifestCheckpoint:
-    keys: list[NumberedKey] = []
-    async with aclosing(store.list(system_prefix("manifests", namespace=namespace))) as pages:
-        async for page in pages:
-            keys += filter(None, (parse_numbered_key(info.key) for info in page))
-    if not keys:
-        return {}
-    newest = max(keys, key=lambda key: (key.epoch, key.number)).key
-    return decode_manifests(newest, (await store.get(newest)).data)
 
 
 async def _read_segment(

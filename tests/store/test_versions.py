@@ -5,7 +5,8 @@ import pytest
 from kafscale.errors import DamagedObject, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
-from kafscale.store.versions import VersionWriter, find_versions
+from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import find_versions
 from kafscale.testing.faulty_store import FaultyStore, On
 
 

@@ -49,7 +49,8 @@ from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.opening.views import StoreViews
-from kafscale.store.versions import Versions, VersionWriter, undisturbed
+from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import Versions, undisturbed
 
 FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"

@@ -26,7 +26,8 @@ from kafscale.formats.metadata_checkpoint import Checkpoint, CheckpointBody, enc
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey
-from kafscale.store.versions import KEPT_COUNT, Versions, VersionWriter, list_versions, undisturbed
+from kafscale.store.version_writer import KEPT_COUNT, VersionWriter
+from kafscale.store.versions import Versions, list_versions, undisturbed
 
 __all__ = ["INTERVAL_SECONDS", "LOCAL_PREFIX", "Checkpointer", "find_checkpoints"]
 

@@ -32,7 +32,8 @@ from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
-from kafscale.store.versions import VersionWriter, find_versions
+from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import find_versions
 
 FIRST_AFTER_SECONDS = 10.0  # after the one of the start: by then what was replayed is being flushed
 INTERVAL_SECONDS = 300.0  # at 240 objects a minute, 600 partitions have changed: half a second to read

@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 
 from kafscale.config import StoreUrl
-from kafscale.errors import ConfigError
+from kafscale.errors import ConfigError, DamagedObject, RangeNotSatisfiable
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
 from kafscale.store.s3.sigv4 import Credentials
@@ -94,3 +94,11 @@ class DirectoryBucket:
 
     def close(self) -> None:
         """Do nothing: a directory keeps nothing open."""
+
+
+def get_part(bucket: Bucket, name: str, start: int, length_bytes: int) -> memoryview:
+    """Return bytes that the object must have. Raises NotFound, StoreError, and DamagedObject if it ends before them."""
+    try:
+        return memoryview(bucket.get_range(name, start, length_bytes).data)
+    except RangeNotSatisfiable as exc:
+        raise DamagedObject(f"{name}: cut off at byte {start}") from exc

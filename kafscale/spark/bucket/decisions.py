@@ -13,14 +13,14 @@ from collections.abc import Iterable
 
 import attrs
 
-from kafscale.errors import AccessDenied, DamagedObject, NotFound
+from kafscale.errors import AccessDenied
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
 from kafscale.formats.resolution import NOTHING_DECIDED, Decided
+from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.store.paths import NumberedKey, SegmentKey, parse_numbered_key, system_prefix
-
-LISTINGS_MAX_COUNT = 3  # of a bucket whose broker deletes checkpoints while they are read
+from kafscale.store.paths import NumberedKey, SegmentKey, system_prefix
+from kafscale.store.versions import find_versions, list_versions
 
 logger = logging.getLogger(__name__)
 
@@ -35,34 +35,29 @@ class DecisionReader:
     _checkpoint: ManifestCheckpoint = attrs.field(factory=dict, init=False)
 
     def look(self) -> None:
-        """Take what there is now: a listing request, and a GET of a new checkpoint.
+        """Take what there is now: a listing request, and where there is a new one, another and a GET.
 
         One that may not be read, or is damaged, is not there, with a warning. Raises StoreError.
         """
-        prefix = system_prefix("manifests", namespace=self.namespace)
+        store = BlockingStore(self.bucket)
         try:
-            self._read_newest(prefix)
-        except (AccessDenied, DamagedObject) as exc:
-            logger.warning("%s can't be read, so what a broker sent too late may be read for its log: %s", prefix, exc)
+            keys = run(list_versions(store, self.namespace, "manifests"))
+            if not keys or keys[-1] == self._key:
+                return
+            found = run(find_versions(store, self.namespace, "manifests", decode_manifests))
+        except AccessDenied as exc:
+            self._warn(exc)
+            return
+        for damage in found.damage:
+            self._warn(damage)
+        self._checkpoint = {} if found.newest is None else found.newest
+        self._key = found.keys[-1]
 
     def decided(self, partition: PartitionId, keys: Iterable[SegmentKey]) -> Decided:
         """Return which of these segments the broker that leads took for parts of the log, as of the last look."""
         known = self._checkpoint.get(partition)
         return NOTHING_DECIDED if known is None else known.decided(keys)
 
-    def _read_newest(self, prefix: str) -> None:
-        for _ in range(LISTINGS_MAX_COUNT):
-            newest = max(
-                filter(None, (parse_numbered_key(info.key) for info in self.bucket.list(prefix))),
-                key=lambda key: (key.epoch, key.number),
-                default=None,
-            )
-            if newest is None or newest == self._key:
-                return
-            try:
-                self._checkpoint = decode_manifests(newest.key, self.bucket.get(newest.key).data)
-            except NotFound as exc:
-                logger.info("a checkpoint of the manifests has been replaced while it was read: %s", exc)
-            else:
-                self._key = newest
-                return
+    def _warn(self, why: Exception) -> None:
+        prefix = system_prefix("manifests", namespace=self.namespace)
+        logger.warning("%s can't be read, so what a broker sent too late may be read for its log: %s", prefix, why)

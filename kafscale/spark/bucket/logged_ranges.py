@@ -11,9 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
 
-from kafscale.errors import DamagedObject, RangeNotSatisfiable
 from kafscale.formats.wal_entries import decode_run, run_bytes, run_start
-from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.splits import LogRange, Split
 from kafscale.store.paths import NumberedKey
 
@@ -64,7 +63,4 @@ class LoggedRanges:
         return memoryview(decode_run(part, logged.places, name=logged.key.key, salt=logged.salt))
 
     def _get(self, key: NumberedKey, start: int, length_bytes: int) -> memoryview:
-        try:
-            return memoryview(self.bucket.get_range(key.key, start, length_bytes).data)
-        except RangeNotSatisfiable as exc:
-            raise DamagedObject(f"{key.key}: cut off at byte {start}") from exc
+        return get_part(self.bucket, key.key, start, length_bytes)

@@ -18,11 +18,11 @@ from functools import partial
 import attrs
 import pyarrow as pa
 
-from kafscale.errors import CorruptBatch, DamagedObject, NotFound, RangeNotSatisfiable
+from kafscale.errors import CorruptBatch, DamagedObject, NotFound
 from kafscale.formats.transactions import OpenTransaction
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import BatchHeaders
-from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
 from kafscale.spark.bucket.logged_ranges import LoggedRanges
@@ -130,7 +130,7 @@ class SplitReader:
         name, position, get_bytes = range.key.key, range.start, GET_BYTES
         on_unreadable = partial(self._leave_out, name, wanted)
         while position < range.end:
-            data = self._get(name, position, min(get_bytes, range.end - position))
+            data = get_part(self.bucket, name, position, min(get_bytes, range.end - position))
             try:
                 headers = BatchHeaders.of(data)
                 _check_offsets(headers, range)
@@ -172,12 +172,6 @@ class SplitReader:
     def _leave_out(self, name: str, wanted: Wanted, offsets: range, reason: CorruptBatch) -> None:
         batch = attrs.evolve(wanted, start_offset=offsets.start, end_offset=offsets.stop)
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
-
-    def _get(self, name: str, start: int, length_bytes: int) -> memoryview:
-        try:
-            return memoryview(self.bucket.get_range(name, start, length_bytes).data)
-        except RangeNotSatisfiable as exc:
-            raise DamagedObject(f"{name}: cut off at byte {start}") from exc
 
     def _look_elsewhere(self, wanted: Wanted) -> _Elsewhere:
         """Look what has these offsets now; once for all objects of the log, of which many may have gone together."""

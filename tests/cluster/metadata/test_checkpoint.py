@@ -17,7 +17,7 @@ from kafscale.formats.metadata_checkpoint import decode_checkpoint, encode_check
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
-from kafscale.store.versions import VersionWriter
+from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.testing.metadata import MemoryMetadataStore
 
