@@ -62,7 +62,7 @@ def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> S
     """Return what the tasks of a query read; of all records without one."""
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-    from kafscale.spark.source.source import FilteringReader, KafScaleDataSource
+    from kafscale.spark.source.source import FilteringReader, KafScaleDataSource, SplitPartition
 
     options = dict(source.options(shape))
     begin_ms, end_ms = hour_of(shape, query.hour) if query is not None and query.hour is not None else (0, 0)
@@ -74,7 +74,8 @@ def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> S
     reader = data_source.reader(data_source.schema())
     if isinstance(reader, FilteringReader):
         reader.pushFilters([GreaterThanOrEqual(("timestamp",), at(begin_ms)), LessThan(("timestamp",), at(end_ms))])
-    return [split for each in reader.partitions() for split in each.splits]
+    tasks = [each for each in reader.partitions() if isinstance(each, SplitPartition)]
+    return [split for each in tasks for split in each.splits]
 
 
 def measure_plan(source: BucketSource, shape: Shape, query: Query) -> Planned:

@@ -65,7 +65,9 @@ def running_spark() -> Iterator[Spark]:
     with TemporaryDirectory(prefix="kafscale-bench-jars-") as directory:
         session = start_spark(jars=resolve_jars(POM, Path(directory)), **SETTINGS)
         try:
-            yield Spark(session=session, jvm_pid=_java_below(session.sparkContext._gateway.proc.pid))
+            gateway = session.sparkContext._gateway
+            assert gateway is not None, "the session runs"
+            yield Spark(session=session, jvm_pid=_java_below(gateway.proc.pid))
         finally:
             session.stop()
 

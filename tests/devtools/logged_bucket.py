@@ -71,11 +71,12 @@ def topic_of(topic_id: bytes, partition_count: int) -> dict[str, object]:
 
 @attrs.define
 class CountingBucket:
-    """Another bucket, which notes what was asked for. `before_get` is called with each key."""
+    """Another bucket, which notes what was asked for. `before_get` is called with keys, `before_list` with prefixes."""
 
     bucket: Bucket
     requests: list[str] = attrs.field(factory=list)
     before_get: Callable[[str], None] = lambda key: None
+    before_list: Callable[[str], None] = lambda prefix: None
 
     def get(self, key: str) -> ObjectPart:
         self._note("get", key)
@@ -91,6 +92,7 @@ class CountingBucket:
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         self.requests.append(f"list {prefix}")
+        self.before_list(prefix)
         return self.bucket.list(prefix, start_after)
 
     def close(self) -> None:
@@ -142,9 +144,11 @@ class LoggedBucket:
         header = attrs.evolve(_EMPTY, epoch=by, number=number, durable_number=number - 1)
         return self._put(epoch, number, encode_header(header))
 
-    def flush(self, offset: int, *values: bytes, partition: int = 0, epoch: int = 0) -> SegmentKey:
-        """Put a segment of one batch."""
-        key = SegmentKey(topic=TOPIC, topic_id=TOPIC_ID, partition=partition, base_offset=offset, epoch=epoch)
+    def flush(self, offset: int, *values: bytes, partition: int = 0, epoch: int = 0, generation: int = 0) -> SegmentKey:
+        """Put a segment of one batch, as a flush does or, of a later generation, a compaction."""
+        key = SegmentKey(
+            topic=TOPIC, topic_id=TOPIC_ID, partition=partition, base_offset=offset, epoch=epoch, generation=generation
+        )
         data = bytes(batch(offset, *values, epoch=epoch).data)
         version_2_objects(key, [data], leader_epoch=epoch).write_to(self.directory)
         return key
@@ -168,8 +172,10 @@ class LoggedBucket:
         self._write(key, b"".join([*encode_manifests_header(1, body), *body]))
 
     def delete(self, key: NumberedKey | SegmentKey) -> None:
-        """Remove an object."""
+        """Remove an object; a segment's `.index`, too."""
         (self.directory / key.key).unlink()
+        if isinstance(key, SegmentKey):
+            (self.directory / key.of_kind("index").key).unlink()
 
     def open(self) -> CountingBucket:
         """As a job reads it."""

@@ -40,6 +40,7 @@ from kafscale.store.paths import (
 )
 
 READS_AT_ONCE_COUNT = 32
+LISTINGS_MAX_COUNT = 5  # of a topic, while segments go faster than their footers are read
 BEHIND_EVERY_KEY = "\U0010ffff"
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ class Catalog:
     _decisions: DecisionReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
     _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
+    _gone: set[SegmentKey] = attrs.field(factory=set, init=False)  # since they were listed
 
     def __attrs_post_init__(self) -> None:
         self._reader = PresentReader(self.bucket, self.namespace, self.with_log)
@@ -169,7 +171,17 @@ class Catalog:
         return names
 
     def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
-        """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError."""
+        """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError.
+
+        What a broker deletes meanwhile is in newer segments, or is to be gone: then the topic is listed again.
+        """
+        for _ in range(LISTINGS_MAX_COUNT):
+            logs = self._list_partitions(topic)
+            if not self._gone:
+                break
+        return logs
+
+    def _list_partitions(self, topic: str) -> Mapping[int, PartitionLog]:
         metadata, write_ahead_log = self.metadata, self.present.log  # before the listing, which has what is trimmed
         topic_id, by_partition = self._list(topic)
         known = metadata.topics.get(topic)
@@ -280,9 +292,12 @@ class Catalog:
         def read(key: SegmentKey) -> Footer | None:
             try:
                 return self._read_footer(key, with_timestamps)
-            except (DamagedObject, NotFound) as exc:
+            except NotFound as exc:
+                logger.debug("a segment has been deleted since it was listed: %s", exc)
+                self._gone.add(key)
+            except DamagedObject as exc:
                 logger.warning("a segment can't be read: %s", exc)
-                return None
+            return None
 
         for key, footer in zip(keys, threads.map(read, keys), strict=True):
             if footer is not None:
@@ -314,6 +329,7 @@ class Catalog:
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
         before = {key: found for key, found in self._found.items() if key.topic == topic}
+        self._gone.clear()
         for info in self.bucket.list(topic_name_prefix(topic, namespace=self.namespace)):
             key = parse_segment_key(info.key)
             if key is None:
