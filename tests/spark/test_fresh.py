@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.spark import store_of
+from tests.devtools.spark import store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,
@@ -80,6 +80,7 @@ def test_all_that_was_acknowledged_is_read_at_once(spark, unflushed):
     producer.flush()
     assert load(spark, unflushed, "orders").count() == 1000
     assert sorted(int(row.value) for row in load(spark, unflushed, "orders").collect()) == list(range(1000))
+    wait_for_topic(unflushed, "orders")
     assert load(spark, unflushed, "orders", freshness="segments").count() == 0
 
 
