@@ -151,7 +151,7 @@ class _Partition:
     sent_counts: Counter[str] = attrs.field(factory=Counter)
     acknowledged: list[_Acknowledged] = attrs.field(factory=list)
     runs: dict[str, list[list[Read]]] = attrs.field(factory=dict)  # by consumer, each from where it sought on
-    read_at: dict[int, int] = attrs.field(factory=dict)  # when an offset was first read
+    read_at: dict[int, int] = attrs.field(factory=dict)  # when an offset was first read with its leader epoch
     markers: set[int] = attrs.field(factory=set)  # offsets of ends of transactions
     offsets: list[_Offset] = attrs.field(factory=list)
     times: list[_FoundByTime] = attrs.field(factory=list)
@@ -249,7 +249,8 @@ class History:
         found.runs.setdefault(consumer, [[]])[-1].extend(records)
         now = self.now()
         for read in records:
-            found.read_at.setdefault(read.offset, now)
+            if read.leader_epoch >= 0:  # who reads a bucket may know a record before the broker that has put it there
+                found.read_at.setdefault(read.offset, now)
 
     def marked(self, partition: str, offsets: Iterable[int]) -> None:
         """Note that a reader found the ends of transactions there."""

@@ -334,6 +334,16 @@ def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
     assert history.anomalies() == []
 
 
+def test_an_epoch_may_end_before_what_was_read_from_the_bucket_alone() -> None:
+    """Of seed 20185: the reply to the broker's PUT was still on its way."""
+    history = sound_history()
+    history.sent("e", ORDERS, "e4")
+    history.polled("segments and log", ORDERS, [Read(4, "e4")])
+    history.saw_epoch_end(ORDERS, 1, end_offset=4, began=history.now())
+    history.polled("d", ORDERS, [Read(4, "e4", leader_epoch=1)])
+    assert history.anomalies() == []
+
+
 def test_a_commit_that_nobody_has_answered_may_come_after_a_later_one() -> None:
     history = sound_history()
     for offset in (4, 5):
