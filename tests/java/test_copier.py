@@ -11,7 +11,7 @@ from tests.devtools.read_committed import read_committed
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 
 PARTITION_COUNT = 2
-RECORD_COUNT = 6_000
+RECORD_COUNT = 24_000  # one copier alone takes three seconds for 6,000, as long as the other to join
 TRANSACTION_SIZE = 20
 CATCH_UP_SECONDS = 180.0  # on a busy machine; a killed member is waited for until its session has timed out
 
