@@ -18,6 +18,7 @@ merged and compacted and what is not needed is deleted, and everything is read b
 bucket. In `s3-wal` a reader of the bucket alone reads all that is acknowledged while this goes on (`log_watcher`). The
 topic is compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get
 more partitions. Another one is deleted and created anew. Further ones are written to in transactions (`transactional`).
+Members of a consumer group share its partitions (`workload_members`).
 Which clients take part is up to the seed, too.
 
 A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, has
@@ -51,6 +52,7 @@ from tests.devtools.determinism import run_seeded
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History, Read, Unbelieved
 from tests.devtools.log_watcher import LogWatcher
+from tests.devtools.member_history import MembersSeen
 from tests.devtools.memory_broker import memory_settings
 from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
@@ -59,6 +61,7 @@ from tests.devtools.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.transactional.in_bucket import transaction_faults
 from tests.devtools.troubles import Damage, damage_log, trouble_disk, trouble_metadata, trouble_network, trouble_store
 from tests.devtools.workload import Committer, Topic, marker_offsets
+from tests.devtools.workload_members import GroupMembers
 from tests.devtools.workload_topics import Recreator, create_topic
 
 TURN_COUNT = 5
@@ -75,6 +78,10 @@ STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been tak
 CHECKPOINT_SECONDS = 12.0  # simulated: a checkpoint of the metadata is in the bucket
 TAKEOVER_PROBABILITY = 0.4  # of a seed of `wal`
 CUT_OFF_MAX_SECONDS = 12.0  # longer than a takeover waits
+
+MEMBERS_PROBABILITY = 0.4  # that a consumer group takes part
+SESSION_SECONDS = [0.6, 2.0, 10.0]  # of its members
+REBALANCE_SECONDS = 3.0
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -105,6 +112,7 @@ class Simulation:
     _metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore, init=False)
     _clients: PlainClients = attrs.field(init=False)
     _transactional: TransactionalClients = attrs.field(init=False)
+    members: GroupMembers = attrs.field(init=False)
     _world: trio.Nursery = attrs.field(init=False)
     _lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _newest: SimulatedBroker | None = attrs.field(default=None, init=False)
@@ -115,6 +123,8 @@ class Simulation:
 
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(self.seed)
+        members_rng = Random(f"{self.seed} members")
+        session_seconds = members_rng.choice(SESSION_SECONDS)
         self.history = History(self.log.note)
         self._disk = MemoryDisk(note=self.log.note)
         self.settings = memory_settings(
@@ -135,6 +145,10 @@ class Simulation:
             shutdown_timeout_seconds=30.0,
             offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
+            group_consumer_session_timeout_ms=round(1000 * session_seconds),
+            group_consumer_min_session_timeout_ms=1,
+            group_consumer_heartbeat_interval_ms=100,
+            group_consumer_min_heartbeat_interval_ms=100,
         )
         self._is_taken_over = self._is_wal and rng.random() < TAKEOVER_PROBABILITY
         self._clients = PlainClients(
@@ -146,6 +160,17 @@ class Simulation:
             is_taken_over=self._is_taken_over,
         )
         self._transactional = self._transactional_clients(Random(f"{self.seed} transactions"))
+        self.members = GroupMembers(
+            connect=self._connect_newest,
+            history=self.history,
+            random=members_rng,
+            seen=MembersSeen(
+                now=trio.current_time,
+                session_seconds=session_seconds,
+                rebalance_seconds=REBALANCE_SECONDS,
+                note=self.log.note,
+            ),
+        )
         self.watcher = LogWatcher(
             bucket=self._bucket,
             topics=lambda: [topic for topic in self._topics if topic.label == topic.name],
@@ -157,7 +182,7 @@ class Simulation:
     @property
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
-        found = [*self._transactional.problems(), *self.faults, *self.watcher.faults]
+        found = [*self._transactional.problems(), *self.faults, *self.watcher.faults, *self.members.seen.problems]
         return [*map(str, self.history.anomalies()), *found]
 
     @property
@@ -181,6 +206,8 @@ class Simulation:
             async with trio.open_nursery() as readers:
                 self._clients.start_readers(readers, topic)
                 self._transactional.start_readers(readers)
+                if self.members.random.random() < MEMBERS_PROBABILITY:
+                    self.members.start(readers, topic, stopping)
                 if self.settings.durability is Durability.S3_WAL:
                     readers.start_soon(self.watcher.run)
                 with trio.fail_after(SETTLE_SECONDS):
@@ -193,6 +220,7 @@ class Simulation:
                         for number in range(1, TURN_COUNT + 1):
                             await self._turn(is_last=number == TURN_COUNT)
                         stopping.set()
+                await self.members.wait_agreed()
                 readers.cancel_scope.cancel()
             await self._finish(topic, committer, recreator)
             world.cancel_scope.cancel()
@@ -358,6 +386,7 @@ class Simulation:
     async def _start(self, *, calm: bool = False) -> None:
         """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""
         while True:
+            began = trio.current_time()
             life = self._next_life(calm=calm)
             self._world.start_soon(life.run)
             if not calm and self._random.random() < 0.1:
@@ -376,6 +405,7 @@ class Simulation:
         self._damage = None
         if self._is_taken_over:
             self._forgive(life)
+        self.members.seen.began_anew(began)
         self._has_served_from_disk = True
         self._follow(life)
 
@@ -390,6 +420,7 @@ class Simulation:
         if life.has_disk_of_predecessor:
             return
         self.history.forgive_commits()
+        self.members.seen.forgive()
         for topic in self._topics:
             for index in range(topic.partition_count):
                 end_offset = _common_end(self._followed, life, topic, index)
@@ -486,6 +517,7 @@ class Simulation:
         for index in range(topic.partition_count):
             self.history.has_read_all(name, topic.partition_name(index))
         await committer.check()
+        await self.members.check_offsets()
         await self._transactional.read_back(name)
         if recreator.topics:
             await recreator.read_to_end(name)

@@ -1,0 +1,202 @@
+"""What members of consumer groups (KIP-848) did and were told, over crashes of the broker, and what of it must not be.
+
+Members write down every heartbeat and its answer, what they give up, and their commits; `MembersSeen.problems` finds
+
+    two owners             a partition given to a member while another one had it, had not given it up, and was on time
+    taken away unasked     a member was told that all is well, though what it has had been given to somebody else
+    epoch went back        a member's epoch less than one that it was told before, without a new join
+    refused without cause  a member that has neither left nor been silent for long is not known, or fenced; or its
+                           heartbeats or commits are refused for an epoch that nobody can have raised
+    zombie                 a commit was done of a member that was told that it is none any more, that gave another epoch
+                           than its own, or whose partition somebody else had been given before
+    no agreement           some time after all had become quiet, members at different epochs, or a partition that not
+                           exactly one of them has
+
+A member is one join: who joins again under the same id is another one. What a member has is its own from when it is
+told until it says that it has given it up, even if it dies: the broker may give that to others when the session is over
+that began with the last heartbeat that was answered, or when the time is up to give partitions up. A new broker gives
+everybody a whole session, from its start on, as it does not know of later heartbeats that the older one has answered.
+
+Times are seconds of the simulation. Lost and wrong offsets are found by `History`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+Assigned = frozenset[int]  # partitions of the one topic that a group reads
+
+CLOCK_SECONDS = 0.002  # the broker's deadlines are in whole milliseconds
+
+
+@attrs.define(eq=False, kw_only=True)
+class Membership:
+    """One member, from its join until it leaves, dies or is told that it is none any more.
+
+    `has` is what it was given and has not given up; `lost` what of that has gone to others since its time was up.
+    """
+
+    member_id: str
+    epoch: int = attrs.field(default=0, init=False)
+    has: Assigned = attrs.field(default=frozenset(), init=False)
+    lost: dict[int, float] = attrs.field(factory=dict, init=False)  # with when that was known
+    on_time_until: float = attrs.field(default=math.inf, init=False)
+    gives_up_until: float = attrs.field(default=math.inf, init=False)
+    unanswered: list[float] = attrs.field(factory=list, init=False)  # heartbeats since the last answer, as it began
+    fenced_at: float = attrs.field(default=math.inf, init=False)  # when it was told that it is none any more
+    is_forgiven: bool = attrs.field(default=False, init=False)  # its epoch may be one that nobody knows of
+
+    @property
+    def safe_until(self) -> float:
+        """Before this the broker must not give what the member has to others."""
+        return min(self.on_time_until, self.gives_up_until) - CLOCK_SECONDS
+
+
+@attrs.define(eq=False, kw_only=True)
+class MembersSeen:
+    """A record of what the members of one group did. `note` is told of each line of it, `now` is the time."""
+
+    now: Callable[[], float]
+    session_seconds: float
+    rebalance_seconds: float
+    note: Callable[[str], None] = lambda text: None
+    problems: list[str] = attrs.field(factory=list, init=False)
+    commits_count: int = attrs.field(default=0, init=False)  # that were done
+    _members: list[Membership] = attrs.field(factory=list, init=False)  # that may have anything
+
+    # ---- heartbeats -----------------------------------------------------------------------------------------------
+
+    def joining(self, member_id: str) -> Membership:
+        """A member is about to send its first heartbeat."""
+        return Membership(member_id=member_id)
+
+    def sending(self, member: Membership) -> float:
+        """A heartbeat is about to be sent; returns when."""
+        began = self.now()
+        member.unanswered.append(began)
+        return began
+
+    def answered(self, member: Membership, epoch: int, assigned: Assigned | None, *, began: float) -> None:
+        """The broker has taken the heartbeat that was sent at `began`, and says what the member is to have, if new."""
+        self.note(f"member {member.member_id} at {epoch} {'as before' if assigned is None else sorted(assigned)}")
+        if epoch < member.epoch and not member.is_forgiven:
+            self._found("epoch went back", member, f"{epoch} after {member.epoch}")
+        if member.lost:
+            self._found("taken away unasked", member, f"{sorted(member.lost)}, and it is a member still")
+            member.lost.clear()
+        member.epoch, member.is_forgiven = epoch, False
+        if member not in self._members:
+            self._members.append(member)
+        if assigned is not None:
+            if assigned >= member.has:
+                member.gives_up_until = math.inf
+            elif member.gives_up_until == math.inf:
+                member.gives_up_until = member.unanswered[0] + self.rebalance_seconds
+            self._give(member, assigned)
+            member.has |= assigned
+        else:
+            self._give(member, member.has)
+        member.on_time_until = began + self.session_seconds
+        member.unanswered.clear()
+
+    def _give(self, member: Membership, assigned: Assigned) -> None:
+        now = self.now()
+        for other in self._members:
+            if other is member or not (both := other.has & assigned):
+                continue
+            if now < other.safe_until:
+                detail = f"{sorted(both)}, which {other.member_id} has until {other.safe_until:.3f} ({now:.3f} now)"
+                self._found("two owners", member, detail)
+            other.has -= both
+            other.lost.update(dict.fromkeys(both, now))
+        self._members = [each for each in self._members if each.has or each.lost or now < each.safe_until]
+
+    def gave_up(self, member: Membership, partitions: Assigned) -> None:
+        """A member does not use these any more, and is about to say so."""
+        self.note(f"member {member.member_id} gives up {sorted(partitions)}")
+        member.has -= partitions
+        member.gives_up_until = math.inf
+
+    def left(self, member: Membership) -> None:
+        """A member is about to leave, for good or as a static one for a while."""
+        self.note(f"member {member.member_id} leaves")
+        member.has, member.fenced_at = frozenset(), self.now()
+        member.on_time_until = 0.0
+        self._forget(member)
+
+    def refused(self, member: Membership, why: str, *, may_be_late: bool) -> None:
+        """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`)."""
+        self.note(f"member {member.member_id} is refused: {why}")
+        # Two answers that got lost may have raised its epoch twice.
+        is_late = may_be_late and len(member.unanswered) > 2
+        if self.now() < member.safe_until and member.epoch and not is_late:
+            self._found("refused without cause", member, f"{why}, on time until {member.safe_until:.3f}")
+        member.fenced_at = min(member.fenced_at, self.now())
+        member.has = frozenset()
+        member.lost.clear()
+        member.on_time_until = 0.0
+        self._forget(member)
+
+    def _forget(self, member: Membership) -> None:
+        if member in self._members:
+            self._members.remove(member)
+
+    # ---- commits --------------------------------------------------------------------------------------------------
+
+    def committed(self, member: Membership, partition: int, *, epoch: int, began: float) -> None:
+        """A commit that was sent at `began` by this member, as one of that epoch, was done."""
+        self.commits_count += 1
+        if epoch < member.epoch:
+            self._found("zombie", member, f"committed as at {epoch}, and was told {member.epoch} before")
+        elif member.fenced_at < began:
+            self._found("zombie", member, f"committed after it had left, or was told that it is fenced: {partition}")
+        elif member.lost.get(partition, math.inf) < began:
+            self._found("zombie", member, f"committed {partition}, which was somebody else's before")
+
+    def commit_refused(self, member: Membership, why: str) -> None:
+        """A commit, or a question for offsets, of this member at its epoch was refused."""
+        if self.now() < member.safe_until and not member.unanswered:
+            self._found("refused without cause", member, f"{why} for offsets, on time until {member.safe_until:.3f}")
+
+    # ---- brokers --------------------------------------------------------------------------------------------------
+
+    def began_anew(self, began: float) -> None:
+        """Another broker serves from now on, which has begun to start then."""
+        for each in self._members:
+            each.on_time_until = min(each.on_time_until, began + self.session_seconds)
+
+    def forgive(self) -> None:
+        """What the broker before has said may be lost with its disk; nobody has anything that is not told again."""
+        for each in self._members:
+            each.is_forgiven = True
+            each.on_time_until = 0.0
+            each.has = frozenset()
+            each.lost.clear()
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
+        """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
+        epochs = {each.member_id: each.epoch for each in members}
+        owners: Mapping[int, list[str]] = {
+            partition: [each.member_id for each in members if partition in each.has] for partition in partitions
+        }
+        if len(set(epochs.values())) > 1:
+            return f"epochs {epochs}"
+        wrong = {partition: found for partition, found in owners.items() if len(found) != 1}
+        return f"owners {wrong}" if wrong else ""
+
+    def did_not_agree(self, detail: str) -> None:
+        """Members have been quiet for long, and there is still a `disagreement`."""
+        self.problems.append(f"no agreement: {detail}")
+
+    def _found(self, kind: str, member: Membership, detail: str) -> None:
+        self.problems.append(f"{kind}: {member.member_id} of epoch {member.epoch} at {self.now():.3f}: {detail}")
+
+
+def kinds(problems: Collection[str]) -> Iterator[str]:
+    """Return which kinds of problems these are."""
+    return (each.partition(":")[0] for each in problems)

@@ -1,0 +1,334 @@
+"""Members of consumer groups of Kafka 4's protocol (KIP-848), as processes that join, work, pause, leave and die.
+
+They send ConsumerGroupHeartbeat themselves, over crashes of the broker, give up what they are to give up, sooner or
+later or never, and commit offsets of what they have at the epoch that they are at. Now and then one commits as somebody
+who it is no more, which must be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.wire import error_codes
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from tests.devtools.history import History
+from tests.devtools.member_history import Assigned, Membership, MembersSeen
+from tests.devtools.workload import Connect, Topic, reconnecting, was_done
+
+MEMBERS_MAX_COUNT = 3
+LIFE_MAX_SECONDS = 1.5
+GIVE_UP_MAX_SECONDS = 0.5
+BEAT_SECONDS = (0.05, 0.15)
+AGREE_SECONDS = 60.0  # simulated: longer than all sessions, one after the other
+AGREE_POLL_SECONDS = 1.0
+
+_GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
+_STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
+
+
+@attrs.define(eq=False)
+class CommittedNumbers:
+    """The next offset to be committed of each partition, whoever commits it."""
+
+    last: dict[int, int] = attrs.field(factory=dict)
+
+    def next(self, partition: int) -> int:
+        self.last[partition] = self.last.get(partition, 0) + 1
+        return self.last[partition]
+
+
+@attrs.define(eq=False, kw_only=True)
+class GroupMember:
+    """One process after another in one place; `instance_id` makes the members static. It runs until cancelled.
+
+    Once `stopping` is set the one that is there, or the next one, stays.
+    """
+
+    name: str
+    group: str
+    topic: Topic
+    connect: Connect
+    history: History
+    seen: MembersSeen
+    numbers: CommittedNumbers
+    random: Random
+    stopping: trio.Event
+    instance_id: str | None = None
+    member: Membership | None = attrs.field(default=None, init=False)
+    _former: Membership | None = attrs.field(default=None, init=False)
+    _count: int = attrs.field(default=0, init=False)
+    _member_id: str = attrs.field(default="", init=False)
+    _is_full: bool = attrs.field(default=True, init=False)
+    _doomed: Assigned = attrs.field(default=frozenset(), init=False)  # that it has, and is to give up
+    _gives_up_at: float = attrs.field(default=0.0, init=False)
+    _told: Assigned | None = attrs.field(default=None, init=False)  # what the broker knows that it has
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that must not be."""
+        while True:
+            self._member_id = f"{self.name}.{self._count}"
+            self._count += 1
+            await self._live(trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS))
+            await trio.sleep(self.random.uniform(0, 0.5))
+
+    async def _live(self, until: float) -> None:
+        """One process, until it leaves or dies."""
+        is_alive = True
+
+        async def use(connection: Connection) -> None:
+            nonlocal is_alive, until
+            self._is_full = True
+            while self.stopping.is_set() or trio.current_time() < until:
+                await self._beat(connection)
+                await trio.sleep(self.random.uniform(*BEAT_SECONDS))
+            ending = self.random.randrange(4)
+            if ending == 0:  # it hangs, and goes on as if nothing had happened
+                await trio.sleep(self.random.uniform(0, 2 * self.seen.session_seconds))
+                until = trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS)
+                await self._commit(connection)
+                return
+            is_alive = False
+            if ending < 3:
+                await self._leave(connection)
+
+        await reconnecting(self.connect, use, while_true=lambda: is_alive)
+        self.member = self._former = None
+
+    # ---- heartbeats -----------------------------------------------------------------------------------------------
+
+    async def _beat(self, connection: Connection) -> None:
+        member = self.member
+        if member is None:
+            member = self.member = self.seen.joining(self._member_id)
+            self._doomed, self._told, self._is_full = frozenset(), frozenset(), True
+        if self._doomed and trio.current_time() >= self._gives_up_at:
+            await self._commit(connection)
+            self.seen.gave_up(member, self._doomed)
+            self._doomed = frozenset()
+        has = member.has if member.epoch else frozenset()
+        began = self.seen.sending(member)
+        answer = await connection.request(self._heartbeat(member, has), ConsumerGroupHeartbeatResponse)
+        code = answer.error_code
+        if code in _GONE:
+            self.seen.refused(member, error_codes.name(code), may_be_late=code == error_codes.FENCED_MEMBER_EPOCH)
+            self._former, self.member = member, None
+        elif code == error_codes.UNRELEASED_INSTANCE_ID and not member.epoch:
+            pass  # the one before has died, and is on time still
+        elif was_done(code, f"heartbeat of {self._member_id}"):
+            self._is_full, self._told = False, has
+            await self._take(connection, member, answer, began)
+
+    def _heartbeat(self, member: Membership, has: Assigned) -> ConsumerGroupHeartbeatRequest:
+        is_full = self._is_full or not member.epoch
+        owned = [TopicPartitions(topic_id=self.topic.topic_id, partitions=sorted(has))] if has else []
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self._member_id,
+            member_epoch=member.epoch,
+            instance_id=self.instance_id,
+            rebalance_timeout_ms=round(1000 * self.seen.rebalance_seconds) if is_full else -1,
+            subscribed_topic_names=[self.topic.name] if is_full else None,
+            topic_partitions=owned if is_full or has != self._told else None,
+        )
+
+    async def _take(
+        self, connection: Connection, member: Membership, answer: ConsumerGroupHeartbeatResponse, began: float
+    ) -> None:
+        assigned: Assigned | None = None
+        if answer.assignment is not None:
+            topics = answer.assignment.topic_partitions
+            assigned = frozenset(each for topic in topics for each in topic.partitions)
+        before = member.has
+        self.seen.answered(member, answer.member_epoch, assigned, began=began)
+        if assigned is not None:
+            if (doomed := member.has - assigned) and not self._doomed:
+                is_soon = self.stopping.is_set() or self.random.random() < 0.9
+                seconds = self.random.choice([0.0, self.random.uniform(0, GIVE_UP_MAX_SECONDS)])
+                self._gives_up_at = trio.current_time() + (seconds if is_soon else 2 * self.seen.rebalance_seconds)
+            self._doomed = doomed
+        if gained := sorted(member.has - before):
+            await self._fetch(connection, gained)
+        if self.random.random() < 0.5:
+            await self._commit(connection)
+
+    async def _leave(self, connection: Connection) -> None:
+        member = self.member
+        if member is None or not member.epoch:
+            return
+        self.seen.left(member)
+        is_for_a_while = self.instance_id is not None and self.random.random() < 0.7
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self._member_id,
+            member_epoch=-2 if is_for_a_while else -1,
+            instance_id=self.instance_id,
+        )
+        answer = await connection.request(request, ConsumerGroupHeartbeatResponse)
+        if answer.error_code not in _GONE and was_done(answer.error_code, f"leave of {self._member_id}"):
+            self._former = member
+            await self._commit_as_former(connection)
+
+    # ---- offsets --------------------------------------------------------------------------------------------------
+
+    async def _commit(self, connection: Connection) -> None:
+        """Commit an offset of a partition that it has; or, seldom, as it was before."""
+        if self._former is not None and self.random.random() < 0.2:
+            await self._commit_as_former(connection)
+        member = self.member
+        if member is None or not member.has:
+            return
+        partition, epoch = self.random.choice(sorted(member.has)), member.epoch
+        if epoch > 1 and self.random.random() < 0.1:
+            await self._commit_wrongly(connection, member, partition, epoch - 1)
+        offset = self.numbers.next(partition)
+        where = self.topic.partition_name(partition)
+        self.history.committing(self.group, where, offset)
+        code = await self._send_commit(connection, member, partition, offset=offset, epoch=epoch)
+        if code in _STALE:
+            self.seen.commit_refused(member, error_codes.name(code))
+        elif was_done(code, f"commit of {self._member_id}"):
+            self.history.committed(self.group, where, offset)
+
+    async def _commit_as_former(self, connection: Connection) -> None:
+        former, self._former = self._former, None
+        if former is not None and former.epoch:
+            partition = self.random.randrange(self.topic.partition_count)
+            await self._commit_wrongly(connection, former, partition, former.epoch)
+
+    async def _commit_wrongly(self, connection: Connection, member: Membership, partition: int, epoch: int) -> None:
+        """Commit what must not be; its offset would be one that nobody has tried to commit."""
+        code = await self._send_commit(connection, member, partition, offset=1_000_000, epoch=epoch)
+        if code not in _STALE:
+            was_done(code, f"commit of {member.member_id} as it was at {epoch}")
+
+    async def _send_commit(
+        self, connection: Connection, member: Membership, partition: int, *, offset: int, epoch: int
+    ) -> int:
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=epoch,
+            member_id=member.member_id,
+            group_instance_id=self.instance_id,
+            topics=[OffsetCommitRequestTopic(name=self.topic.name, partitions=[wanted])],
+        )
+        began = trio.current_time()
+        response = await connection.request(request, OffsetCommitResponse)
+        code = response.topics[0].partitions[0].error_code
+        if not code:
+            self.seen.committed(member, partition, epoch=epoch, began=began)
+        return code
+
+    async def _fetch(self, connection: Connection, partitions: Sequence[int]) -> None:
+        member = self.member
+        assert member is not None
+        found = await fetch_offsets(connection, self.group, self.topic, partitions, member=member)
+        if found.error_code in _STALE:
+            self.seen.commit_refused(member, error_codes.name(found.error_code))
+        elif was_done(found.error_code, f"offsets for {self._member_id}") and member.has.issuperset(partitions):
+            note_offsets(self.history, self.group, self.topic, found)
+
+
+async def fetch_offsets(
+    connection: Connection,
+    group: str,
+    topic: Topic,
+    partitions: Sequence[int],
+    *,
+    member: Membership | None = None,
+) -> OffsetFetchResponseGroup:
+    """Ask for committed offsets, as a member or as nobody."""
+    wanted = OffsetFetchRequestGroup(
+        group_id=group,
+        member_id=None if member is None else member.member_id,
+        member_epoch=-1 if member is None else member.epoch,
+        topics=[OffsetFetchRequestTopic(name=topic.name, partition_indexes=list(partitions))],
+    )
+    return (await connection.request(OffsetFetchRequest(groups=[wanted]), OffsetFetchResponse)).groups[0]
+
+
+def note_offsets(history: History, group: str, topic: Topic, found: OffsetFetchResponseGroup) -> None:
+    """Write down what the broker says has been committed."""
+    for answer in (each for of_topic in found.topics for each in of_topic.partitions):
+        if not answer.error_code:
+            history.fetched_commit(group, topic.partition_name(answer.partition_index), answer.committed_offset)
+
+
+@attrs.define(eq=False, kw_only=True)
+class GroupMembers:
+    """Some members of one group, which may be none in a seed; one of them may be static."""
+
+    connect: Connect
+    history: History
+    random: Random
+    seen: MembersSeen
+    group: str = "workers"
+    members: list[GroupMember] = attrs.field(factory=list, init=False)
+    _topic: Topic | None = attrs.field(default=None, init=False)
+
+    def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
+        """Let them work until cancelled."""
+        self._topic, numbers = topic, CommittedNumbers()
+        for number in range(self.random.randint(2, MEMBERS_MAX_COUNT)):
+            member = GroupMember(
+                name=f"member{number}",
+                group=self.group,
+                topic=topic,
+                connect=self.connect,
+                history=self.history,
+                seen=self.seen,
+                numbers=numbers,
+                random=Random(self.random.random()),
+                stopping=stopping,
+                instance_id="static" if number == 0 and self.random.random() < 0.5 else None,
+            )
+            self.members.append(member)
+            nursery.start_soon(member.run)
+
+    async def wait_agreed(self) -> None:
+        """Wait until each partition has one owner, now that no member comes or goes any more."""
+        if self._topic is None:
+            return
+        detail = "no member"
+        with trio.move_on_after(AGREE_SECONDS) as waiting:
+            while detail:
+                await trio.sleep(AGREE_POLL_SECONDS)
+                there = [each.member for each in self.members if each.member is not None]
+                detail = self.seen.disagreement(there, range(self._topic.partition_count))
+                if len(there) < len(self.members):
+                    detail = f"{len(there)} members of {len(self.members)}"
+        if waiting.cancelled_caught:
+            self.seen.did_not_agree(detail)
+
+    async def check_offsets(self) -> None:
+        """Compare what has been committed, while nobody commits. Raises KafkaError, BrokerUnavailable."""
+        if self._topic is None:
+            return
+        async with aclosing(await self.connect()) as connection:
+            partitions = range(self._topic.partition_count)
+            found = await fetch_offsets(connection, self.group, self._topic, partitions)
+        if was_done(found.error_code, f"offsets of {self.group}"):
+            note_offsets(self.history, self.group, self._topic, found)
