@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -123,6 +123,9 @@ bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the sto
 
 bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load goes; takes a few minutes, writes bench/results/profiles
 	$(BIN)/python -m bench.profile $(BENCH_ARGS)
+
+bench-groups: $(VENV)/installed-dev ## Measure a start with 100,000 consumer groups, and what committing an offset costs; takes two minutes
+	$(BIN)/python -m bench.groups $(BENCH_ARGS)
 
 bench-idle: $(VENV)/installed-dev ## Measure a start, and the CPU of a broker that idles with 1,000 partitions; takes 4 minutes
 	$(BIN)/python -m bench.idle $(BENCH_ARGS)
