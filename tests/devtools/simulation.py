@@ -52,7 +52,6 @@ from tests.devtools.determinism import run_seeded
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History, Read, Unbelieved
 from tests.devtools.log_watcher import LogWatcher
-from tests.devtools.member_history import MembersSeen
 from tests.devtools.memory_broker import memory_settings
 from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
@@ -78,10 +77,6 @@ STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been tak
 CHECKPOINT_SECONDS = 12.0  # simulated: a checkpoint of the metadata is in the bucket
 TAKEOVER_PROBABILITY = 0.4  # of a seed of `wal`
 CUT_OFF_MAX_SECONDS = 12.0  # longer than a takeover waits
-
-MEMBERS_PROBABILITY = 0.4  # that a consumer group takes part
-SESSION_SECONDS = [0.6, 2.0, 10.0]  # of its members
-REBALANCE_SECONDS = 3.0
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -123,9 +118,10 @@ class Simulation:
 
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(self.seed)
-        members_rng = Random(f"{self.seed} members")
-        session_seconds = members_rng.choice(SESSION_SECONDS)
         self.history = History(self.log.note)
+        self.members = GroupMembers.of(
+            self._connect_newest, self.history, Random(f"{self.seed} members"), self.log.note
+        )
         self._disk = MemoryDisk(note=self.log.note)
         self.settings = memory_settings(
             durability=list(Durability)[self.seed % len(Durability)],
@@ -145,7 +141,7 @@ class Simulation:
             shutdown_timeout_seconds=30.0,
             offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
-            group_consumer_session_timeout_ms=round(1000 * session_seconds),
+            group_consumer_session_timeout_ms=round(1000 * self.members.seen.session_seconds),
             group_consumer_min_session_timeout_ms=1,
             group_consumer_heartbeat_interval_ms=100,
             group_consumer_min_heartbeat_interval_ms=100,
@@ -160,17 +156,6 @@ class Simulation:
             is_taken_over=self._is_taken_over,
         )
         self._transactional = self._transactional_clients(Random(f"{self.seed} transactions"))
-        self.members = GroupMembers(
-            connect=self._connect_newest,
-            history=self.history,
-            random=members_rng,
-            seen=MembersSeen(
-                now=trio.current_time,
-                session_seconds=session_seconds,
-                rebalance_seconds=REBALANCE_SECONDS,
-                note=self.log.note,
-            ),
-        )
         self.watcher = LogWatcher(
             bucket=self._bucket,
             topics=lambda: [topic for topic in self._topics if topic.label == topic.name],
@@ -206,8 +191,7 @@ class Simulation:
             async with trio.open_nursery() as readers:
                 self._clients.start_readers(readers, topic)
                 self._transactional.start_readers(readers)
-                if self.members.random.random() < MEMBERS_PROBABILITY:
-                    self.members.start(readers, topic, stopping)
+                self.members.start(readers, topic, stopping)
                 if self.settings.durability is Durability.S3_WAL:
                     readers.start_soon(self.watcher.run)
                 with trio.fail_after(SETTLE_SECONDS):

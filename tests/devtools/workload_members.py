@@ -7,7 +7,7 @@ who it is no more, which must be refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from random import Random
 
@@ -38,7 +38,10 @@ from tests.devtools.history import History
 from tests.devtools.member_history import Assigned, Membership, MembersSeen
 from tests.devtools.workload import Connect, Topic, reconnecting, was_done
 
+TAKES_PART_PROBABILITY = 0.4  # that there is a group
 MEMBERS_MAX_COUNT = 3
+SESSION_SECONDS = [0.6, 2.0, 10.0]
+REBALANCE_SECONDS = 3.0
 LIFE_MAX_SECONDS = 1.5
 GIVE_UP_MAX_SECONDS = 0.5
 BEAT_SECONDS = (0.05, 0.15)
@@ -289,8 +292,21 @@ class GroupMembers:
     members: list[GroupMember] = attrs.field(factory=list, init=False)
     _topic: Topic | None = attrs.field(default=None, init=False)
 
+    @classmethod
+    def of(cls, connect: Connect, history: History, random: Random, note: Callable[[str], None]) -> GroupMembers:
+        """Members whose session's length is up to chance; `note` is told of what they do."""
+        seen = MembersSeen(
+            now=trio.current_time,
+            session_seconds=random.choice(SESSION_SECONDS),
+            rebalance_seconds=REBALANCE_SECONDS,
+            note=note,
+        )
+        return cls(connect=connect, history=history, random=random, seen=seen)
+
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
-        """Let them work until cancelled."""
+        """Let them work until cancelled, if there are to be any."""
+        if self.random.random() >= TAKES_PART_PROBABILITY:
+            return
         self._topic, numbers = topic, CommittedNumbers()
         for number in range(self.random.randint(2, MEMBERS_MAX_COUNT)):
             member = GroupMember(
