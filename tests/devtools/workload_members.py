@@ -217,7 +217,10 @@ class GroupMember:
 
     async def _commit_as_former(self, connection: Connection) -> None:
         former, self._former = self._former, None
-        if former is not None and former.epoch:
+        if former is None or not former.epoch:
+            return
+        again = self.member  # under the same id it may get to the same epoch, where the group was lost with a disk
+        if again is None or again.member_id != former.member_id or again.epoch > former.epoch:
             partition = self.random.randrange(self.topic.partition_count)
             await self._commit_wrongly(connection, former, partition, former.epoch)
 
