@@ -42,17 +42,19 @@ class Membership:
     member_id: str
     epoch: int = attrs.field(default=0, init=False)
     has: Assigned = attrs.field(default=frozenset(), init=False)
+    target: Assigned = attrs.field(default=frozenset(), init=False)  # what it was told last that it is to have
     lost: dict[int, float] = attrs.field(factory=dict, init=False)  # with when that was known
     on_time_until: float = attrs.field(default=math.inf, init=False)
     gives_up_until: float = attrs.field(default=math.inf, init=False)
     unanswered: list[float] = attrs.field(factory=list, init=False)  # heartbeats since the last answer, as it began
+    untold_until: float = attrs.field(default=math.inf, init=False)  # if one of these answers told it to give up
     fenced_at: float = attrs.field(default=math.inf, init=False)  # when it was told that it is none any more
     is_forgiven: bool = attrs.field(default=False, init=False)  # its epoch may be one that nobody knows of
 
     @property
     def safe_until(self) -> float:
         """Before this the broker must not give what the member has to others."""
-        return min(self.on_time_until, self.gives_up_until) - CLOCK_SECONDS
+        return min(self.on_time_until, self.gives_up_until, self.untold_until) - CLOCK_SECONDS
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -77,6 +79,7 @@ class MembersSeen:
         """A heartbeat is about to be sent; returns when."""
         began = self.now()
         member.unanswered.append(began)
+        member.untold_until = member.unanswered[0] + self.rebalance_seconds
         return began
 
     def answered(self, member: Membership, epoch: int, assigned: Assigned | None, *, began: float) -> None:
@@ -91,16 +94,19 @@ class MembersSeen:
         if member not in self._members:
             self._members.append(member)
         if assigned is not None:
-            if assigned >= member.has:
-                member.gives_up_until = math.inf
-            elif member.gives_up_until == math.inf:
-                member.gives_up_until = member.unanswered[0] + self.rebalance_seconds
+            member.target = assigned
+        if member.has <= member.target:  # and the broker has been told
+            member.gives_up_until = math.inf
+        elif member.gives_up_until == math.inf:
+            member.gives_up_until = member.unanswered[0] + self.rebalance_seconds
+        if assigned is not None:
             self._give(member, assigned)
             member.has |= assigned
         else:
             self._give(member, member.has)
         member.on_time_until = began + self.session_seconds
         member.unanswered.clear()
+        member.untold_until = math.inf
 
     def _give(self, member: Membership, assigned: Assigned) -> None:
         now = self.now()
@@ -118,7 +124,6 @@ class MembersSeen:
         """A member does not use these any more, and is about to say so."""
         self.note(f"member {member.member_id} gives up {sorted(partitions)}")
         member.has -= partitions
-        member.gives_up_until = math.inf
 
     def left(self, member: Membership) -> None:
         """A member is about to leave, for good or as a static one for a while."""

@@ -181,3 +181,22 @@ def test_a_new_broker_gives_everybody_a_session_from_its_start_on() -> None:
     scene.now = 2.0 + SESSION_SECONDS
     scene.beat(scene.one, 3, {0, 1})
     assert scene.seen.problems == []
+
+
+def test_who_gives_up_and_has_not_said_so_in_time_may_be_fenced() -> None:
+    """Of seeds 30283 and 30394: the broker that was to be told had died."""
+    scene = Scene()
+    scene.beat(scene.one, 2, set())
+    scene.seen.gave_up(scene.one, frozenset({0}))
+    scene.now = REBALANCE_SECONDS + 0.1
+    scene.refuse(scene.one)
+    assert scene.seen.problems == []
+
+
+def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> None:
+    """Of seed 30351."""
+    scene = Scene()
+    scene.seen.sending(scene.one)
+    scene.now = REBALANCE_SECONDS + 0.1
+    scene.refuse(scene.one)
+    assert scene.seen.problems == []
