@@ -36,7 +36,6 @@ from pyspark.sql.types import (
 from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.bucket.subscription import Subscription
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import (
     FORMAT,
@@ -48,6 +47,7 @@ from kafscale.spark.source.options import (
 )
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.records import read_records, topic_of_subject
 from kafscale.spark.source.uses import Uses
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
@@ -157,7 +157,7 @@ class KafScaleDataSource(DataSource):
         from kafscale.spark.values.registry_column import spark_type
 
         if self.decoding is None:
-            self.decoding = Decoding.of(values, _topic_of_subject(values, options.subscription))
+            self.decoding = Decoding.of(values, topic_of_subject(values, options.subscription))
         return [StructField(DECODED, spark_type(self.decoding.type))]
 
     def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
@@ -171,23 +171,6 @@ class KafScaleDataSource(DataSource):
 
     def _decoding_of(self, columns: Sequence[str]) -> Decoding | None:
         return self.decoding if DECODED in columns else None
-
-
-def _topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
-    """Return the topic whose subject has the reader schema, if none is given.
-
-    Raises ConfigError unless that is one topic.
-    """
-    if values.subject is not None or values.schema is not None:
-        return None
-    topics = sorted({*subscription.topics, *(topic for topic, _ in subscription.assigned)})
-    if len(topics) != 1:
-        found = "a pattern" if subscription.pattern is not None else ", ".join(topics)
-        raise ConfigError(
-            f"valueFormat reads all values into one schema, and {found} may have many: say which by valueSubject or "
-            "valueSchema, or load each topic by itself"
-        )
-    return topics[0]
 
 
 def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Sequence[str]:
@@ -224,18 +207,7 @@ class _SplitReading:
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
         with closing(Planner.of(self.options)) as planner:
-            reader = planner.reader(self._stored_columns)
-            for records in reader.read_all(partition.splits):
-                if self.decoding is None:
-                    yield records
-                else:
-                    yield from self.decoding.select(records, self.columns)
-
-    @property
-    def _stored_columns(self) -> Sequence[str]:
-        if self.decoding is None:
-            return self.columns
-        return list(dict.fromkeys([*(name for name in self.columns if name != DECODED), "value", "headers"]))
+            yield from read_records(planner, partition.splits, self.columns, self.decoding)
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)

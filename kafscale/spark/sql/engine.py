@@ -18,21 +18,20 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.sql import commands
-from kafscale.spark.sql.clauses import Bound, Clauses, duration_ms
+from kafscale.spark.sql.bucket_topics import TOPIC_NAME
+from kafscale.spark.sql.calls import bound_of
+from kafscale.spark.sql.clauses import Bound, Clauses
 from kafscale.spark.sql.edits import Edit, edited
 from kafscale.spark.sql.estimates import explained
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.kafsql import Spoken, define_functions
-from kafscale.spark.sql.references import Argument, Call, Found, Reference, find
+from kafscale.spark.sql.references import Found, Reference, find
 from kafscale.spark.sql.segments import with_segments
 from kafscale.spark.sql.tokens import tokenize
 from kafscale.spark.sql.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
-FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and tail('orders', 20, PARTITION)"
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -46,7 +45,10 @@ class Engine:
     def frame(self, statement: str) -> DataFrame:
         """Rows of a query; a command has been executed. Raises ConfigError, QueryError, StoreError."""
         answered = commands.answer(statement, self.topics)
-        return self._query(statement) if answered is None else answered
+        if answered is None:
+            return self._query(statement)
+        types = ", ".join(f"{name} {type_}" for name, type_ in answered.types.items())
+        return self.topics.spark.createDataFrame(answered.rows, types)
 
     def _query(self, statement: str) -> DataFrame:
         spoken = Spoken.of(statement)
@@ -101,7 +103,7 @@ class Engine:
 
     def _calls(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for each in found.calls:
-            bound, partition = _bound_of(each)
+            bound, partition = bound_of(each)
             if not (TOPIC_NAME.fullmatch(each.topic) and self.topics.has(each.topic)):
                 raise self.topics.no_such(each.topic)
             bound = attrs.evolve(bound, is_full=clauses.bound_at(each.start).is_full)
@@ -144,28 +146,3 @@ def _only_read(topic: str, statement: str) -> str:
 
 def _quoted(name: str) -> str:
     return f"`{name}`"
-
-
-def _bound_of(call: Call) -> tuple[Bound, int | None]:
-    """Raises QueryError."""
-    match call.function, call.arguments:
-        case "last", [Argument(int(last_ms), True)]:
-            return Bound(last_ms=last_ms), None
-        case "last", [Argument(str(text))]:
-            return Bound(last_ms=_duration_of(text)), None
-        case "tail", [Argument(int(tail_count), False)] if tail_count >= 0:
-            return Bound(tail_count=tail_count), None
-        case "tail", [Argument(int(tail_count), False), Argument(int(partition), False)] if tail_count >= 0:
-            return Bound(tail_count=tail_count), partition
-    raise QueryError(f"{call.function}() is called in another way; there are {FUNCTION_FORMS}")
-
-
-def _duration_of(text: str) -> int:
-    tokens = tokenize(text)
-    try:
-        last_ms, used = duration_ms(tokens)
-    except ValueError as exc:
-        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES") from exc
-    if used != len(tokens):
-        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES")
-    return last_ms

@@ -39,9 +39,9 @@ def csv_lines(frame: DataFrame) -> Iterator[str]:
 
     Runs the query, and holds few rows.
     """
-    yield _csv_line(frame.columns)
+    yield csv_line(frame.columns)
     for row in _texts(frame).toLocalIterator(prefetchPartitions=True):
-        yield _csv_line(row)
+        yield csv_line(row)
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
@@ -102,7 +102,8 @@ def _json_fields(frame: DataFrame, name: str, type_: str) -> Sequence[Column]:
     ]
 
 
-def _csv_line(cells: Sequence[str | None]) -> str:
+def csv_line(cells: Sequence[str | None]) -> str:
+    """Return a line of CSV."""
     return ",".join(map(_csv_cell, cells)) + "\n"
 
 

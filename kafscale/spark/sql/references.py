@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 from kafscale.errors import QueryError
+from kafscale.spark.sql.calls import FUNCTIONS, Argument, Call
 from kafscale.spark.sql.tokens import Token, closing, tokenize
 
-FUNCTIONS = ("last", "tail")
 DESCRIBING = ("DescribeRelation", "ShowColumns", "DescribeColumn")
 CHANGING = ("MergeIntoTable", "UpdateTable", "DeleteFromTable")  # what they change is their first child
 KEEPING = ("CreateView", "CreateViewCommand", "AlterViewAs", "CacheTableAsSelect")  # a query, for others to use
@@ -38,25 +38,6 @@ class Reference:
     def name(self) -> str:
         """Parts with points between, as a topic has them."""
         return ".".join(self.parts)
-
-
-@attrs.frozen(kw_only=True)
-class Call:
-    """`last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
-
-    start: int
-    end: int
-    function: str
-    topic: str
-    arguments: Sequence[Argument]
-
-
-@attrs.frozen
-class Argument:
-    """A literal. `is_time`: an interval, in milliseconds."""
-
-    value: Any
-    is_time: bool = False
 
 
 @attrs.frozen(kw_only=True)
