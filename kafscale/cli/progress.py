@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from kafscale.config.units import MIB
+
+READING_MIN_BYTES = 16 * MIB  # are read in some tenths of a second
 
 
 @contextmanager
@@ -22,6 +24,39 @@ def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"
     with _bar(text, what, total_bytes) as report:
         yield report
+
+
+@contextmanager
+def reading(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many bytes are read, where their total becomes known, and grows, while they are.
+
+    The function that is given takes both. There is no bar before there is much to read.
+    """
+    with ExitStack() as stack:
+        bar: list[Callable[[int, int], None]] = []
+
+        def report(done_bytes: int, total_bytes: int) -> None:
+            if not bar and total_bytes >= READING_MIN_BYTES:
+                bar.append(stack.enter_context(_growing_bar(what)))
+            for show in bar:
+                show(done_bytes, total_bytes)
+
+        yield report
+
+
+@contextmanager
+def _growing_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    description = TextColumn("[progress.description]{task.description}")
+    columns = (SpinnerColumn(), description, BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager

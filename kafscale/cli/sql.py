@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import take
+from kafscale.cli.connecting import Parsed, take
 from kafscale.cli.output import fit, say, show_cells
+from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
     SparkOptions,
     option,
@@ -23,15 +24,32 @@ from kafscale.cli.sql_options import (
     spark_session,
 )
 from kafscale.cli.sql_serve import serve_command
-from kafscale.errors import ConfigError
+from kafscale.config import parse_size
+from kafscale.errors import ConfigError, StartupError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from kafscale.spark.quick.choice import Engines
+    from kafscale.spark.sql.answers import Answer
     from kafscale.spark.sql.engine import Engine
 
 FORMATS = ("table", "csv", "json", "parquet")
+ENGINES = ("auto", "spark", "duckdb")
 MAX_ROWS_DEFAULT = 1000
+DUCKDB_MAX_DEFAULT = "256MiB"  # read in about the time in which Spark starts
+MASTER_DEFAULT = "local[*]"
+
+
+@attrs.frozen(kw_only=True)
+class EngineOptions:
+    """Which engine answers."""
+
+    engine: str
+    duckdb_max_bytes: int
+
+    def check(self, spark: SparkOptions) -> None:
+        """Raises ConfigError."""
+        if self.engine == "duckdb" and (why := _spark_alone(spark)):
+            raise ConfigError(f"--engine: 'duckdb', though {why}; allowed: without it, or --engine auto or spark")
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +95,21 @@ def command() -> None:
     shown=str(MAX_ROWS_DEFAULT),
     help="How many rows a table has at most; other formats have all.",
 )
+@option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    shown="auto",
+    help="Spark, or an embedded DuckDB, which starts at once; auto takes DuckDB where that gives Spark's answer and "
+    "little is read, and says which.",
+)
+@option(
+    "--duckdb-max-bytes",
+    type=Parsed("SIZE", parse_size),
+    default=DUCKDB_MAX_DEFAULT,
+    shown=DUCKDB_MAX_DEFAULT,
+    help="With --engine auto, a statement that would read more of the bucket goes to Spark.",
+)
 @spark_options
 def query_command(statement: str | None, config_file: str | None, **options: Any) -> None:
     """Query topics with Spark SQL, from the bucket alone: each topic is a table.
@@ -84,22 +117,54 @@ def query_command(statement: str | None, config_file: str | None, **options: Any
     STATEMENT may be several, with semicolons between. Without it, statements are read from standard input, which on a
     terminal is a shell with history. `kafscale sql serve` answers other programs, over JDBC.
     """
-    output, spark = take(options, OutputOptions), take(options, SparkOptions)
+    output, chosen, spark = (
+        take(options, OutputOptions),
+        take(options, EngineOptions),
+        take(options, SparkOptions),
+    )
     output.check()
+    chosen.check(spark)
     source = source_options(read_settings(options, config_file), spark)
-    with _opened(output) as file, _engine(spark, source) as engine:
-        results = Results(output, file)
+    with _opened(output) as file, _engines(chosen, spark, source) as engines:
+        results = Results(engines, output, file)
         if statement is None and sys.stdin.isatty():
-            _run_shell(engine, results)
+            _run_shell(results)
         else:
-            _run_all(engine, sys.stdin.read() if statement is None else statement, results)
+            _run_all(sys.stdin.read() if statement is None else statement, results)
 
 
 command.add_command(serve_command)
 
 
+def _spark_alone(options: SparkOptions) -> str | None:
+    """Why statements are for Spark whatever they are, as the end of a sentence; None if they are not."""
+    if options.conf:
+        return "--conf sets what only Spark has"
+    return None if options.master == MASTER_DEFAULT else "--master names a Spark"
+
+
 @contextmanager
-def _engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Engine]:
+def _engines(chosen: EngineOptions, options: SparkOptions, source: dict[str, str]) -> Iterator[Engines]:
+    try:
+        from kafscale.spark.quick.choice import EngineName, Engines
+        from kafscale.spark.sql.bucket_topics import BucketTopics
+    except ImportError as exc:
+        raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[spark]'") from exc
+    with ExitStack() as stack:
+        engines = Engines(
+            name=EngineName(chosen.engine),
+            topics=BucketTopics(options=source, max_scan_bytes=scan_limit(options)),
+            max_bytes=chosen.duckdb_max_bytes,
+            start_spark=lambda: stack.enter_context(_spark_engine(options, source)),
+            say=lambda line: say(f"kafscale: {line}", err=True),
+            spark_alone=_spark_alone(options),
+        )
+        stack.callback(engines.close)
+        yield engines
+
+
+@contextmanager
+def _spark_engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Engine]:
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import PUSHDOWN, Topics
 
@@ -108,25 +173,23 @@ def _engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Engine]:
         yield Engine(topics=topics, catalogs=[each.name for each in options.catalogs])
 
 
-def _run_shell(engine: Engine, results: Results) -> None:
+def _run_shell(results: Results) -> None:
     from kafscale.spark.sql.interrupts import run_interruptibly
     from kafscale.spark.sql.shell import Shell, history, history_path
 
-    cancel = engine.topics.spark.sparkContext.cancelAllJobs
-
     def execute(statement: str) -> None:
-        run_interruptibly(lambda: results.show(engine.frame(statement)), cancel)
+        run_interruptibly(lambda: results.answer(statement), results.engines.cancel)
 
     with history(history_path()):
         Shell(read=input, write=say, execute=execute).run()
 
 
-def _run_all(engine: Engine, text: str, results: Results) -> None:
+def _run_all(text: str, results: Results) -> None:
     from kafscale.spark.sql.tokens import split_statements
 
     statements, rest = split_statements(text + "\n;")
     for each in [*statements, *([rest] if rest.strip() else [])]:
-        results.show(engine.frame(each))
+        results.answer(each)
 
 
 def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
@@ -141,33 +204,41 @@ def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
 
 @attrs.frozen
 class Results:
-    """Runs queries and writes their rows, one behind the other."""
+    """Runs statements and writes their rows, one behind the other."""
 
+    engines: Engines
     options: OutputOptions
     file: IO[str]
 
-    def show(self, frame: DataFrame) -> None:
-        """A command has no rows. Raises QueryError."""
-        from kafscale.spark.sql.failures import spark_errors
-        from kafscale.spark.sql.formats import csv_lines, json_lines, write_parquet
+    def answer(self, statement: str) -> None:
+        """Raises ConfigError, QueryError, StartupError, StoreError."""
+        from kafscale.spark.quick.scans import Reading
 
-        if not frame.columns:
+        with ExitStack() as bar:
+            answer = self.engines.answer(statement, Reading(report=bar.enter_context(reading("reading"))))
+            if self.file.isatty():
+                bar.close()  # before there are rows beside it
+            try:
+                self._show(answer)
+            finally:
+                answer.close()
+
+    def _show(self, answer: Answer) -> None:
+        """A command has no rows."""
+        if not answer.columns:
             return
-        with spark_errors():
-            if self.options.format == "parquet":
-                write_parquet(frame, str(self.options.output))
-            elif self.options.format == "table":
-                self._show_table(frame)
-            else:
-                lines = csv_lines(frame) if self.options.format == "csv" else json_lines(frame)
-                self.file.writelines(fit(lines, self.file))
+        if self.options.format == "parquet":
+            answer.write_parquet(str(self.options.output))
+        elif self.options.format == "table":
+            self._show_table(answer)
+        else:
+            lines = answer.csv_lines() if self.options.format == "csv" else answer.json_lines()
+            self.file.writelines(fit(lines, self.file))
         self.file.flush()
 
-    def _show_table(self, frame: DataFrame) -> None:
-        from kafscale.spark.sql.formats import first_cells
-
-        cells = first_cells(frame, self.options.max_rows)
-        if cells.columns == ["plan"]:
+    def _show_table(self, answer: Answer) -> None:
+        cells = answer.first_cells(self.options.max_rows)
+        if list(cells.columns) == ["plan"]:
             plan = (row[0] or "" for row in cells.rows)  # of EXPLAIN: lines to be read as they are
             self.file.writelines(fit(plan, self.file))
             return

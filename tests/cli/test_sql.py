@@ -1,19 +1,24 @@
-"""`kafscale sql`: what is wrong is told before Spark starts; and one run of it as users run it."""
+"""`kafscale sql`: what is wrong is told before an engine starts; and runs of it as users run it, by each engine."""
 
 from __future__ import annotations
 
+import io
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kafscale.cli.main import run
+from kafscale.cli.progress import READING_MIN_BYTES, reading
 from kafscale.cli.sql_options import parse_catalog
 from kafscale.cli.sql_reference import reference
 from kafscale.config import load
 from tests.devtools.sql_processes import kafscale_sql, told, write_orders
 
+ENGINES = ("duckdb", "auto", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"
 
 
@@ -30,6 +35,9 @@ def test_the_page_of_options_is_what_the_code_makes():
         (["--catalog", "name=lake,warehouse=/x", "select 1"], "has no type"),
         (["--catalog", "type=hadoop", "select 1"], "needs a warehouse"),
         (["--max-scan-bytes", "much", "select 1"], "'much' is not a size"),
+        (["--engine", "sqlite", "select 1"], "'sqlite' is not one of 'auto', 'spark', 'duckdb'"),
+        (["--engine", "duckdb", "--conf", "spark.x=1", "select 1"], "--conf sets what only Spark has"),
+        (["--engine", "duckdb", "--master", "spark://h:7077", "select 1"], "--master names a Spark"),
         (["--store", "nowhere", "select 1"], "--store: 'nowhere'"),
     ],
 )
@@ -61,9 +69,8 @@ def store(tmp_path_factory) -> str:
     return write_orders(tmp_path_factory.mktemp("bucket"))
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_statements_from_the_command_line(store, tmp_path):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statements_from_the_command_line(store, tmp_path, engine):
     done = kafscale_sql(
         "show topics; show partitions from orders; select max(offset) as last from orders",
         "--store",
@@ -71,9 +78,12 @@ def test_statements_from_the_command_line(store, tmp_path):
         "--output",
         str(tmp_path / "rows"),
         KAFSCALE_SQL_FORMAT="json",
+        KAFSCALE_SQL_ENGINE=engine,
     )
     assert done.returncode == 0, done.stderr
-    assert "kafscale:" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("kafscale:")]
+    why = "as this reads 2,950 bytes and no more than 268,435,456 (--duckdb-max-bytes)"
+    assert said == ([f"kafscale: DuckDB answers, {why}"] if engine == "auto" else [])
     topics, partitions, last = map(json.loads, (tmp_path / "rows").read_text().splitlines())
     assert topics == {"topic": "orders"}
     assert partitions.pop("bytes") > 0
@@ -81,22 +91,22 @@ def test_statements_from_the_command_line(store, tmp_path):
     assert last == {"last": 59}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_statements_from_standard_input_up_to_the_first_that_fails(store):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statements_from_standard_input_up_to_the_first_that_fails(store, engine):
     statements = "select offset from orders\n where offset in (7, 42) order by 1; select * from ordrs; select 1"
-    done = kafscale_sql("--store", store, "--max-rows", "1", stdin=statements)
+    done = kafscale_sql("--store", store, "--max-rows", "1", "--engine", engine, stdin=statements)
     assert done.stdout == "offset\n7\n"
-    first, second = [line for line in done.stderr.splitlines() if line.startswith("kafscale: ")]
+    said = [line for line in done.stderr.splitlines() if line.startswith("kafscale: ")]
+    first, second = said[engine == "auto" :]
     assert first == "kafscale: these are the first 1 rows; --max-rows shows more"
     assert second.startswith("kafscale: there is no topic, table or view 'ordrs' (topics: orders).")
     assert done.returncode == 1
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_a_scan_past_the_limit_is_one_line(store):
-    done = kafscale_sql("select max(offset) from orders", "--store", store, "--max-scan-bytes", "100")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_scan_past_the_limit_is_one_line(store, engine):
+    limit = ("--max-scan-bytes", "100", "--engine", engine)
+    done = kafscale_sql("select max(offset) from orders", "--store", store, *limit)
     assert done.returncode == 1
     assert done.stdout == ""
     [line] = told(done)
@@ -104,15 +114,15 @@ def test_a_scan_past_the_limit_is_one_line(store):
     assert "maxScanBytes is 100: bound it by conditions on timestamp, offset or partition" in line
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_a_bucket_that_does_not_answer_is_one_line():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bucket_that_does_not_answer_is_one_line(engine):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         done = kafscale_sql(
             "select * from orders",
             *("--store", "s3://bucket/kafka", "--s3-endpoint", endpoint, "--s3-region", "us-east-1"),
+            *("--engine", engine),
             AWS_ACCESS_KEY_ID="any",
             AWS_SECRET_ACCESS_KEY="any",
         )
@@ -120,3 +130,52 @@ def test_a_bucket_that_does_not_answer_is_one_line():
     [line] = told(done)
     assert line.startswith(f"kafscale: list s3://bucket: {endpoint} can't be reached (")
     assert line.endswith("check the endpoint, the region, and the network")
+
+
+def test_what_duckdb_does_not_answer_is_one_line(store):
+    done = kafscale_sql("select upper('a') from orders", "--store", store, "--engine", "duckdb")
+    assert done.returncode == 1
+    assert told(done) == [
+        "kafscale: --engine duckdb can't answer this, because upper() is Spark's; --engine spark can, and auto"
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_what_duckdb_does_not_answer_goes_to_spark(store):
+    statements = "select upper('a') as a; select max(offset) as last from orders"
+    done = kafscale_sql(statements, "--store", store, "--duckdb-max-bytes", "100", "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "a\nA\nlast\n59\n"
+    assert [line for line in told(done) if line.startswith("kafscale:")] == [
+        "kafscale: Spark answers, because upper() is Spark's",
+        "kafscale: Spark answers, because it would read 2,950 bytes or more, and --duckdb-max-bytes is 100",
+    ]
+
+
+def test_no_engine_is_imported_before_it_is_needed():
+    program = """
+import sys
+import kafscale.cli.main, kafscale.cli.sql, kafscale.cli.serve
+print(sorted({"duckdb", "pyarrow", "numpy", "pyspark"} & set(sys.modules)))"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_what_is_not_installed_is_one_line(capsys, monkeypatch, store):
+    monkeypatch.delitem(sys.modules, "kafscale.spark.quick.choice", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "kafscale.spark.quick.engine", raising=False)
+    assert run(["sql", "--store", store, "select 1"]) == 1
+    assert capsys.readouterr().err == "kafscale: this command needs pyarrow: pip install 'kafscale[spark]'\n"
+
+
+def test_a_bar_is_there_where_much_is_read_on_a_terminal(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    with reading("reading") as report:
+        report(0, READING_MIN_BYTES - 1)
+        assert shown.getvalue() == ""
+        report(READING_MIN_BYTES, 2 * READING_MIN_BYTES)
+    assert "reading" in shown.getvalue()

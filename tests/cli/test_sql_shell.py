@@ -17,7 +17,7 @@ import pytest
 from tests.devtools.spark import environ_of
 from tests.devtools.sql_processes import write_orders
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT, CONTINUATION = "kafscale> ", "       -> "
@@ -72,6 +72,7 @@ def shell(*options: str, **variables: str) -> Iterator[Terminal]:
             os.waitpid(process_id, 0)
 
 
+@pytest.mark.spark
 def test_a_session(tmp_path):
     store = write_orders(tmp_path / "bucket")
     progress = ("--conf", "spark.ui.showConsoleProgress=true")  # tells that a statement runs
@@ -96,3 +97,21 @@ def test_a_session(tmp_path):
     history = Path(tmp_path, "kafscale", "sql_history").read_text().splitlines()
     assert history[:2] == ["select count(*) as n,", "max(offset) as last from orders;"]
     assert history[-1] == "select min(offset) + 42 as sum from orders;"
+
+
+def test_a_session_without_spark(tmp_path):
+    store = write_orders(tmp_path / "bucket")
+    with shell("--store", store, "--engine", "duckdb", XDG_STATE_HOME=str(tmp_path)) as terminal:
+        terminal.wait_for("SHOW TOPICS; lists topics", PROMPT)
+        terminal.press("select count(*) as n,\n")
+        terminal.wait_for(CONTINUATION)
+        terminal.press("max(offset) as last from orders;\n")
+        terminal.wait_for("60", "59", " s)", PROMPT)
+        terminal.press("select * from ordrs;\n")
+        terminal.wait_for("error: there is no topic, table or view 'ordrs' (topics: orders)", PROMPT)
+        terminal.press("select upper('a') from orders;\n")
+        terminal.wait_for("error: --engine duckdb can't answer this, because upper() is Spark's", PROMPT)
+        terminal.press("select min(offset) + 42 as sum from orders;\n")
+        terminal.wait_for("42", " s)", PROMPT)
+        terminal.press(CTRL_D)
+        assert terminal.exit_code() == 0

@@ -13,8 +13,9 @@ from tests.devtools.process import broker_process
 from tests.devtools.s3_processes import minio_server, moto_server
 from tests.devtools.sql_processes import kafscale_sql, told, write_orders
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
+engines = pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
 SERVERS = {"moto": moto_server, "minio": minio_server}
 ORDER = {
     "type": "record",
@@ -56,11 +57,12 @@ def s3(request):
         yield options, variables
 
 
-def test_topics_on_s3(s3, tmp_path):
+@engines
+def test_topics_on_s3(s3, engine):
     options, variables = s3
     statement = """
         select offset, key, json_value(value, '$.number') as number from orders where offset >= 98 order by offset"""
-    done = kafscale_sql(statement, "--format", "csv", *options, **variables)
+    done = kafscale_sql(statement, "--format", "csv", "--engine", engine, *options, **variables)
     assert done.returncode == 0, done.stderr
     assert list(csv.reader(done.stdout.splitlines())) == [
         ["offset", "key", "number"],
@@ -70,7 +72,8 @@ def test_topics_on_s3(s3, tmp_path):
     assert told(done) == []
 
 
-def test_values_of_a_registry_are_columns(tmp_path):
+@engines
+def test_values_of_a_registry_are_columns(tmp_path, engine):
     from tests.devtools.registry_values import running_values
     from tests.devtools.segment_objects import make_batch, version_2_objects
 
@@ -81,6 +84,7 @@ def test_values_of_a_registry_are_columns(tmp_path):
         done = kafscale_sql(
             "select decoded.value.*, offset from orders where decoded.value.status = 's1' and offset > 6 order by id",
             *("--store", f"file:{tmp_path}", "--format", "json"),
+            KAFSCALE_SQL_ENGINE=engine,
             KAFSCALE_SQL_VALUE_FORMAT="avro",
             KAFSCALE_SQL_REGISTRY=values.registry.url,
         )
@@ -91,6 +95,7 @@ def test_values_of_a_registry_are_columns(tmp_path):
     ]
 
 
+@pytest.mark.spark
 def test_a_topic_beside_an_iceberg_table(tmp_path):
     from tests.devtools.spark import skip_without_iceberg
 
@@ -110,13 +115,14 @@ def test_a_topic_beside_an_iceberg_table(tmp_path):
     ]
 
 
-def test_rows_as_files(tmp_path):
+@engines
+def test_rows_as_files(tmp_path, engine):
     import pyarrow.parquet
 
     rows = tmp_path / "rows"
     statement = "select offset, value from orders where offset in (3, 44)"
     store = write_orders(tmp_path / "bucket")
-    done = kafscale_sql(statement, "--store", store, "--format", "parquet", "--output", str(rows))
+    done = kafscale_sql(statement, "--store", store, "--format", "parquet", "--output", str(rows), "--engine", engine)
     assert done.returncode == 0, done.stderr
     found = pyarrow.parquet.read_table(rows).sort_by("offset").to_pydict()
     assert found == {"offset": [3, 44], "value": [b"3" + b"." * 20, b"44" + b"." * 20]}

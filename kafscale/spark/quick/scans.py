@@ -1,0 +1,142 @@
+"""A topic as a data set of Arrow, whose scans read only the columns and the offsets that a statement needs.
+
+DuckDB asks a data set for a scanner of some columns and a condition, when a statement runs. Here that is when the read
+is planned. Records are decoded as DuckDB takes them; what is read ahead is a few batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from kafscale.spark.bucket.decode import COLUMN_TYPES
+from kafscale.spark.bucket.splits import Split
+from kafscale.spark.quick.bounds import Condition
+from kafscale.spark.quick.errors import TooMuch
+from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.records import read_records, topic_of_subject
+from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.options import ValueOptions
+
+CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", "key", "value", "headers", DECODED)
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class Reading:
+    """How much a statement reads of the bucket, and what went wrong: DuckDB tells of an error its text alone.
+
+    max_bytes: None for no bound. report: told how many bytes of how many are read. is_planned: there was a scan.
+    """
+
+    max_bytes: int | None = None
+    report: Callable[[int, int], None] = lambda _done, _total: None
+    is_planned: bool = False
+    planned_bytes: int = 0
+    read_bytes: int = 0
+    failure: BaseException | None = None
+
+    def plan(self, size_bytes: int) -> None:
+        """Count what one more scan will read. Raises TooMuch."""
+        self.is_planned = True
+        self.planned_bytes += size_bytes
+        self.report(self.read_bytes, self.planned_bytes)
+        if self.max_bytes is not None and self.planned_bytes > self.max_bytes:
+            raise TooMuch(
+                f"it would read {self.planned_bytes:,} bytes or more, and --duckdb-max-bytes is {self.max_bytes:,}"
+            )
+
+    def note(self, size_bytes: int) -> None:
+        """Count what has been read."""
+        self.read_bytes += size_bytes
+        self.report(self.read_bytes, self.planned_bytes)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TopicRead:
+    """One reference to a topic, by the options of Spark's reader."""
+
+    options: ReadOptions
+    limits: BatchOptions
+    decoding: Decoding | None
+
+    @classmethod
+    def of(cls, given: Given) -> TopicRead:
+        """Raises ConfigError, RegistryError, UnknownSchema."""
+        options, values = ReadOptions.of(given), ValueOptions.parse(given.values)
+        given.warn_of_ignored()
+        decoding = None if values is None else Decoding.of(values, topic_of_subject(values, options.subscription))
+        return cls(options=options, limits=BatchOptions.of(given), decoding=decoding)
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Return the columns in the order that Spark has them in, and their types."""
+        types = {name: each for name, each in COLUMN_TYPES.items() if name != "headers" or self.options.include_headers}
+        return types if self.decoding is None else {**types, DECODED: self.decoding.type}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns in another order: where DuckDB needs none, and takes the first, that is to cost little."""
+        return pa.schema([(name, self.types[name]) for name in CHEAPEST_FIRST if name in self.types])
+
+    def splits(self, condition: Condition | None) -> Sequence[Split]:
+        """Return what a scan reads. Raises ConfigError, DataLoss, StoreError."""
+        with closing(Planner.of(self.options)) as planner:
+            if condition is None:
+                return planner.batch(self.limits, Bounds())
+            partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
+            return planner.batch(self.limits, condition.bounds(partitions))
+
+    def records(self, splits: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+        """Read splits. Raises DataLoss, StoreError, RegistryError."""
+        decoding = self.decoding if DECODED in columns else None
+        with closing(Planner.of(self.options)) as planner:
+            for split in splits:
+                yield from read_records(planner, [split], columns, decoding)
+                reading.note(split.size_bytes)
+
+
+class TopicDataset(ds.Dataset):
+    """What DuckDB takes for a data set: it has a schema, and makes scanners."""
+
+    def __init__(self, read: TopicRead, reading: Reading) -> None:
+        self._read = read
+        self._reading = reading
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the schema that DuckDB sees."""
+        return self._read.schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
+        """Plan a scan. Errors are told to DuckDB, and kept."""
+        try:
+            condition = None if filter is None else Condition(expression=filter, schema=self.schema)
+            names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]
+            splits = self._read.splits(condition)
+            self._reading.plan(sum(split.size_bytes for split in splits))
+        except BaseException as exc:
+            self._reading.failure = exc
+            raise
+        schema = pa.schema([self.schema.field(name) for name in names])
+        batches = pa.RecordBatchReader.from_batches(
+            schema, self._noting(self._read.records(splits, names, self._reading))
+        )
+        return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
+
+    def _noting(self, records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from records
+        except Exception as exc:
+            self._reading.failure = exc
+            raise
+
+
+def _has(condition: Condition | None, name: str) -> bool:
+    return condition is not None and condition.names(name)
