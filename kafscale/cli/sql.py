@@ -174,13 +174,13 @@ def _spark_engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Eng
 
 
 def _run_shell(results: Results) -> None:
-    from kafscale.spark.sql.interrupts import run_interruptibly
+    from kafscale.spark.sql.interrupts import interruptible, run_interruptibly
     from kafscale.spark.sql.shell import Shell, history, history_path
 
     def execute(statement: str) -> None:
         run_interruptibly(lambda: results.answer(statement), results.engines.cancel)
 
-    with history(history_path()):
+    with history(history_path()), interruptible():
         Shell(read=input, write=say, execute=execute).run()
 
 

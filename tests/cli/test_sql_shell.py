@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def shell(*options: str, **variables: str) -> Iterator[Terminal]:
     environ = environ_of(TERM="dumb", **variables)
     process_id, file = pty.fork()
     if process_id == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a command behind `&` has it: Ctrl-C is to work all the same
         os.execve(command[0], command, environ)
     terminal = Terminal(process_id, file)
     try:
@@ -111,6 +113,8 @@ def test_a_session_without_spark(tmp_path):
         terminal.wait_for("error: there is no topic, table or view 'ordrs' (topics: orders)", PROMPT)
         terminal.press("select upper('a') from orders;\n")
         terminal.wait_for("error: --engine duckdb can't answer this, because upper() is Spark's", PROMPT)
+        terminal.press("select 'never" + CTRL_C)
+        terminal.wait_for(PROMPT)
         terminal.press("select min(offset) + 42 as sum from orders;\n")
         terminal.wait_for("42", " s)", PROMPT)
         terminal.press(CTRL_D)

@@ -6,11 +6,26 @@ next call. The main thread waits, has Spark cancel what runs, and goes on when t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 
 POLL_SECONDS = 0.2
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also in a process that was started with SIGINT ignored.
+
+    To be entered on the main thread. A Spark that starts on another one sets no handler itself.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_interruptibly(execute: Callable[[], None], cancel: Callable[[], object]) -> None:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.interrupts import run_interruptibly
+from kafscale.spark.sql.interrupts import interruptible, run_interruptibly
 
 
 def test_what_a_statement_raises_is_raised():
@@ -17,15 +17,6 @@ def test_what_a_statement_raises_is_raised():
         run_interruptibly(fail, lambda: None)
 
 
-@pytest.fixture
-def interruptible():
-    """Also where the tests run in the background of a shell, which has them ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_cancels_until_the_statement_has_ended():
     cancelled = threading.Semaphore(0)
     ended = threading.Event()
@@ -36,6 +27,16 @@ def test_an_interrupt_cancels_until_the_statement_has_ended():
             assert cancelled.acquire(timeout=10)
         ended.set()
 
-    with pytest.raises(KeyboardInterrupt):
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         run_interruptibly(statement, cancelled.release)
     assert ended.is_set()
+
+
+def test_an_interrupt_is_raised_also_where_it_was_ignored_and_the_handler_comes_back():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
