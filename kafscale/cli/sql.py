@@ -15,6 +15,7 @@ from kafscale.cli.connecting import Parsed, take
 from kafscale.cli.output import fit, say, show_cells
 from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
+    MASTER_DEFAULT,
     SparkOptions,
     option,
     read_settings,
@@ -36,7 +37,6 @@ FORMATS = ("table", "csv", "json", "parquet")
 ENGINES = ("auto", "spark", "duckdb")
 MAX_ROWS_DEFAULT = 1000
 DUCKDB_MAX_DEFAULT = "256MiB"  # read in about the time in which Spark starts
-MASTER_DEFAULT = "local[*]"
 
 
 @attrs.frozen(kw_only=True)

@@ -26,6 +26,7 @@ Function = Callable[..., Any]
 
 PREFIX = "KAFSCALE_SQL_"
 STORE_OPTIONS = ("data_dir", "store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
+MASTER_DEFAULT = "local[*]"
 MAX_SCAN_DEFAULT = "10GiB"  # that of KAFSQL
 VALUE_FORMATS = ("avro", "protobuf", "json")
 
@@ -72,7 +73,11 @@ def parse_catalog(text: str) -> CatalogOptions:
 
 _OPTIONS = (
     option(
-        "--master", default="local[*]", shown="local[*]", metavar="URL", help="Spark's master; embedded without it."
+        "--master",
+        default=MASTER_DEFAULT,
+        shown=MASTER_DEFAULT,
+        metavar="URL",
+        help="Spark's master; embedded without it.",
     ),
     option(
         "--catalog",

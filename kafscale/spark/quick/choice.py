@@ -21,6 +21,9 @@ from kafscale.spark.session import INSTALL
 from kafscale.spark.sql.answers import Answer, SparkAnswer
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.spark.sql.engine import Engine
+from kafscale.spark.sql.tokens import tokenize
+
+SETTING = ("SET", "RESET")
 
 
 class EngineName(StrEnum):
@@ -36,7 +39,8 @@ class Engines:
     """Answers statements by one of both engines, each of which starts when it is needed.
 
     max_bytes: what a statement may read for `auto` to take DuckDB. start_spark: called once at most. say: tells the
-    user a line. spark_alone: why `auto` takes Spark for all statements, as the end of a sentence.
+    user a line. spark_alone: why `auto` takes Spark for all statements, as the end of a sentence. SET sets it, too,
+    which may change what others mean, such as by a time zone.
     """
 
     name: EngineName
@@ -85,6 +89,8 @@ class Engines:
             raise QueryError(f"--engine duckdb can't answer this, because {exc}; --engine spark can, and auto") from exc
 
     def _by_either(self, statement: str, reading: Reading) -> Answer:
+        if self.spark_alone is None and any(token.word in SETTING for token in tokenize(statement)[:1]):
+            self.spark_alone = "SET changes what only Spark has"
         why = self.spark_alone
         if why is None and find_spec("duckdb") is None:
             why = f"duckdb is not installed ({INSTALL})"

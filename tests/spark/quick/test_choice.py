@@ -97,6 +97,16 @@ def test_a_name_may_be_of_a_view_where_spark_has_run(engines):
         asked.answer("select * from ordrs")
 
 
+@pytest.mark.parametrize("setting", ["set spark.sql.session.timeZone = Asia/Tokyo", "-- back\nRESET"])
+def test_from_a_setting_of_spark_on_spark_answers(engines, said, setting):
+    asked = engines("auto")
+    asked.answer("select 1 as set")
+    for statement in (setting, "select max(timestamp) from orders"):
+        with pytest.raises(SparkStarts):
+            asked.answer(statement)
+    assert said == ["Spark answers, because SET changes what only Spark has"] * 2
+
+
 class _Spark:
     def frame(self, statement):
         raise SparkStarts
