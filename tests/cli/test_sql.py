@@ -114,6 +114,7 @@ def test_a_scan_past_the_limit_is_one_line(store, engine):
     assert "maxScanBytes is 100: bound it by conditions on timestamp, offset or partition" in line
 
 
+@pytest.mark.spark  # whichever engine it is: all give up after a minute
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bucket_that_does_not_answer_is_one_line(engine):
     with socket.socket() as nobody:
