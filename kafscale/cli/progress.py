@@ -32,12 +32,13 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
 
     The function that is given takes both. There is no bar before there is much to read.
     """
+    text = "[progress.description]{task.description}"
     with ExitStack() as stack:
         bar: list[Callable[[int, int], None]] = []
 
         def report(done_bytes: int, total_bytes: int) -> None:
             if not bar and total_bytes >= READING_MIN_BYTES:
-                bar.append(stack.enter_context(_growing_bar(what)))
+                bar.append(stack.enter_context(_bar(text, what, total_bytes, has_bytes=True)))
             for show in bar:
                 show(done_bytes, total_bytes)
 
@@ -45,29 +46,16 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def _growing_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a bar. The function that is given takes how much is done, and how much there is if that has changed."""
     if not sys.stderr.isatty():
-        yield lambda _done, _total: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    description = TextColumn("[progress.description]{task.description}")
-    columns = (SpinnerColumn(), description, BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _bar(text: str, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-
-    columns = (SpinnerColumn(), TextColumn(text), BarColumn(), TimeRemainingColumn())
+    amount = [DownloadColumn(binary_units=True)] if has_bytes else []
+    columns = (SpinnerColumn(), TextColumn(text), BarColumn(), *amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        yield lambda done, now=total: progress.update(task, completed=done, total=now)

@@ -74,18 +74,23 @@ def shell(*options: str, **variables: str) -> Iterator[Terminal]:
             os.waitpid(process_id, 0)
 
 
+def ask_and_err(terminal):
+    """A statement on two lines that is answered, and one of a topic that there is not."""
+    terminal.wait_for("SHOW TOPICS; lists topics", PROMPT)
+    terminal.press("select count(*) as n,\n")
+    terminal.wait_for(CONTINUATION)
+    terminal.press("max(offset) as last from orders;\n")
+    terminal.wait_for("60", "59", " s)", PROMPT)
+    terminal.press("select * from ordrs;\n")
+    terminal.wait_for("error: there is no topic, table or view 'ordrs' (topics: orders)", PROMPT)
+
+
 @pytest.mark.spark
 def test_a_session(tmp_path):
     store = write_orders(tmp_path / "bucket")
     progress = ("--conf", "spark.ui.showConsoleProgress=true")  # tells that a statement runs
     with shell("--store", store, *progress, XDG_STATE_HOME=str(tmp_path)) as terminal:
-        terminal.wait_for("SHOW TOPICS; lists topics", PROMPT)
-        terminal.press("select count(*) as n,\n")
-        terminal.wait_for(CONTINUATION)
-        terminal.press("max(offset) as last from orders;\n")
-        terminal.wait_for("60", "59", " s)", PROMPT)
-        terminal.press("select * from ordrs;\n")
-        terminal.wait_for("error: there is no topic, table or view 'ordrs' (topics: orders)", PROMPT)
+        ask_and_err(terminal)
         terminal.press("select count(*) from range(100000000000000) where hash(id) = 7;\n")
         terminal.wait_for("[Stage")
         terminal.press(CTRL_C)
@@ -104,13 +109,7 @@ def test_a_session(tmp_path):
 def test_a_session_without_spark(tmp_path):
     store = write_orders(tmp_path / "bucket")
     with shell("--store", store, "--engine", "duckdb", XDG_STATE_HOME=str(tmp_path)) as terminal:
-        terminal.wait_for("SHOW TOPICS; lists topics", PROMPT)
-        terminal.press("select count(*) as n,\n")
-        terminal.wait_for(CONTINUATION)
-        terminal.press("max(offset) as last from orders;\n")
-        terminal.wait_for("60", "59", " s)", PROMPT)
-        terminal.press("select * from ordrs;\n")
-        terminal.wait_for("error: there is no topic, table or view 'ordrs' (topics: orders)", PROMPT)
+        ask_and_err(terminal)
         terminal.press("select upper('a') from orders;\n")
         terminal.wait_for("error: --engine duckdb can't answer this, because upper() is Spark's", PROMPT)
         terminal.press("select 'never" + CTRL_C)

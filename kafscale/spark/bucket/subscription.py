@@ -49,13 +49,18 @@ class Subscription:
         return sorted({*self.topics, *(topic for topic, _ in self.assigned)})
 
 
+def some_of(topics: Sequence[str], *, near_to: str, label: str) -> str:
+    """Name the topic that is spelled most like another name, or some, behind a label; or say that there is none."""
+    near = difflib.get_close_matches(near_to, topics, n=1) or topics[:5]
+    return f"{label}: {', '.join(near)}" if near else "there is no topic at all"
+
+
 def _no_such_topic(topic: str, catalog: Catalog) -> ConfigError:
     deletion = catalog.metadata.deletion_of(topic)
     if deletion is not None:
         return ConfigError(f"{deletion}, and no topic of this name was created since: leave it out")
     topics = catalog.topics()
-    near = difflib.get_close_matches(topic, topics, n=1) or topics[:5]
-    there = f"there is: {', '.join(near)}" if near else "there is no topic at all"
+    there = some_of(topics, near_to=topic, label="there is")
     return ConfigError(
         f"the bucket has no segment of topic '{topic}' in namespace '{catalog.namespace}' ({there}). Check store, "
         "namespace and name; records that were just produced come into the bucket by `kafscale flush`"

@@ -46,13 +46,18 @@ def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> 
 
 def aligned(left: Expression, right: Expression) -> tuple[str, str]:
     """SQL of both as values of one type. Raises NotAlike."""
-    for each in (left, right):
-        if each.kind in UNCOMPARED:
-            raise NotAlike(f"{each.kind} is compared by Spark in its own way")
+    check_compared(left, right)
     one, other = _sql(left, right), _sql(right, left)
     if one is None or other is None:
         raise NotAlike(f"{left.kind} meets {right.kind}")
     return one, other
+
+
+def check_compared(*values: Expression) -> None:
+    """Raises NotAlike for a value that Spark compares, or orders, in its own way."""
+    for each in values:
+        if each.kind in UNCOMPARED:
+            raise NotAlike(f"{each.kind} is compared by Spark in its own way")
 
 
 def _sql(value: Expression, other: Expression) -> str | None:

@@ -50,12 +50,12 @@ class Expressions:
             raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
         return rule(self, node)
 
-    def condition(self, node: Node) -> str:
-        """SQL of what is true or false. Raises NotAlike."""
+    def condition(self, node: Node) -> Expression:
+        """Return what is true or false. Raises NotAlike."""
         found = self.of(node)
         if found.kind not in (Kind.BOOLEAN, Kind.NULL):
             raise NotAlike(f"a condition is of {found.kind}")
-        return found.sql
+        return found
 
     def _constant(self, node: Node) -> Expression:
         return constants.constant(node)
@@ -98,16 +98,16 @@ class Expressions:
 
     def _conjunction(self, node: Node) -> Expression:
         word = node.only("children").type.removeprefix("CONJUNCTION_")
-        parts = node.nodes("children")
-        sql = f" {word} ".join(self.condition(each) for each in parts)
+        parts = [self.condition(each) for each in node.nodes("children")]
+        sql = f" {word} ".join(each.sql for each in parts)
         # Of more than two, DuckDB's parser does not tell which were in parentheses.
-        name = named("({} {} {})", self.of(parts[0]), word, self.of(parts[1])) if len(parts) == 2 else None
+        name = named("({} {} {})", parts[0], word, parts[1]) if len(parts) == 2 else None
         return Expression(sql=f"({sql})", kind=Kind.BOOLEAN, name=name)
 
     def _not(self, node: Node) -> Expression:
         [child] = node.only("children").nodes("children")
-        sql = self.condition(child)
-        return Expression(sql=f"(NOT {sql})", kind=Kind.BOOLEAN, name=named("(NOT {})", self.of(child)))
+        found = self.condition(child)
+        return Expression(sql=f"(NOT {found.sql})", kind=Kind.BOOLEAN, name=named("(NOT {})", found))
 
     def _is_null(self, node: Node) -> Expression:
         word = "IS NULL" if node.type == "OPERATOR_IS_NULL" else "IS NOT NULL"
@@ -124,13 +124,13 @@ class Expressions:
 
     def _case(self, node: Node) -> Expression:
         checks = node.only("case_checks", "else_expr").nodes("case_checks")
-        whens = [each.only("when_expr", "then_expr").node("when_expr") for each in checks]
+        whens = [self.condition(each.only("when_expr", "then_expr").node("when_expr")) for each in checks]
         values = [self.of(each.node("then_expr")) for each in checks]
         is_told = node.has("else_expr") and node.node("else_expr").has("query_location")  # the parser makes one up
         otherwise = self.of(node.node("else_expr")) if is_told else None
         kind = common([each.kind for each in [*values, *([otherwise] if otherwise else [])]])
-        parts = [f"WHEN {self.condition(when)} THEN {each.sql}" for when, each in zip(whens, values, strict=True)]
-        names = [named("WHEN {} THEN {}", self.of(when), each) for when, each in zip(whens, values, strict=True)]
+        parts = [f"WHEN {when.sql} THEN {each.sql}" for when, each in zip(whens, values, strict=True)]
+        names = [named("WHEN {} THEN {}", when, each) for when, each in zip(whens, values, strict=True)]
         if otherwise is not None:
             parts.append(f"ELSE {otherwise.sql}")
             names.append(named("ELSE {}", otherwise))

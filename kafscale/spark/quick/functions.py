@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from kafscale.spark.quick.comparisons import named
+from kafscale.spark.quick.comparisons import check_compared, named
 from kafscale.spark.quick.constants import integer, timestamp, to_double, to_text
 from kafscale.spark.quick.errors import NotAlike
-from kafscale.spark.quick.kinds import INTEGERS, UNCOMPARED, Kind, common
+from kafscale.spark.quick.kinds import INTEGERS, Kind, common
 from kafscale.spark.quick.scopes import Expression
 
 Arguments = Sequence[Expression]
@@ -38,7 +38,7 @@ def called(name: str, arguments: Arguments, *, is_distinct: bool) -> Expression:
 def _count(distinct: Sequence[str], arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
     if distinct:
-        _check_compared(value)
+        check_compared(value)
     word = "".join(distinct)
     return Expression(sql=f"count({word}{value.sql})", kind=Kind.BIGINT, name=named("count({}{})", word, value))
 
@@ -46,7 +46,7 @@ def _count(distinct: Sequence[str], arguments: Arguments) -> Expression:
 def _extreme(name: str) -> Callable[..., Expression]:
     def make(distinct: Sequence[str], arguments: Arguments) -> Expression:
         [value] = _exactly(arguments, 1)
-        _check_compared(value)
+        check_compared(value)
         return Expression(sql=f"{name}({value.sql})", kind=value.kind, name=_aggregate_name(name, distinct, value))
 
     return make
@@ -221,11 +221,6 @@ def _exactly(arguments: Arguments, count: int) -> Arguments:
     if len(arguments) != count:
         raise IndexError
     return arguments
-
-
-def _check_compared(value: Expression) -> None:
-    if value.kind in UNCOMPARED:
-        raise NotAlike(f"{value.kind} is compared by Spark in its own way")
 
 
 def _name(value: Expression) -> str:

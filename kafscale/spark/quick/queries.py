@@ -11,9 +11,10 @@ from itertools import count
 
 import attrs
 
+from kafscale.spark.quick.comparisons import check_compared
 from kafscale.spark.quick.errors import NotAlike
 from kafscale.spark.quick.expressions import Expressions, Subquery
-from kafscale.spark.quick.kinds import UNCOMPARED, UNSHOWN, Column, Kind, common
+from kafscale.spark.quick.kinds import UNSHOWN, Column, Kind, common
 from kafscale.spark.quick.scopes import Expression, Relation, Scope
 from kafscale.spark.quick.tree import Node
 from kafscale.spark.quick.words import FIELDS
@@ -89,11 +90,11 @@ class Queries:
         inner = self._expressions(attrs.evolve(scope, results=results), tables)
         clauses = [source]
         if node.has("where_clause"):
-            clauses.append(f"WHERE {self._expressions(scope, tables).condition(node.node('where_clause'))}")
+            clauses.append(f"WHERE {self._expressions(scope, tables).condition(node.node('where_clause')).sql}")
         if node.has("group_expressions"):
             clauses.append(f"GROUP BY {', '.join(self._groups(node, inner, items))}")
         if node.has("having"):
-            clauses.append(f"HAVING {inner.condition(node.node('having'))}")
+            clauses.append(f"HAVING {inner.condition(node.node('having')).sql}")
         outer = self._expressions(attrs.evolve(scope, results=results, results_first=True), tables)
         is_distinct, ending = self._modifiers(node.nodes("modifiers"), outer, items)
         listed = ", ".join(f"{each.expression.sql} AS c{index}" for index, each in enumerate(items))
@@ -126,7 +127,7 @@ class Queries:
             raise NotAlike("sets of groups are Spark's")
         for each in groups:
             found = _placed(each, items) or expressions.of(each)
-            _check_compared([found])
+            check_compared(found)
             yield f"({found.sql})"
 
     def _modifiers(self, nodes: Sequence[Node], expressions: Expressions, items: Sequence[Item]) -> tuple[bool, str]:
@@ -139,7 +140,7 @@ class Queries:
                 ending += _limit(each.only("limit", "offset"))
             elif each.type == "DISTINCT_MODIFIER":
                 is_distinct = bool(each.only())
-                _check_compared([item.expression for item in items])
+                check_compared(*(item.expression for item in items))
             else:
                 raise NotAlike(f"{each.type} is Spark's")
         return is_distinct, ending
@@ -150,7 +151,7 @@ class Queries:
             sql = _place(by, items) or _result(by, items)
             if sql is None:
                 found = expressions.of(by)
-                _check_compared([found])
+                check_compared(found)
                 sql = f"({found.sql})"
             is_descending = each.type == "DESCENDING"
             nulls = NULLS.get(each.text("null_order")) or ("NULLS LAST" if is_descending else "NULLS FIRST")
@@ -199,7 +200,7 @@ class Queries:
         if word is None or node.text("ref_type") != "REGULAR" or not node.has("condition"):
             raise NotAlike(f"a join of the kind {node.text('join_type')}, {node.text('ref_type')} is Spark's")
         condition = self._expressions(Scope(relations=relations), tables).condition(node.node("condition"))
-        return f"({left} {word} {right} ON {condition})", relations
+        return f"({left} {word} {right} ON {condition.sql})", relations
 
     # ---- UNION and its like ------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class Queries:
         relation = Relation(sql=f"r{next(self._numbers)}", alias=None, columns=columns)
         items = [Item(name=each.name, expression=relation.expression(each)) for each in columns]
         if not is_all:
-            _check_compared([each.expression for each in items])
+            check_compared(*(each.expression for each in items))
         is_distinct, ending = self._modifiers(
             node.nodes("modifiers"), self._expressions(Scope(relations=[relation]), tables), items
         )
@@ -281,7 +282,7 @@ def _place(node: Node, items: Sequence[Item]) -> str | None:
     number = _number(node, items)
     if number is None:
         return None
-    _check_compared([items[number].expression])
+    check_compared(items[number].expression)
     return f"c{number}"
 
 
@@ -293,7 +294,7 @@ def _result(node: Node, items: Sequence[Item]) -> str | None:
     places = [index for index, each in enumerate(items) if each.name.lower() == parts[0].lower()]
     if len({items[place].expression.sql for place in places}) > 1:
         raise NotAlike(f"several columns '{parts[0]}' can be told")
-    _check_compared([items[place].expression for place in places])
+    check_compared(*(items[place].expression for place in places))
     return f"c{places[0]}" if places else None
 
 
@@ -306,12 +307,6 @@ def _limit(node: Node) -> str:
                 raise NotAlike("LIMIT is of no number")
             texts.append(f" {name.upper()} {literal['text']}")
     return "".join(texts)
-
-
-def _check_compared(expressions: Sequence[Expression]) -> None:
-    for each in expressions:
-        if each.kind in UNCOMPARED:
-            raise NotAlike(f"{each.kind} is compared by Spark in its own way")
 
 
 def _one_of(columns: Sequence[Column]) -> Column:

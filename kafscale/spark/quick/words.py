@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from kafscale.spark.quick.constants import string
 from kafscale.spark.quick.errors import NotAlike
+from kafscale.spark.quick.kinds import quoted
 from kafscale.spark.sql.edits import Edit, edited
 from kafscale.spark.sql.tokens import Token, tokenize
 
@@ -77,7 +79,7 @@ def _spelling(token: Token, before: Token | None, following: Token | None) -> st
     if token.is_open:
         raise NotAlike("a string or a name does not end")
     if text.startswith("`"):
-        return _quoted(token.name)
+        return quoted(token.name)
     if _is_string(token):
         if before is not None and _changes_strings(before, token):
             raise NotAlike("a string stands where DuckDB reads another thing")
@@ -101,11 +103,11 @@ def _word(token: Token, before: Token | None, following: Token | None) -> str | 
     is_name = before is not None and before.text == "."
     if word == "OFFSET":
         is_clause = following is not None and following.text.isdigit() and not is_name and not _awaits_value(before)
-        return None if is_clause else _quoted(token.text)
+        return None if is_clause else quoted(token.text)
     if word == "TIMESTAMP":
-        return None if following is not None and _is_string(following) and not is_name else _quoted(token.text)
+        return None if following is not None and _is_string(following) and not is_name else quoted(token.text)
     if word == "PARTITION":
-        return None if following is not None and following.word == "BY" else _quoted(token.text)
+        return None if following is not None and following.word == "BY" else quoted(token.text)
     return None
 
 
@@ -127,8 +129,4 @@ def _string(text: str) -> str:
     quote, content = text[-1], text[2 if is_raw else 1 : -1]
     if not is_raw and ("\\" in content or quote in content):
         raise NotAlike("a string has escapes in it")
-    return "'" + content.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return string(content).sql

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import time
@@ -13,6 +12,7 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.bucket.subscription import some_of
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.sql.clauses import Bound
@@ -62,9 +62,7 @@ class BucketTopics:
 
     def no_such(self, name: str) -> QueryError:
         """Return an error to raise, which says which topics there are."""
-        there = self.names()
-        near = difflib.get_close_matches(name, there, n=1) or there[:5]
-        told = f"topics: {', '.join(near)}" if near else "there is no topic at all"
+        told = some_of(self.names(), near_to=name, label="topics")
         return QueryError(
             f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
             "that were just produced come into the bucket by `kafscale flush`, and a new topic within 10 s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -50,10 +51,8 @@ def bound_of(call: Call) -> tuple[Bound, int | None]:
 
 def _duration_of(text: str) -> int:
     tokens = tokenize(text)
-    try:
+    with suppress(ValueError):
         last_ms, used = duration_ms(tokens)
-    except ValueError as exc:
-        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES") from exc
-    if used != len(tokens):
-        raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES")
-    return last_ms
+        if used == len(tokens):
+            return last_ms
+    raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES")

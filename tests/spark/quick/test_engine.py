@@ -250,3 +250,11 @@ def test_a_statement_can_be_ended_from_another_thread(engine, monkeypatch):
     monkeypatch.setattr(scans.TopicRead, "records", interrupting)
     with pytest.raises(KeyboardInterrupt):
         rows(engine, "select count(*) from orders o, orders p, orders q, orders r")
+
+
+@pytest.mark.timeout(20)
+def test_conditions_within_conditions_are_translated_once(engine):
+    """Each level took twice as long as the one inside of it."""
+    depth = 40
+    statement = f"select count(*) from orders where {'not (' * depth}offset >= 0{')' * depth}"
+    assert rows(engine, statement) == rows(engine, "select count(*) from orders")
