@@ -6,7 +6,7 @@ Members write down every heartbeat and its answer, what they give up, and their 
     taken away unasked     a member was told that all is well, though what it has had been given to somebody else
     epoch went back        a member's epoch less than one that it was told before, without a new join
     refused without cause  a member that has neither left nor been silent for long is not known, or fenced; or its
-                           heartbeats or commits are refused for an epoch that nobody can have raised
+                           heartbeats or commits are refused for an epoch that nobody can have raised; or its join
     zombie                 a commit was done of a member that was told that it is none any more, that gave another epoch
                            than its own, or whose partition somebody else had been given before
     no agreement           some time after all had become quiet, members at different epochs, or a partition that not
@@ -135,9 +135,11 @@ class MembersSeen:
     def refused(self, member: Membership, why: str, *, may_be_late: bool) -> None:
         """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`)."""
         self.note(f"member {member.member_id} is refused: {why}")
-        # Two answers that got lost may have raised its epoch twice.
-        is_late = may_be_late and len(member.unanswered) > 2
-        if self.now() < member.safe_until and member.epoch and not is_late:
+        # Two answers that got lost may have raised its epoch twice; or one, that also told it to give up more.
+        is_late = may_be_late and len(member.unanswered) > (2 if member.gives_up_until == math.inf else 1)
+        if not member.epoch:
+            self._found("refused without cause", member, f"{why} as it joins")
+        elif self.now() < member.safe_until and not is_late:
             self._found("refused without cause", member, f"{why}, on time until {member.safe_until:.3f}")
         member.fenced_at = min(member.fenced_at, self.now())
         member.has = frozenset()

@@ -91,6 +91,10 @@ def refused_after_a_new_start(scene: Scene) -> None:
     scene.refuse(scene.one, lost_count=1, may_be_late=True)
 
 
+def refused_as_it_joins(scene: Scene) -> None:
+    scene.refuse(scene.seen.joining("one"), may_be_late=True)
+
+
 def refused_offsets(scene: Scene) -> None:
     scene.seen.commit_refused(scene.one, "STALE_MEMBER_EPOCH")
 
@@ -125,6 +129,7 @@ def nobody_has_one(scene: Scene) -> None:
         (epoch_back, "epoch went back"),
         (refused, "refused without cause"),
         (refused_after_a_new_start, "refused without cause"),
+        (refused_as_it_joins, "refused without cause"),
         (refused_offsets, "refused without cause"),
         (commit_at_another_epoch, "zombie"),
         (commit_of_one_that_was_told, "zombie"),
@@ -199,4 +204,12 @@ def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> N
     scene.seen.sending(scene.one)
     scene.now = REBALANCE_SECONDS + 0.1
     scene.refuse(scene.one)
+    assert scene.seen.problems == []
+
+
+def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_give_up_more() -> None:
+    """Of seed 41475: its epoch was raised as it had given up the first, and it reports the second."""
+    scene = Scene()
+    scene.beat(scene.one, 2, set())
+    scene.refuse(scene.one, lost_count=1, may_be_late=True)
     assert scene.seen.problems == []

@@ -85,6 +85,7 @@ class GroupMember:
     _count: int = attrs.field(default=0, init=False)
     _member_id: str = attrs.field(default="", init=False)
     _is_full: bool = attrs.field(default=True, init=False)
+    _is_replaced: bool = attrs.field(default=False, init=False)  # it was told that another one has its instance id
     _doomed: Assigned = attrs.field(default=frozenset(), init=False)  # that it has, and is to give up
     _gives_up_at: float = attrs.field(default=0.0, init=False)
     _told: Assigned | None = attrs.field(default=None, init=False)  # what the broker knows that it has
@@ -93,6 +94,7 @@ class GroupMember:
         """Raises KafkaError for a refusal that must not be."""
         while True:
             self._member_id = f"{self.name}.{self._count}"
+            self._is_replaced = False
             self._count += 1
             await self._live(trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS))
             await trio.sleep(self.random.uniform(0, 0.5))
@@ -106,6 +108,9 @@ class GroupMember:
             self._is_full = True
             while self.stopping.is_set() or trio.current_time() < until:
                 await self._beat(connection)
+                if self._is_replaced:  # which ends a process
+                    is_alive = False
+                    return
                 await trio.sleep(self.random.uniform(*BEAT_SECONDS))
             ending = self.random.randrange(4)
             if ending == 0:  # it hangs, and goes on as if nothing had happened
@@ -138,6 +143,9 @@ class GroupMember:
         if code in _GONE:
             self.seen.refused(member, error_codes.name(code), may_be_late=code == error_codes.FENCED_MEMBER_EPOCH)
             self._former, self.member = member, None
+        elif code == error_codes.FENCED_INSTANCE_ID:  # somebody who had left, where the group was lost with a disk
+            self.seen.refused(member, error_codes.name(code), may_be_late=False)
+            self._is_replaced, self.member = True, None
         elif code == error_codes.UNRELEASED_INSTANCE_ID and not member.epoch:
             pass  # the one before has died, and is on time still
         elif was_done(code, f"heartbeat of {self._member_id}"):

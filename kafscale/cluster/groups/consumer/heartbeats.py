@@ -172,7 +172,12 @@ def check_instance(state: GroupState, member_id: str, instance_id: str) -> Membe
 
 
 def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
-    """Raise Refused unless this is the member's epoch, or its last one, of which the answer may have been lost."""
+    """Raise Refused unless this is the member's epoch, or its last one, of which the answer may have been lost.
+
+    A member that was fenced joins again under its id, at once (KAFKA-19233): it has said that it has nothing.
+    """
+    if epoch == JOIN_EPOCH:
+        return
     if epoch == member.member_epoch:
         if member.state is not MemberState.UNKNOWN or owned == NO_PARTITIONS:
             return

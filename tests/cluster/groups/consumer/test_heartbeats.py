@@ -182,7 +182,6 @@ def test_a_member_at_another_epoch_is_fenced(harness: ConsumerGroupHarness) -> N
     assert state.previous_member_epoch == 1
     for epoch, owned, error_code in [
         (3, first.owned, e.FENCED_MEMBER_EPOCH),
-        (0, {}, e.FENCED_MEMBER_EPOCH),
         (1, partitions(foo=range(6)), e.FENCED_MEMBER_EPOCH),
         (1, None, e.FENCED_MEMBER_EPOCH),
         (1, first.owned, e.NONE),
@@ -191,6 +190,22 @@ def test_a_member_at_another_epoch_is_fenced(harness: ConsumerGroupHarness) -> N
     ]:
         request = first.request(is_full=epoch == 0, member_epoch=epoch, owned=owned)
         assert harness.heartbeat(request).error_code == error_code, (epoch, owned)
+
+
+def test_a_fenced_member_was_not_let_in_again_before_its_session_was_over(harness: ConsumerGroupHarness) -> None:
+    """Of seed 41475, and KAFKA-19233: an answer was lost that raised its epoch and told it to give up more."""
+    clients = [client(harness, name, "foo") for name in ("a", "b", "c")]
+    first, second, third = clients
+    first.beat()
+    second.beat()
+    assert first.beat(is_full=False).member_epoch == 1
+    third.beat()
+    lost, had = first.request(is_full=False), first.owned
+    assert harness.heartbeat(lost).member_epoch == 2
+    assert first.beat(owned=had).error_code == e.FENCED_MEMBER_EPOCH
+    assert first.beat().error_code == e.NONE
+    settle(*clients)
+    assert sorted(len(each.owned[topic_id("foo")]) for each in clients) == [2, 2, 2]
 
 
 def test_a_removed_member_is_refused_until_it_joins(harness: ConsumerGroupHarness) -> None:
