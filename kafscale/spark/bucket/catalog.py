@@ -308,7 +308,9 @@ class Catalog:
 
         Where the end of the `.kfs` is damaged, its `.index` says where batches are; each is checked when it is read.
         """
-        store, found = BlockingStore(self.bucket), self._found[key]
+        store, found = BlockingStore(self.bucket), self._found.get(key)
+        if found is None:
+            raise NotFound(f"{key.key} is of an earlier listing: the newest has it no more")
         if key.version == VERSION_1:
             return run((read_footer_with_timestamps if with_timestamps else read_footer)(store, key))
         footer = run(read_index(store, key)) if found.index_size_bytes else None

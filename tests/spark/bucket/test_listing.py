@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.spark.bucket.catalog import LISTINGS_MAX_COUNT, Catalog
+from kafscale.spark.bucket.splits import Extent, holes
 from tests.devtools.logged_bucket import LoggedBucket, batch
 
 
@@ -90,3 +91,19 @@ def test_what_is_listed_and_never_there_is_damaged_in_the_end(bucket: LoggedBuck
     catalog.bucket.before_get = lambda key: path.unlink(missing_ok=True)
     assert catalog.partitions("t")[0].damaged == [key]
     assert len([each for each in catalog.bucket.requests if each == "list default/t/"]) == LISTINGS_MAX_COUNT
+
+
+@pytest.mark.parametrize("is_topic_deleted", [False, True])
+def test_what_a_later_listing_has_no_more_is_a_hole_of_an_earlier_one(
+    bucket: LoggedBucket, *, is_topic_deleted: bool
+) -> None:
+    """Of seed 45163 of the simulation: the reader ended with a KeyError."""
+    old = [bucket.flush(0, b"a"), bucket.flush(1, b"b")]
+    catalog = bucket.catalog()
+    log = catalog.partitions("t")[0]
+    if not is_topic_deleted:
+        bucket.flush(0, b"a", b"b", generation=1)
+    for key in old:
+        bucket.delete(key)
+    catalog.partitions("t")
+    assert holes(catalog, Extent(log=log, start_offset=0, end_offset=2)) == [range(2)]
