@@ -281,15 +281,27 @@ async def connect_to(
     try:
         if security.context is not None:
             stream = await _secure(stream, address, security.context, timeout_seconds)
-        connection = await Connection.over(stream, address, client_id, timeout_seconds)
+        connection = await _negotiated(
+            stream, address, client_id, timeout_seconds, is_secured=security.context is not None
+        )
         if security.sasl is not None:
             connection.session_lasts(await authenticate(connection, security.sasl))
         return connection
-    except BaseException as exc:
+    except BaseException:
         await trio.aclose_forcefully(stream)
-        if isinstance(exc, BrokerUnavailable) and security.context is None:
-            raise BrokerUnavailable(f"{exc}; where that listener wants TLS, set security.protocol=SSL") from exc
         raise
+
+
+async def _negotiated(
+    stream: trio.abc.Stream, address: Address, client_id: str, timeout_seconds: float, *, is_secured: bool
+) -> Connection:
+    """Negotiate versions, which is where a listener that wants TLS hangs up. Raises BrokerUnavailable, KafkaError."""
+    try:
+        return await Connection.over(stream, address, client_id, timeout_seconds)
+    except BrokerUnavailable as exc:
+        if is_secured:
+            raise
+        raise BrokerUnavailable(f"{exc}; where that listener wants TLS, set security.protocol=SSL") from exc
 
 
 async def _secure(

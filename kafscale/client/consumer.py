@@ -98,7 +98,9 @@ class Consumer:
             AbortedFrom(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
         )
         consumed = []
-        for batch in whole_batches(memoryview(answer.records or b"")):  # type: ignore[arg-type] # decoded: one buffer
+        records = answer.records or b""
+        assert isinstance(records, bytes | memoryview), "what was decoded is one buffer"
+        for batch in whole_batches(memoryview(records)):
             header = parse_header(batch)
             if not aborted.have(header, batch) and not header.is_control:
                 position = self.positions[partition]

@@ -8,14 +8,17 @@ import trio
 
 from kafscale.client.authenticating import authenticate
 from kafscale.client.client import Client
+from kafscale.client.connection import connect_to
 from kafscale.config import Address, SaslMechanism, SecurityProtocol
-from kafscale.errors import ConfigError, KafkaError
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login.sasl import ClientSasl, client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import TokenEndpoint, TokenFile
 from kafscale.security.tokens import parse_key_set
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
+from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.devtools.sasl import ALICE, PASSWORD, key_set, sign, signing_key
+from tests.devtools.scripted_broker import ScriptedBroker
 from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, token_endpoint
 from tests.server.kafka.test_sasl import SASL, sasl_broker
 
@@ -135,3 +138,21 @@ async def test_before_a_session_ends_another_connection_is_used(tmp_path, autoju
         assert len(opened) == 2
         await client.aclose()
         assert all(each.is_broken for each in opened)
+
+
+async def test_who_gets_no_token_was_told_of_tls():
+    """On SASL_PLAINTEXT every failure was said to be that of a listener that wants TLS."""
+    broker = ScriptedBroker({SaslHandshakeRequest: lambda request: SaslHandshakeResponse(mechanisms=["OAUTHBEARER"])})
+    given = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://127.0.0.1:1/token"}
+    security = client_security(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.oauthbearer.client.credentials.client.id": "a",
+            "sasl.oauthbearer.client.credentials.client.secret": "b",
+            **given,
+        }
+    )
+    async with broker.listening() as address:
+        with pytest.raises(BrokerUnavailable, match="no token from") as caught:
+            await connect_to(address, "client", security=security)
+    assert "TLS" not in str(caught.value)
