@@ -125,12 +125,19 @@ class MembersSeen:
         self.note(f"member {member.member_id} gives up {sorted(partitions)}")
         member.has -= partitions
 
-    def left(self, member: Membership) -> None:
-        """A member is about to leave, for good or as a static one for a while."""
+    def left(self, member: Membership) -> float:
+        """A member is about to leave, for good or as a static one for a while. Returns until when it is known."""
         self.note(f"member {member.member_id} leaves")
+        known_until = member.safe_until
         member.has, member.fenced_at = frozenset(), self.now()
         member.on_time_until = 0.0
         self._forget(member)
+        return known_until
+
+    def leave_refused(self, member: Membership, why: str, *, known_until: float) -> None:
+        """A static member that leaves is told that somebody else has its place."""
+        if self.now() < known_until:
+            self._found("refused without cause", member, f"{why} as it leaves, on time until {known_until:.3f}")
 
     def refused(self, member: Membership, why: str, *, may_be_late: bool) -> None:
         """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`)."""

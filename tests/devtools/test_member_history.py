@@ -95,6 +95,11 @@ def refused_as_it_joins(scene: Scene) -> None:
     scene.refuse(scene.seen.joining("one"), may_be_late=True)
 
 
+def refused_as_it_leaves(scene: Scene) -> None:
+    known_until = scene.seen.left(scene.one)
+    scene.seen.leave_refused(scene.one, "FENCED_INSTANCE_ID", known_until=known_until)
+
+
 def refused_offsets(scene: Scene) -> None:
     scene.seen.commit_refused(scene.one, "STALE_MEMBER_EPOCH")
 
@@ -129,6 +134,7 @@ def nobody_has_one(scene: Scene) -> None:
         (epoch_back, "epoch went back"),
         (refused, "refused without cause"),
         (refused_after_a_new_start, "refused without cause"),
+        (refused_as_it_leaves, "refused without cause"),
         (refused_as_it_joins, "refused without cause"),
         (refused_offsets, "refused without cause"),
         (commit_at_another_epoch, "zombie"),
@@ -175,6 +181,8 @@ def test_what_a_lost_disk_had_is_forgiven() -> None:
     scene.seen.forgive()
     scene.beat(scene.one, 1, {0, 1})
     scene.refuse(scene.other)
+    known_until = scene.seen.left(scene.other)
+    scene.seen.leave_refused(scene.other, "FENCED_INSTANCE_ID", known_until=known_until)
     assert scene.seen.problems == []
 
 

@@ -189,7 +189,7 @@ class GroupMember:
         member = self.member
         if member is None or not member.epoch:
             return
-        self.seen.left(member)
+        known_until = self.seen.left(member)
         is_for_a_while = self.instance_id is not None and self.random.random() < 0.7
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group,
@@ -198,7 +198,10 @@ class GroupMember:
             instance_id=self.instance_id,
         )
         answer = await connection.request(request, ConsumerGroupHeartbeatResponse)
-        if answer.error_code not in _GONE and was_done(answer.error_code, f"leave of {self._member_id}"):
+        code = answer.error_code
+        if code == error_codes.FENCED_INSTANCE_ID:
+            self.seen.leave_refused(member, error_codes.name(code), known_until=known_until)
+        elif code not in _GONE and was_done(code, f"leave of {self._member_id}"):
             self._former = member
             await self._commit_as_former(connection)
 
