@@ -33,6 +33,7 @@ without that disk, and what was in a topic that is deleted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -379,6 +380,22 @@ class History:
     def log_start_offset(self, partition: str) -> int:
         """Return where the partition starts, as far as anybody was told."""
         return self._partitions[partition].log_start_offset
+
+    def stable_offsets(self, partition: str) -> Mapping[int, int]:
+        """Return each last stable offset that anybody was told, with the first moment by which it was known."""
+        return self._first_known(partition, "last stable offset")
+
+    def retained_starts(self, partition: str) -> Mapping[int, int]:
+        """Return the same of where the log starts, if retention may delete what it likes."""
+        is_retained = self._partitions[partition].deletable_before == math.inf
+        return self._first_known(partition, "log start") if is_retained else {}
+
+    def _first_known(self, partition: str, name: str) -> Mapping[int, int]:
+        found: dict[int, int] = {}
+        for each in self._partitions[partition].offsets:
+            if each.name == name:
+                found.setdefault(each.offset, each.ended)
+        return found
 
     def anomalies(self) -> list[Anomaly]:
         """All that must not be; empty for a broker that kept its promises."""

@@ -185,6 +185,8 @@ class LogWatcher:
             self.history.sought(NAME, where)
             if catalog.committed_only:
                 self.seen.sought(NAME, where)
+        elif catalog.committed_only and log.start_offset > self._positions[key]:
+            self.seen.sought(NAME, where)
         return max(self._positions[key], log.start_offset)
 
     def _plan(self, catalog: Catalog, extent: Extent, where: str) -> Sequence[Split]:

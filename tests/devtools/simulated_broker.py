@@ -15,6 +15,7 @@ from kafscale.buffers import Buffer
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
+from kafscale.log.wal.disk import Disk
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
@@ -36,17 +37,21 @@ class RemoteBucket(MemoryStore):
     """A bucket, before it the network: a PUT can have its effect after the process that sent it has died."""
 
     network_seconds: float = attrs.field(default=0.0, init=False)
+    on_put: Callable[[str, bytes], None] = attrs.field(default=lambda key, data: None, init=False)
     _under_way: dict[int, Callable[[], Awaitable[str]]] = attrs.field(factory=dict, init=False)
     _sent_count: int = attrs.field(default=0, init=False)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._send(partial(MemoryStore.put, self, key, [b"".join(parts)]))
+        data = b"".join(parts)
+        return await self._send(key, data, partial(MemoryStore.put, self, key, [data]))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._send(partial(MemoryStore.put_if_absent, self, key, [b"".join(parts)]))
+        data = b"".join(parts)
+        return await self._send(key, data, partial(MemoryStore.put_if_absent, self, key, [data]))
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        return await self._send(partial(MemoryStore.put_if_match, self, key, [b"".join(parts)], etag))
+        data = b"".join(parts)
+        return await self._send(key, data, partial(MemoryStore.put_if_match, self, key, [data], etag))
 
     async def deliver_late(self, delay_seconds: float) -> None:
         """Deliver, after a crash, what nobody waits for any more."""
@@ -56,7 +61,12 @@ class RemoteBucket(MemoryStore):
             with suppress(PreconditionFailed):
                 await arrive()
 
-    async def _send(self, arrive: Callable[[], Awaitable[str]]) -> str:
+    async def _send(self, key: str, data: bytes, take: Callable[[], Awaitable[str]]) -> str:
+        async def arrive() -> str:
+            etag = await take()
+            self.on_put(key, data)
+            return etag
+
         self._sent_count += 1
         number = self._sent_count
         self._under_way[number] = arrive
@@ -92,6 +102,7 @@ class SimulatedBroker:
     is_damaged: bool = False
     has_disk_of_predecessor: bool = False
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
+    watched: Callable[[Disk], Disk] = lambda disk: disk  # the disk, with whoever looks on
     is_superseded: bool = attrs.field(default=False, init=False)  # another one has begun to start
     broker: Broker = attrs.field(init=False)
     store: FaultyStore = attrs.field(init=False)  # its own way to the bucket
@@ -186,7 +197,7 @@ class SimulatedBroker:
             parts = crashing_parts(parts, self._point)
         metrics = StoreMetrics.register(self.broker.metrics)
         retrying = RetryingStore(parts.store, RETRIES, Random(self.random.random()), metrics)
-        return attrs.evolve(parts, store=retrying)
+        return attrs.evolve(parts, store=retrying, disk=self.watched(parts.disk))
 
     async def _die(self) -> None:
         self.crash()

@@ -15,11 +15,11 @@ Meanwhile the store fails before and after the effect, loses replies, is busy or
 cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
 open. In the end all is healed, every send must be answered, every transaction must have ended, small segments are
 merged and compacted and what is not needed is deleted, and everything is read back, from the broker and from the
-bucket. In `s3-wal` a reader of the bucket alone reads all that is acknowledged while this goes on (`log_watcher`). The
-topic is compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get
-more partitions. Another one is deleted and created anew. Further ones are written to in transactions (`transactional`).
-Members of a consumer group share its partitions (`workload_members`).
-Which clients take part is up to the seed, too.
+bucket. In `s3-wal` a reader of the bucket alone reads all that is acknowledged while this goes on (`log_watcher`). What
+has become durable is held against the rules of transactions, in that order (`transactional.in_log`). The topic is
+compacted, or loses its oldest records by DeleteRecords, or by its size, or keeps all; it may get more partitions.
+Another one is deleted and created anew. Further ones are written to in transactions (`transactional`). Members of a
+consumer group share its partitions (`workload_members`). Which clients take part is up to the seed, too.
 
 A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, has
 clients of its own that go on, and flushes what it took when it reaches the store again. What it acknowledged and had
@@ -57,6 +57,7 @@ from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
 from tests.devtools.simulated_clients import GROWTH_MAX_COUNT, PlainClients
 from tests.devtools.transactional.clients import TopicKind, TransactionalClients
+from tests.devtools.transactional.durable import DurableLog
 from tests.devtools.transactional.in_bucket import transaction_faults
 from tests.devtools.troubles import Damage, damage_log, trouble_disk, trouble_metadata, trouble_network, trouble_store
 from tests.devtools.workload import Committer, Topic, marker_offsets
@@ -97,6 +98,7 @@ class Simulation:
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
     watcher: LogWatcher = attrs.field(init=False)  # of what `s3-wal` acknowledges
+    durable: DurableLog = attrs.field(init=False)
     _random: Random = attrs.field(init=False)
     _is_taken_over: bool = attrs.field(init=False)  # a seed of `wal` with takeovers
     _topics: list[Topic] = attrs.field(factory=list, init=False)
@@ -146,6 +148,8 @@ class Simulation:
             group_consumer_heartbeat_interval_ms=100,
             group_consumer_min_heartbeat_interval_ms=100,
         )
+        self.durable = DurableLog(durability=self.settings.durability, history=self.history)
+        self._bucket.on_put = self.durable.put
         self._is_taken_over = self._is_wal and rng.random() < TAKEOVER_PROBABILITY
         self._clients = PlainClients(
             connect_newest=self._connect_newest,
@@ -245,6 +249,8 @@ class Simulation:
         self.faults += self._found_hanging()
         await self._start(calm=True)
         await self._read_back("after the last restart", topic, committer, recreator)
+        if not self._is_taken_over:
+            self.faults += self.durable.faults(self._lives[-1].broker.services.log)
 
     # ---- turns ------------------------------------------------------------------------------------------------
 
@@ -427,7 +433,8 @@ class Simulation:
             metadata=self._metadata,
             is_damaged=self._damage is not None,
             has_disk_of_predecessor=self._has_served_from_disk,
-            on_crash=self._look_at_stable_offsets,
+            on_crash=self._crashing,
+            watched=self.durable.watched,
         )
         self._bucket.network_seconds = rng.choice([0.0, 0.05])
         if not calm and rng.random() < 0.3:
@@ -555,6 +562,10 @@ class Simulation:
                 if topic.partition_name(index) == partition_name:
                     return life.broker.services.log.partition(topic.topic_id, index)
         return None
+
+    def _crashing(self, life: SimulatedBroker) -> None:
+        self._look_at_stable_offsets(life)
+        self.durable.crashed()
 
     def _look_at_stable_offsets(self, life: SimulatedBroker) -> None:
         """See, at the last moment, what any reader could have seen: none of it may be taken back by the crash."""

@@ -26,7 +26,8 @@ from kafscale.wire.messages.describe_transactions import DescribeTransactionsReq
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tests.devtools.history import Content, History
 from tests.devtools.transactional.calls import NEW, OLD
-from tests.devtools.transactional.copier import Copier, fetch_offsets, wrong_copies
+from tests.devtools.transactional.copier import Copier, OffsetsAsker, fetch_offsets, wrong_copies
+from tests.devtools.transactional.latecomer import Latecomer
 from tests.devtools.transactional.producer import LoadedTopic, TransactionalProducer
 from tests.devtools.transactional.reader import CommittedReader, StabilityAsker, UncommittedReader
 from tests.devtools.transactional.seen import CommittedRead, Sent, TransactionsSeen
@@ -119,6 +120,7 @@ class TransactionalClients:
     readers: list[Reader] = attrs.field(factory=list, init=False)  # that go on for as long as the run lasts
     _kinds: list[TopicKind] = attrs.field(factory=list, init=False)  # of each topic
     _copying: Copying | None = attrs.field(default=None, init=False)
+    _asked: set[tuple[int, int]] = attrs.field(factory=set, init=False)  # offsets that were to be committed
     _ids: list[str] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -157,6 +159,10 @@ class TransactionalClients:
             nursery.start_soon(reader.run)
         if self.random.random() < OFTEN:
             nursery.start_soon(self._asker().run)
+        if not self.has_lost and self.random.random() < OFTEN:
+            nursery.start_soon(self._latecomer().run)
+        if self._copying is not None:
+            nursery.start_soon(self._offsets_asker(self._copying).run)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
         """Load until `stopping`."""
@@ -182,6 +188,7 @@ class TransactionalClients:
             topics=[LoadedTopic(topic=copying.destination)],
             source=copying.source,
             group=GROUP,
+            asked=self._asked,
             connect=self.connect_newest,
             seen=self.seen,
             random=Random(self.random.random()),
@@ -237,6 +244,26 @@ class TransactionalClients:
             history=self.history,
             random=Random(self.random.random()),
             pause_max_seconds=0.2,
+        )
+
+    def _offsets_asker(self, copying: Copying) -> OffsetsAsker:
+        return OffsetsAsker(
+            group=GROUP,
+            source=copying.source,
+            asked=self._asked,
+            connect=self.connect_newest,
+            random=Random(self.random.random()),
+            pause_max_seconds=0.1,
+            faults=self.faults,
+        )
+
+    def _latecomer(self) -> Latecomer:
+        return Latecomer(
+            topics=self.all_topics,
+            connect=self.connect_newest,
+            random=Random(self.random.random()),
+            pause_max_seconds=0.2,
+            faults=self.faults,
         )
 
     def _uncommitted(self, name: str, topic: Topic) -> UncommittedReader:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 
 import attrs
+import trio
 
 from kafscale.client.connection import Connection
 from kafscale.client.isolation import IsolationLevel
@@ -23,10 +25,19 @@ from kafscale.wire.messages.offset_fetch import (
 )
 from kafscale.wire.records import Record, iterate_records, parse_header
 from tests.devtools.transactional.calls import Answer, Calls
-from tests.devtools.transactional.producer import ENDINGS, Batch, OutOfOffice, TransactionalProducer
+from tests.devtools.transactional.producer import ENDINGS, Batch, Ending, OutOfOffice, TransactionalProducer
 from tests.devtools.transactional.seen import Attempt, CommittedRead, Identity
 from tests.devtools.transactions import counted_batches
-from tests.devtools.workload import Topic, batches_of, content_of, encode_value, value_of, was_done
+from tests.devtools.workload import (
+    Connect,
+    Topic,
+    batches_of,
+    content_of,
+    encode_value,
+    reconnecting,
+    value_of,
+    was_done,
+)
 
 FETCH_MAX_BYTES = 1 << 10  # so that there are several transactions
 FETCH_MAX_WAIT_MS = 50
@@ -38,6 +49,7 @@ class Copier(TransactionalProducer):
 
     source: Topic
     group: str
+    asked: set[tuple[int, int]]  # to be committed: partitions, each with an offset
     _positions: dict[int, int] = attrs.field(factory=dict, init=False)  # behind what is copied and not committed
     _committed: dict[int, int] | None = attrs.field(default=None, init=False)  # as the group has them
     _has_sent_offsets: bool = attrs.field(default=False, init=False)
@@ -119,15 +131,51 @@ class Copier(TransactionalProducer):
             raise OutOfOffice
         self._has_sent_offsets = True
 
+    async def _end(self, calls: Calls, identity: Identity, attempt: Attempt) -> None:
+        if self._ending is Ending.COMMIT:
+            self.asked.update(self._positions.items())
+        await TransactionalProducer._end(self, calls, identity, attempt)
+
     def _has_ended(self, *, is_committed: bool) -> None:
         self._committed = dict(self._positions) if is_committed else None
 
 
-async def fetch_offsets(connection: Connection, group: str, topic: Topic) -> dict[int, int] | None:
+@attrs.define(eq=False, kw_only=True)
+class OffsetsAsker:
+    """Asks what the copiers' group has committed while they are at work, as whoever measures its lag does.
+
+    asked: the offsets, by partition, of all transactions that were asked to be committed; no others may be shown.
+    """
+
+    group: str
+    source: Topic
+    asked: set[tuple[int, int]]
+    connect: Connect
+    random: Random
+    pause_max_seconds: float
+    faults: list[str]
+
+    async def run(self) -> None:
+        """Ask until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def _use(self, connection: Connection) -> None:
+        while True:
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
+            for at in (offsets or {}).items():
+                if at[1] and at not in self.asked:
+                    self.faults.append(f"{self.group} is at {at}, which nobody has asked to be committed")
+
+
+async def fetch_offsets(
+    connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
+) -> dict[int, int] | None:
     """Where the group goes on in each partition, by transactions that have ended; None if it has to be asked again."""
     indexes = list(range(topic.partition_count))
     wanted = OffsetFetchRequestTopic(name=topic.name, partition_indexes=indexes)
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True)
+    groups = [OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
+    request = OffsetFetchRequest(groups=groups, require_stable=require_stable)
     found = (await connection.request(request, OffsetFetchResponse)).groups[0]
     answers = [each for of_topic in found.topics for each in of_topic.partitions]
     if found.error_code or any(each.error_code for each in answers):

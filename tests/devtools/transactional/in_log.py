@@ -1,0 +1,217 @@
+"""Whether the log keeps the rules by which transactions survive any crash, batch by batch as they become durable.
+
+    enrolment before data       a transactional batch is where the coordinator has written that its producer's
+                                transaction of this epoch takes part
+    decision before markers     a marker says what the coordinator has written: PREPARE, with that outcome and that
+                                epoch, and this partition in it
+    markers before the end      what the coordinator has written to be complete is open nowhere
+    epochs never go back        of a producer, and of its coordinator, in any partition
+    nothing beyond the LSO      no compaction has taken in, no retention has deleted, and nobody was told to be
+                                stable what lay behind the beginning of a transaction whose marker was not there
+
+What a crash has left of a write that was under way is known by the leader epochs of the log in the end. Nothing here
+asks a broker for anything else, so that a seed in which no client could see the damage fails as well.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from kafscale.cluster.coordination.state_records import decode_state
+from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.values import TopicPartition, TransactionLogValue
+from kafscale.formats.resolution import epoch_at
+from kafscale.formats.segment import EpochStart
+from kafscale.wire.control_records import EndMarker, parse_marker
+from kafscale.wire.records import BatchHeader, iterate_records, parse_header
+
+FENCING_MAX_COUNT = 2  # by how much a decision may raise the epoch of its transaction
+
+
+@attrs.frozen
+class DurableBatch:
+    """A batch of a partition, and the moment from which on it was durable, if a crash has left it."""
+
+    place: TopicPartition
+    batch: memoryview
+    at: float
+
+
+@attrs.frozen
+class Extent:
+    """What a partition holds in the end: `next_offset`, and with which leader epochs."""
+
+    epochs: tuple[EpochStart, ...]
+    next_offset: int
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Tell whether a batch became a part of the log, and was not lost or refused."""
+        known = epoch_at(self.epochs, header.base_offset)
+        return header.base_offset < self.next_offset and known in (-1, header.leader_epoch)
+
+
+@attrs.define(eq=False)
+class _Spell:
+    """A transaction in one partition."""
+
+    first_offset: int
+    ended_at: float = math.inf
+
+
+@attrs.define(eq=False)
+class _Epochs:
+    """The newest ones of a producer in a partition."""
+
+    producer: int = -1
+    coordinator: int = -1
+
+
+@attrs.frozen
+class _State:
+    """What the coordinator has written of a transaction, with this leader epoch."""
+
+    value: TransactionLogValue
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.status.name} with epoch {self.value.producer_epoch} by coordinator epoch {self.leader_epoch}"
+
+    @property
+    def status(self) -> TransactionState:
+        return TransactionState(self.value.transaction_status)
+
+    def has(self, place: TopicPartition) -> bool:
+        return any(
+            each.topic == place.topic and place.partition in each.partition_ids
+            for each in self.value.transaction_partitions or ()
+        )
+
+    def allows_data(self, place: TopicPartition, epoch: int) -> bool:
+        """Tell whether a batch may be there.
+
+        Where partitions have no log in common it may come after the decision, and before the marker.
+        """
+        raised_by = self.value.producer_epoch - epoch
+        if self.status.is_prepared:
+            return 0 <= raised_by <= FENCING_MAX_COUNT and self.has(place)
+        return self.status is TransactionState.ONGOING and not raised_by and self.has(place)
+
+    def allows_marker(self, place: TopicPartition, marker: EndMarker) -> bool:
+        wanted = TransactionState.PREPARE_COMMIT if marker.is_commit else TransactionState.PREPARE_ABORT
+        is_its = self.status is wanted and self.value.producer_epoch == marker.producer_epoch
+        return is_its and self.has(place) and marker.coordinator_epoch >= self.leader_epoch
+
+
+@attrs.define(eq=False, kw_only=True)
+class LogRules:
+    """Takes all batches in the order in which they became durable, and then what was compacted, and told."""
+
+    extents: Mapping[TopicPartition, Extent]
+    faults: list[str] = attrs.field(factory=list, init=False)
+    marker_count: int = attrs.field(default=0, init=False)
+    _taken: set[tuple[TopicPartition, int, int]] = attrs.field(factory=set, init=False)
+    _states: dict[str, _State] = attrs.field(factory=dict, init=False)
+    _ids: dict[int, str] = attrs.field(factory=dict, init=False)  # of producers
+    _open: defaultdict[int, dict[TopicPartition, _Spell]] = attrs.field(factory=lambda: defaultdict(dict), init=False)
+    _epochs: defaultdict[tuple[TopicPartition, int], _Epochs] = attrs.field(
+        factory=lambda: defaultdict(_Epochs), init=False
+    )
+    _spells: defaultdict[TopicPartition, list[_Spell]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+
+    def take(self, batches: Iterable[DurableBatch]) -> None:
+        """Raises DecodeError, KafkaError."""
+        for each in batches:
+            is_state = each.place.topic == TRANSACTION_STATE_NAME
+            header = parse_header(each.batch)
+            extent = self.extents.get(each.place)
+            if extent is None or not (is_state or header.is_transactional) or not extent.holds(header):
+                continue
+            key = (each.place, header.leader_epoch, header.base_offset)
+            if key in self._taken:  # a write that was tried again
+                continue
+            self._taken.add(key)
+            if is_state:
+                self._take_states(each.batch, header)
+            elif header.is_control:
+                self._take_marker(each, header)
+            else:
+                self._take_data(each, header)
+
+    def _take_states(self, batch: memoryview, header: BatchHeader) -> None:
+        for record in iterate_records(batch):
+            found = decode_state(record)
+            if found is None or found.value is None:
+                continue
+            state = self._states[found.transactional_id] = _State(found.value, header.leader_epoch)
+            self._ids[found.value.producer_id] = found.transactional_id
+            if state.status in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+                for place, spell in self._open[found.value.producer_id].items():
+                    self._fault(place, spell.first_offset, f"{found.transactional_id} is complete, and this is open")
+
+    def _take_data(self, each: DurableBatch, header: BatchHeader) -> None:
+        self._follow(each.place, header)
+        spells = self._open[header.producer_id]
+        if each.place not in spells:
+            spells[each.place] = _Spell(header.base_offset)
+            self._spells[each.place].append(spells[each.place])
+        state = self._state_of(header)
+        if state is None or not state.allows_data(each.place, header.producer_epoch):
+            what = f"producer {header.producer_id} with epoch {header.producer_epoch} is not enrolled"
+            self._fault(each.place, header.base_offset, f"{what}: {state}")
+
+    def _take_marker(self, each: DurableBatch, header: BatchHeader) -> None:
+        marker = parse_marker(each.batch, header)
+        if marker is None:
+            return
+        self.marker_count += 1
+        newest = self._follow(each.place, header)
+        if marker.coordinator_epoch < newest.coordinator:
+            self._fault(each.place, header.base_offset, f"{marker}, and {newest.coordinator} was there")
+        newest.coordinator = max(newest.coordinator, marker.coordinator_epoch)
+        state = self._state_of(header)
+        if state is None or not state.allows_marker(each.place, marker):
+            self._fault(each.place, header.base_offset, f"nobody has decided on {marker}: {state}")
+        spell = self._open[marker.producer_id].pop(each.place, None)
+        if spell is not None:
+            spell.ended_at = each.at
+
+    def _follow(self, place: TopicPartition, header: BatchHeader) -> _Epochs:
+        newest = self._epochs[place, header.producer_id]
+        if header.producer_epoch < newest.producer:
+            what = f"producer {header.producer_id} has epoch {header.producer_epoch}"
+            self._fault(place, header.base_offset, f"{what}, and {newest.producer} was there")
+        newest.producer = max(newest.producer, header.producer_epoch)
+        return newest
+
+    def _state_of(self, header: BatchHeader) -> _State | None:
+        return self._states.get(self._ids.get(header.producer_id, ""))
+
+    def _fault(self, place: TopicPartition, offset: int, what: str) -> None:
+        self.faults.append(f"{place.topic}-{place.partition} {offset}: {what}")
+
+    def check_stable(self, place: TopicPartition, ends: Mapping[int, int], what: str, *, from_offset: int = 0) -> None:
+        """Hold ends of what was taken for decided, each with a moment by which it was, against the transactions.
+
+        from_offset: what begins before it has been deleted, decided or not.
+        """
+        spells = [each for each in self._spells[place] if each.first_offset >= from_offset]
+        first_offsets = [each.first_offset for each in spells]
+        latest = list(_running_max(each.ended_at for each in spells))
+        for end_offset, at in ends.items():
+            count = bisect_left(first_offsets, end_offset)
+            if count and latest[count - 1] > at:
+                open_offset = next(each.first_offset for each in spells if each.ended_at > at)
+                self._fault(place, end_offset, f"{what}, and a transaction was open from {open_offset} on")
+
+
+def _running_max(values: Iterable[float]) -> Iterator[float]:
+    largest = -math.inf
+    for each in values:
+        largest = max(largest, each)
+        yield largest
