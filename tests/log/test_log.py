@@ -5,6 +5,7 @@ import logging
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kafscale.config import Durability
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.store.memory import MemoryStore
@@ -89,3 +90,19 @@ async def test_closing_what_is_not_open_does_nothing(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         assert log.log.close_topic("other") == []
         await trio.lowlevel.checkpoint()
+
+
+async def test_what_a_start_reads_back_from_the_bucket_and_has_no_room_for_is_fetched(autojump_clock):
+    """Batches that memory does not have come before those that it has, as reads and spilling take for granted."""
+    store, settings = MemoryStore(), {"durability": Durability.S3_WAL, "flush_interval_seconds": 1e9}
+    values = [b"%03d" % number * 5_000 for number in range(120)]
+    async with memory_log(store, MemoryDisk(), chunk_pool_bytes=8 << 20, **settings) as log:
+        for value in values:
+            await log.append(log.partition(), value)
+    async with memory_log(store, MemoryDisk(), leader_epoch=2, chunk_pool_bytes=2 << 20, **settings) as log:
+        held = [batch.lease is not None for batch in log.partition().tail.batches]
+        assert 0 < sum(held) < len(held)
+        assert held == sorted(held)
+        assert await log.values(log.partition()) == values
+        log.partition().spill()
+        assert await log.values(log.partition()) == values

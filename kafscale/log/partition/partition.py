@@ -295,6 +295,8 @@ class Partition:
         as heard of now: the record's timestamps are the producer's own, and may be years old.
         """
         assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
+        if placed is None and self.tail.pooled_bytes:
+            self.spill()  # in a tail, those that memory does not have come before those that it has
         if header.producer_id >= 0:
             offset = entry.base_offset
             if header.attributes & TRANSACTIONAL:
