@@ -19,6 +19,7 @@ pytestmark = [
 
 NEVER = ["--durability", "s3-wal", "--flush-interval", "1h"]
 OFTEN = ["--durability", "s3-wal", "--flush-interval", "1s", "--flush-objects-per-minute", "100000"]
+OFTEN_ON_DISK = ["--durability", "wal", "--flush-interval", "1s", "--flush-objects-per-minute", "100000"]
 RECORDS_PER_SECOND = 200
 
 
@@ -104,12 +105,14 @@ def test_transactions_that_were_not_flushed_count_as_they_ended(spark, unflushed
     producer.abort_transaction()
 
 
-def test_a_stream_has_all_records_once_while_the_broker_flushes_and_is_killed(spark, tmp_path):
-    with broker_process(*OFTEN) as broker:
+@pytest.mark.parametrize("freshness", ["bucket", "broker"])
+def test_a_stream_has_all_records_once_while_the_broker_flushes_and_is_killed(spark, tmp_path, freshness):
+    with broker_process(*(OFTEN if freshness == "bucket" else OFTEN_ON_DISK)) as broker:
         create(broker, "readings", 2)
+        asked = {"freshness": freshness, "kafka.bootstrap.servers": broker.bootstrap}
         query = (
             spark.readStream.format("kafscale")
-            .options(store=store_of(broker), subscribe="readings", startingOffsets="earliest")
+            .options(store=store_of(broker), subscribe="readings", startingOffsets="earliest", **asked)
             .load()
             .selectExpr("partition", "offset", "value")
             .writeStream.format("parquet")

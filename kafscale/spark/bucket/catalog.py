@@ -22,6 +22,7 @@ from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprin
 from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
+from kafscale.spark.brokers.newest import Ends, FetchedTopic, NewestReader
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.decisions import DecisionReader
@@ -41,9 +42,22 @@ from kafscale.store.paths import (
 
 READS_AT_ONCE_COUNT = 32
 LISTINGS_MAX_COUNT = 5  # of a topic, while segments go faster than their footers are read
+RECORD_BYTES_ASSUMED = 1 << 10  # of records at brokers, where no segment tells how large a partition's are
 BEHIND_EVERY_KEY = "\U0010ffff"
 
 logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class Behind:
+    """What brokers have behind the segments: offsets from `base_offset` to `end_offset`, if that is behind it.
+
+    record_bytes: about how large a record is, for what is made of sizes.
+    """
+
+    base_offset: int
+    end_offset: int
+    record_bytes: int
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +67,7 @@ class PartitionLog:
     log_start_offset: what is below was deleted, though a segment may still have it.
     topic_id: None for a partition of which the bucket tells nothing.
     tail: what the write-ahead log has behind the segments, if that is read.
+    behind: what brokers have behind the segments, if they are asked: then it ends where it does for consumers.
     first_open_offset: where the oldest transaction begins that is open at the end, if only what is committed is read.
     """
 
@@ -63,6 +78,7 @@ class PartitionLog:
     log_start_offset: int = 0
     topic_id: bytes | None = None
     tail: Tail = NO_TAIL
+    behind: Behind | None = None
     first_open_offset: int | None = None
 
     @property
@@ -79,6 +95,8 @@ class PartitionLog:
     @property
     def written_end_offset(self) -> int:
         """The offset behind the last record that is there."""
+        if self.behind is not None:
+            return max(self.start_offset, self.behind.end_offset)
         return max(self.flushed_end_offset, self.tail.last_offset + 1 if self.tail.batches else 0)
 
     @property
@@ -88,6 +106,11 @@ class PartitionLog:
             return self.written_end_offset
         return min(self.written_end_offset, max(self.first_open_offset, self.start_offset))
 
+    def fetched_topic(self) -> FetchedTopic:
+        """Return what a fetch of it names; its topic must be known by id."""
+        assert self.topic_id is not None
+        return FetchedTopic(name=self.topic, topic_id=self.topic_id, partition=self.partition)
+
     @property
     def why_it_ends(self) -> str:
         """Why nothing is read from the end on, as a sentence's end."""
@@ -95,6 +118,8 @@ class PartitionLog:
             return (
                 f"a transaction is open from {self.end_offset} on, and only what is committed is read (isolationLevel)"
             )
+        if self.behind is not None:
+            return f"what brokers have ends at {self.end_offset}"
         return (
             f"what is in the bucket ends at {self.end_offset}, and records that were just produced come into it by "
             "`kafscale flush`"
@@ -116,12 +141,14 @@ class Catalog:
 
     committed_only: partitions end at the last stable offset, and what is planned leaves out what was aborted.
     with_log: partitions have what the write-ahead log in the bucket has behind their segments.
+    brokers: are asked which topics there are, where their partitions end, and what is behind the segments.
     """
 
     bucket: Bucket
     namespace: str = NAMESPACE_DEFAULT
     committed_only: bool = False
     with_log: bool = False
+    brokers: NewestReader | None = None
     _present: Present | None = attrs.field(default=None, init=False)
     _reader: PresentReader = attrs.field(init=False)
     _decisions: DecisionReader = attrs.field(init=False)
@@ -155,7 +182,9 @@ class Catalog:
         self._present = None
 
     def topics(self) -> Sequence[str]:
-        """Names of topics that there are, in order. One listing request per topic."""
+        """Names of topics that there are, in order. One listing request per topic, unless brokers tell."""
+        if self.brokers is not None:
+            return sorted(self.brokers.topics())
         deleted = {each.name for each in self.metadata.deletions.values()}
         listed = [name for name in self._listed_topics() if name not in deleted or self._list(name)[1]]
         return sorted({*listed, *self.metadata.topics})
@@ -183,7 +212,11 @@ class Catalog:
 
     def _list_partitions(self, topic: str) -> Mapping[int, PartitionLog]:
         metadata, write_ahead_log = self.metadata, self.present.log  # before the listing, which has what is trimmed
-        topic_id, by_partition = self._list(topic)
+        newest = None if self.brokers is None else self.brokers.look(topic)
+        if self.brokers is not None and newest is None:
+            self._gone.clear()
+            return {}
+        topic_id, by_partition = self._list(topic, None if newest is None else newest.topic_id)
         known = metadata.topics.get(topic)
         if known is not None and topic_id in (None, known.topic_id):
             topic_id = known.topic_id
@@ -198,10 +231,26 @@ class Catalog:
             log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
             assert known is not None
             logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
-        return {
-            index: self._with_tail(attrs.evolve(logs[index], topic_id=topic_id), logged.get(index, ()))
-            for index in sorted(logs)
-        }
+        logs = {index: attrs.evolve(log, topic_id=topic_id) for index, log in sorted(logs.items())}
+        if newest is not None:
+            at_brokers = newest.partitions.items()
+            empty = PartitionLog(topic=topic, partition=0, segments=(), topic_id=topic_id)
+            return {
+                index: self._with_newest(logs.get(index, attrs.evolve(empty, partition=index)), ends)
+                for index, ends in at_brokers
+            }
+        return {index: self._with_tail(log, logged.get(index, ())) for index, log in logs.items()}
+
+    def _with_newest(self, log: PartitionLog, ends: Ends) -> PartitionLog:
+        """Have it begin and end as its leader says."""
+        log = attrs.evolve(log, log_start_offset=max(log.log_start_offset, ends.log_start_offset))
+        last = self._last_footer(log.segments)
+        record_bytes = RECORD_BYTES_ASSUMED
+        if last is not None:
+            record_bytes = max(1, last.identity.body_bytes // (last.last_offset + 1 - last.identity.base_offset))
+        behind = Behind(base_offset=log.flushed_end_offset, end_offset=ends.high_watermark, record_bytes=record_bytes)
+        is_open = self.committed_only and ends.last_stable_offset < ends.high_watermark
+        return attrs.evolve(log, behind=behind, first_open_offset=ends.last_stable_offset if is_open else None)
 
     def _with_tail(self, log: PartitionLog, logged: Sequence[LoggedBatch]) -> PartitionLog:
         """Put what the write-ahead log has behind the segments, and find out what is open at the end."""
@@ -323,8 +372,8 @@ class Catalog:
                 raise
             return footer
 
-    def _list(self, topic: str) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
-        """List the incarnation of a topic that was written last, by partition, and return its id with it.
+    def _list(self, topic: str, of_id: bytes | None = None) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
+        """List the incarnation of a topic that was written last, or the one of an id, by partition; return its id too.
 
         One that was deleted is none.
         """
@@ -346,6 +395,8 @@ class Catalog:
                 del self._found[key]
             if self._found.get(key) != known:
                 self._footers.pop(key, None)
+        if of_id is not None:
+            return of_id, by_id.get(of_id, {})
         kept = [topic_id for topic_id in by_id if topic_id not in self.metadata.deletions]
         if not kept:
             return None, {}

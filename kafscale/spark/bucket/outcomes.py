@@ -3,6 +3,9 @@
 A transaction is told of in the segment that has its marker, so it may be some segments behind its records. The search
 ends where a segment is stable up to the end of what is read: whatever was aborted behind it begins there or later.
 
+Where brokers are asked, they tell what became of a transaction that is open at the end of the segments; those behind
+are told of with the batches that are fetched.
+
 A segment that is missing, or damaged with its footer, may have had a marker. Then it is not known whether what was open
 before it was aborted; it counts as aborted, and whoever plans the read says so.
 """
@@ -34,7 +37,9 @@ class Outcomes:
 
 
 def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Outcomes:
-    """Find them for these offsets of a log, the end exclusive. Raises StoreError."""
+    """Find them for these offsets of a log, the end exclusive. Raises StoreError, and if brokers are asked
+    BrokerUnavailable and KafkaError.
+    """
     aborted: dict[_Key, AbortedTransaction] = {}
     unknown: dict[_Key, _Unknown] = {}
     before: Footer | Tail | None = None
@@ -53,12 +58,32 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
         before = footer
     else:
         if before is not None:
-            unknown |= _open_at_the_end_of(before, end_offset)
+            left_open = _open_at_the_end_of(before, end_offset)
+            if log.behind is not None:
+                ended, left_open = _told_by_brokers(catalog, log, before, left_open)
+                aborted |= {key: each.as_aborted() for key, each in ended.items()}
+            unknown |= left_open
     left = [each for key, each in unknown.items() if key not in aborted and each.transaction.first_offset < end_offset]
     return Outcomes(
         aborted=[*aborted.values(), *(each.as_aborted() for each in left)],
         unknown=[each.transaction for each in left],
     )
+
+
+def _told_by_brokers(
+    catalog: Catalog, log: PartitionLog, last: Footer | Tail, left_open: Mapping[_Key, _Unknown]
+) -> tuple[Mapping[_Key, _Unknown], Mapping[_Key, _Unknown]]:
+    """Return those that were aborted of the transactions that `last` leaves open, and those of which brokers do not
+    tell. Raises BrokerUnavailable, KafkaError.
+    """
+    assert catalog.brokers is not None
+    if not left_open:
+        return {}, {}
+    offset = min(last.last_offset, log.end_offset - 1)  # of each that is read, as their markers are behind `last`
+    producer_ids = catalog.brokers.aborted_around(log.fetched_topic(), offset, open_until=last.last_offset)
+    if producer_ids is None:
+        return {}, left_open
+    return {key: each for key, each in left_open.items() if each.transaction.producer_id in producer_ids}, {}
 
 
 _Key = tuple[int, int]  # producer id, first offset

@@ -4,6 +4,8 @@ What is lost where an object is damaged is the rest of its range, since nothing 
 batch that is as its client sent it, and whose records can't be read, is left out alone: older versions of the broker
 stored such ones.
 
+What brokers have behind the segments is fetched from them, the same batches by another way.
+
 A segment that was planned may be gone when it is read: merged, compacted or retired. The broker leaves such objects for
 a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now. An
 object of the write-ahead log goes when all in it is in segments, which may be at any moment.
@@ -18,17 +20,20 @@ from functools import partial
 import attrs
 import pyarrow as pa
 
-from kafscale.errors import CorruptBatch, DamagedObject, NotFound
+from kafscale.errors import CorruptBatch, DamagedObject, KafkaError, NotFound
 from kafscale.formats.transactions import OpenTransaction
+from kafscale.spark.brokers.newest import FetchedTopic, NewestReader
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
+from kafscale.spark.bucket.fetched import aborted_in
 from kafscale.spark.bucket.logged_ranges import LoggedRanges
-from kafscale.spark.bucket.splits import AnyRange, Extent, LogRange, Range, Split, holes, outcomes, plan
+from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Extent, LogRange, Range, Split, holes, outcomes, plan
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.store.paths import NumberedKey, SegmentKey
+from kafscale.wire import error_codes
 
 AnyKey = SegmentKey | NumberedKey
 LOSS_ADVICE = "Some data may have been lost; to go on without it, set the option failOnDataLoss to false"
@@ -64,8 +69,8 @@ class _Elsewhere:
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
 
-    committed_only, with_log: as the catalog that the splits were planned with. A look-up by time takes `everything`:
-    what was aborted, and control batches.
+    committed_only, with_log, brokers: as the catalog that the splits were planned with. A look-up by time takes
+    `everything`: what was aborted, and control batches.
     """
 
     bucket: Bucket
@@ -74,6 +79,7 @@ class SplitReader:
     fail_on_data_loss: bool
     committed_only: bool = False
     with_log: bool = False
+    brokers: NewestReader | None = None
     everything: bool = False
     _logged: LoggedRanges = attrs.field(init=False)
     _elsewhere: dict[TopicPartition, _Elsewhere] = attrs.field(factory=dict, init=False)
@@ -111,6 +117,9 @@ class SplitReader:
     def _read_or_find(self, ranges: Sequence[AnyRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """Read one range of a segment, or some of the log."""
         range, reached = ranges[0], _Reached(wanted.start_offset)
+        if isinstance(range, BrokerRange):
+            yield from self._fetch(range, wanted)
+            return
         try:
             if isinstance(range, LogRange):
                 yield from self._read_logged([each for each in ranges if isinstance(each, LogRange)], wanted)
@@ -169,6 +178,40 @@ class SplitReader:
         except CorruptBatch as exc:
             raise DamagedObject(f"{name}: {exc}") from exc
 
+    def _fetch(self, range: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """All records of some offsets that brokers have. Raises DataLoss, BrokerUnavailable, KafkaError."""
+        assert self.brokers is not None
+        of = FetchedTopic(name=wanted.topic, topic_id=range.topic_id, partition=wanted.partition)
+        committed_only = self.committed_only and not self.everything
+        left = wanted
+        while left.start_offset < wanted.end_offset:
+            try:
+                fetched = self.brokers.fetch(of, left.start_offset, committed_only=committed_only)
+            except KafkaError as exc:
+                if exc.code != error_codes.OFFSET_NOT_AVAILABLE:
+                    raise
+                self._lose(f"{_named(left)} were planned, and brokers do not have them any more: {exc}")
+                return
+            if fetched is None:
+                self._lose(f"{_named(left)} were planned, and that topic was deleted since")
+                return
+            next_offset = min(fetched.log_start_offset, wanted.end_offset)
+            if next_offset > left.start_offset:
+                gone = attrs.evolve(left, end_offset=next_offset)
+                self._lose(f"{_named(gone)} were planned, and the log begins at {fetched.log_start_offset} now")
+                left = attrs.evolve(left, start_offset=next_offset)
+                continue
+            try:
+                headers = BatchHeaders.of(fetched.records).whole()
+                if not headers.count or headers.next_offsets[-1] <= left.start_offset:
+                    raise CorruptBatch("the answer does not go on there")
+                here = attrs.evolve(left, aborted=aborted_in(fetched, headers) if committed_only else None)
+                yield from decode_batches(headers, here, partial(self._leave_out, "a broker", left))
+            except CorruptBatch as exc:
+                self._lose(f"{_named(left)} can't be read, as a broker has them: {exc}")
+                return
+            left = attrs.evolve(left, start_offset=int(headers.next_offsets[-1]))
+
     def _leave_out(self, name: str, wanted: Wanted, offsets: range, reason: CorruptBatch) -> None:
         batch = attrs.evolve(wanted, start_offset=offsets.start, end_offset=offsets.stop)
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
@@ -178,12 +221,12 @@ class SplitReader:
         partition = (wanted.topic, wanted.partition)
         found = self._elsewhere.get(partition)
         if found is None or found.log is None or found.log.flushed_end_offset < wanted.end_offset:
-            catalog = Catalog(self.bucket, self.namespace, self.committed_only, self.with_log)
+            catalog = Catalog(self.bucket, self.namespace, self.committed_only, self.with_log, self.brokers)
             log = catalog.partitions(wanted.topic).get(wanted.partition)
             found = self._elsewhere[partition] = _Elsewhere(catalog, log)
         return found
 
-    def _read_elsewhere(self, gone: AnyRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _read_elsewhere(self, gone: Range | LogRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The offsets of an object that has gone, from what has them now."""
         if isinstance(gone, Range):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
@@ -217,11 +260,14 @@ class SplitReader:
 
 
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
-    """Decode each range of a segment by itself, and neighbours in the log together: some cost as much as many."""
+    """Decode a range of a segment or of brokers by itself, and neighbours in the log together: some cost as much as
+    many.
+    """
     group: list[AnyRange] = []
     size_bytes = 0
     for each in ranges:
-        if group and (isinstance(each, Range) or isinstance(group[0], Range) or size_bytes >= GET_BYTES):
+        are_logged = group and isinstance(each, LogRange) and isinstance(group[0], LogRange)
+        if group and (not are_logged or size_bytes >= GET_BYTES):
             yield group
             group, size_bytes = [], 0
         group.append(each)
@@ -250,7 +296,7 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _check_offsets(headers: BatchHeaders, range: AnyRange) -> None:
+def _check_offsets(headers: BatchHeaders, range: Range | LogRange) -> None:
     """Batches of another segment, which are intact, would else be left out as offsets that are not wanted."""
     is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
     for base_offset in headers.base_offsets[is_outside][:1]:

@@ -1,6 +1,6 @@
 """From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
 
-A range is of a segment, or behind the last segment of an object of the write-ahead log.
+A range is of a segment, or behind the last segment of an object of the write-ahead log, or of brokers.
 
 A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
 every offset is read once.
@@ -27,6 +27,8 @@ from kafscale.store.paths import NumberedKey, SegmentKey
 SPLIT_BYTES = (
     64 << 20
 )  # as Spark's own files: spark.sql.files.maxPartitionBytes is 128 MiB, of which half is one segment
+
+BROKER_PIECE_BYTES = 1 << 20  # about: what brokers have is cut at any offset
 
 TASK_BYTES = 16 << 20  # read in some tenths of a second; to start a task in a Python worker takes some hundredths
 
@@ -69,7 +71,17 @@ class LogRange:
         return sum(length_bytes for _, length_bytes in self.places)
 
 
-AnyRange = Range | LogRange
+@attrs.frozen
+class BrokerRange:
+    """Offsets behind the last segment, which brokers have. Its size is an estimate."""
+
+    topic_id: bytes
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+AnyRange = Range | LogRange | BrokerRange
 
 
 @attrs.frozen(kw_only=True)
@@ -108,7 +120,7 @@ def plan(
     """Splits of all extents. At least `min_splits` if there are as many batches; at most `max_records` offsets each."""
     wanted = [extent for extent in extents if extent.start_offset < extent.end_offset]
     footers = catalog.footers(segment.key for extent in wanted for segment in _within(extent))
-    pieces = [list(_pieces(extent, footers)) for extent in wanted]
+    pieces = [list(_pieces(extent, footers, max_records)) for extent in wanted]
     total_bytes = sum(piece.size_bytes for found in pieces for piece in found)
     split_bytes = SPLIT_BYTES if min_splits <= 1 else min(SPLIT_BYTES, math.ceil(total_bytes / min_splits))
     return [
@@ -180,6 +192,9 @@ def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
         next_offset = max(next_offset, footer.last_offset + 1)
     if extent.log.tail.batches and next_offset >= extent.log.tail.base_offset:
         next_offset = max(next_offset, extent.log.tail.last_offset + 1)
+    behind = extent.log.behind
+    if behind is not None and next_offset >= behind.base_offset:
+        next_offset = max(next_offset, behind.end_offset)
     if next_offset < extent.end_offset:
         found.append(range(next_offset, extent.end_offset))
     return found
@@ -191,8 +206,11 @@ def _within(extent: Extent) -> Iterator[Segment]:
             yield segment
 
 
-def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[AnyRange]:
-    """A range for each row of the indexes, and each batch of the write-ahead log: as small as ranges get."""
+def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer], max_records: int | None = None) -> Iterator[AnyRange]:
+    """A range for each row of the indexes, and each batch of the write-ahead log: as small as ranges get.
+
+    What brokers have is cut at about BROKER_PIECE_BYTES, or at `max_records`.
+    """
     yield from _flushed_pieces(extent, footers)
     for batch in extent.log.tail.batches:
         is_within = batch.next_offset > extent.start_offset and batch.base_offset < extent.end_offset
@@ -200,6 +218,21 @@ def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[An
             assert extent.log.topic_id is not None
             place = (batch.position, batch.length_bytes)
             yield LogRange(batch.key, extent.log.topic_id, batch.salt, (place,), batch.base_offset, batch.next_offset)
+
+    yield from _broker_pieces(extent, max_records)
+
+
+def _broker_pieces(extent: Extent, max_records: int | None) -> Iterator[BrokerRange]:
+    behind, topic_id = extent.log.behind, extent.log.topic_id
+    if behind is None:
+        return
+    assert topic_id is not None
+    end_offset = min(extent.end_offset, behind.end_offset)
+    step = max(1, BROKER_PIECE_BYTES // behind.record_bytes)
+    step = step if max_records is None else min(step, max_records)
+    for start in range(max(extent.start_offset, behind.base_offset), end_offset, step):
+        until = min(start + step, end_offset)
+        yield BrokerRange(topic_id, start, until, (until - start) * behind.record_bytes)
 
 
 def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
@@ -260,7 +293,9 @@ def _joined(pieces: Sequence[AnyRange]) -> Sequence[AnyRange]:
 def _goes_on(piece: AnyRange, following: AnyRange | None) -> bool:
     if isinstance(piece, Range) and isinstance(following, Range):
         return following.key == piece.key and following.start == piece.end
-    return following is not None and following.key == piece.key
+    if isinstance(piece, LogRange) and isinstance(following, LogRange):
+        return following.key == piece.key
+    return isinstance(piece, BrokerRange) and isinstance(following, BrokerRange)
 
 
 def _one_of(pieces: Sequence[AnyRange]) -> AnyRange:
@@ -268,5 +303,8 @@ def _one_of(pieces: Sequence[AnyRange]) -> AnyRange:
     if isinstance(begin, Range):
         assert isinstance(last, Range)
         return Range(begin.key, begin.start, last.end, begin.start_offset, last.end_offset)
+    if isinstance(begin, BrokerRange):
+        size_bytes = sum(piece.size_bytes for piece in pieces)
+        return BrokerRange(begin.topic_id, begin.start_offset, last.end_offset, size_bytes)
     places = [place for piece in pieces if isinstance(piece, LogRange) for place in piece.places]
     return attrs.evolve(begin, places=tuple(places), end_offset=last.end_offset)

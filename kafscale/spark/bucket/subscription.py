@@ -38,7 +38,8 @@ class Subscription:
             found |= {(topic, index): log for index, log in logs.items()}
         names = {topic for topic, _ in found}
         for topic, index in {*self.assigned, *(each for each in known if not must_exist or each[0] in names)}:
-            if topic in names or catalog.metadata.deletion_of(topic) is None:
+            believed = catalog.brokers is None and catalog.metadata.deletion_of(topic) is None
+            if topic in names or believed:
                 found.setdefault((topic, index), PartitionLog(topic=topic, partition=index, segments=()))
         wanted = set(self.assigned) or found.keys()
         return {partition: found[partition] for partition in sorted(found) if partition in wanted}
@@ -61,6 +62,8 @@ def _no_such_topic(topic: str, catalog: Catalog) -> ConfigError:
         return ConfigError(f"{deletion}, and no topic of this name was created since: leave it out")
     topics = catalog.topics()
     there = some_of(topics, near_to=topic, label="there is")
+    if catalog.brokers is not None:
+        return ConfigError(f"no broker of kafka.bootstrap.servers has topic '{topic}' ({there}). Check its name")
     return ConfigError(
         f"the bucket has no segment of topic '{topic}' in namespace '{catalog.namespace}' ({there}). Check store, "
         "namespace and name; records that were just produced come into the bucket by `kafscale flush`"

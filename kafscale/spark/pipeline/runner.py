@@ -266,7 +266,7 @@ RESET_ADVICE = (
     "The mapping does not go on without them; `kafscale pipeline reset --topic TOPIC FILE` has it go on with what "
     "there is of the topic now, and with --dry-run only says where that would be"
 )
-PASSING = ("StoreUnavailable", "SlowDown", "RegistryError")
+PASSING = ("StoreUnavailable", "SlowDown", "RegistryError", "BrokerUnavailable")
 NEW_PARTITION = PartitionNotNamed.__name__  # in a query, whose offsets a run has put together itself a moment before
 
 

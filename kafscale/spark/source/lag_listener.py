@@ -16,12 +16,19 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kafscale.errors import StoreError
+from kafscale.errors import BrokerUnavailable, KafkaError, StoreError
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.source.options import Freshness, Given, bucket_options, freshness_of, reads_committed_only
+from kafscale.spark.source.options import (
+    Freshness,
+    Given,
+    brokers_of,
+    bucket_options,
+    freshness_of,
+    reads_committed_only,
+)
 from kafscale.store.paths import NAMESPACE_DEFAULT
 
 SOURCE = "PythonMicroBatchStream"  # Spark tells no more of a source in Python than the class that drives it
@@ -42,7 +49,9 @@ class LagListener(StreamingQueryListener):
         self.on_lag = on_lag
         namespace = given.text("namespace") or NAMESPACE_DEFAULT
         with_log = freshness_of(given) is Freshness.BUCKET
-        self._catalog = Catalog(bucket_options(given).open(), namespace, reads_committed_only(given), with_log)
+        asked = brokers_of(given)
+        brokers = None if asked is None else asked.open()
+        self._catalog = Catalog(bucket_options(given).open(), namespace, reads_committed_only(given), with_log, brokers)
         self._lags: Mapping[str, QueryLag] = {}
 
     @property
@@ -64,7 +73,7 @@ class LagListener(StreamingQueryListener):
             return
         try:
             partitions = measure(self._catalog, offsets)
-        except StoreError as exc:
+        except (StoreError, BrokerUnavailable, KafkaError) as exc:
             logger.warning("how far query %s is behind is not known: %s", progress.name or progress.id, exc)
             return
         self._tell(

@@ -193,7 +193,7 @@ class OffsetFinder:
                 found = self._first_in(log, footer, timestamp_ms)
                 if found is not None:
                     return found
-        return self._first_in_tail(log, timestamp_ms)
+        return self._first_in_tail(log, timestamp_ms) if log.behind is None else self._first_behind(log, timestamp_ms)
 
     def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
         rows = footer.index.max_timestamps_ms
@@ -211,6 +211,15 @@ class OffsetFinder:
                     return found
         return None
 
+    def _first_behind(self, log: PartitionLog, timestamp_ms: int) -> int | None:
+        """Ask brokers, who have what no segment has."""
+        assert log.behind is not None
+        assert self.catalog.brokers is not None
+        found = self.catalog.brokers.first_as_late(log.fetched_topic(), timestamp_ms)
+        if found is None or found >= log.behind.end_offset:
+            return None
+        return max(found, log.behind.base_offset)
+
     def _first_between(self, log: PartitionLog, start_offset: int, end_offset: int, timestamp_ms: int) -> int | None:
         """Find the first record that is as late by looking at each."""
         reader = SplitReader(
@@ -219,6 +228,7 @@ class OffsetFinder:
             columns=["offset", "timestamp"],
             fail_on_data_loss=self.fail_on_data_loss,
             with_log=self.catalog.with_log,
+            brokers=self.catalog.brokers,
             everything=True,  # as Kafka finds it, so that what follows is the same
         )
         extent = Extent(log=log, start_offset=max(start_offset, log.start_offset), end_offset=end_offset)

@@ -17,8 +17,10 @@ import attrs
 
 from kafscale.config import StoreUrl
 from kafscale.errors import ConfigError
+from kafscale.spark.brokers.newest import BrokerOptions
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.subscription import Subscription
+from kafscale.spark.source.client_settings import broker_options, secures
 from kafscale.spark.source.offsets import (
     EARLIEST,
     LATEST,
@@ -114,7 +116,8 @@ OPTIONS: Sequence[Option] = (
         default="bucket",
         doc="`bucket` reads all that is acknowledged in the bucket: segments, and behind them the write-ahead log of "
         "a broker with `--durability s3-wal`. `segments` reads what was flushed alone; of brokers in the other modes "
-        "both are the same.",
+        "both are the same. `broker` reads segments, and fetches what is behind them from the brokers of "
+        "`kafka.bootstrap.servers`: all that is acknowledged, in every mode.",
     ),
     Option(name="includeHeaders", used_in="read", default="false", doc="Whether there is a column `headers`."),
     Option(
@@ -200,7 +203,11 @@ OPTIONS: Sequence[Option] = (
         used_in="read",
         doc="`isolationLevel` by the name that it has in the Kafka source. Give one of the two.",
     ),
-    Option(name="kafka.bootstrap.servers", used_in="write", doc="The broker to produce through; required for writing."),
+    Option(
+        name="kafka.bootstrap.servers",
+        used_in="write",
+        doc="The broker to produce through; required for writing, and for reading with `freshness=broker`.",
+    ),
     Option(
         name="kafkaConfigFile",
         used_in="write",
@@ -226,7 +233,8 @@ OPTIONS: Sequence[Option] = (
         name="kafka.*",
         used_in="write",
         doc="Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
-        "(../how-to/spark.md#a-broker-that-is-secured). For reading, accepted and ignored with one warning.",
+        "(../how-to/spark.md#a-broker-that-is-secured). For reading, accepted and ignored with one warning, "
+        "but for those of TLS and SASL with `freshness=broker`.",
     ),
 )
 
@@ -303,10 +311,12 @@ class Given:
 
     def warn_of_ignored(self) -> None:
         """One warning for all that does nothing here, the first time."""
+        asks_brokers = freshness_of(self) is Freshness.BROKER
         ignored = sorted(
             name
             for name in self.values
-            if (name.startswith("kafka") and name not in _NAMES) or name.startswith(("fetchoffset.", "groupidprefix"))
+            if (name.startswith("kafka") and name not in _NAMES and not (asks_brokers and secures(name)))
+            or name.startswith(("fetchoffset.", "groupidprefix"))
         )
         if ignored and not self._has_warned:
             self._has_warned = True
@@ -333,10 +343,11 @@ def _unknown(name: str) -> ConfigError:
 
 
 class Freshness(StrEnum):
-    """Up to where records are read: all that is acknowledged in the bucket, or what has been flushed to segments."""
+    """Up to where records are read: all that is acknowledged in the bucket, or at brokers, or what has been flushed."""
 
     BUCKET = "bucket"
     SEGMENTS = "segments"
+    BROKER = "broker"
 
 
 @attrs.frozen(kw_only=True)
@@ -352,6 +363,7 @@ class ReadOptions:
     max_records_per_partition: int | None
     committed_only: bool
     freshness: Freshness
+    brokers: BrokerOptions | None = None
 
     @classmethod
     def of(cls, given: Given) -> ReadOptions:
@@ -369,6 +381,7 @@ class ReadOptions:
             max_records_per_partition=given.count("maxRecordsPerPartition"),
             committed_only=reads_committed_only(given),
             freshness=freshness_of(given),
+            brokers=brokers_of(given),
         )
 
 
@@ -545,6 +558,11 @@ def freshness_of(given: Given) -> Freshness:
         return Freshness(text.strip().lower())
     except ValueError:
         raise ConfigError(f"freshness is {' or '.join(Freshness)}, not '{text}'") from None
+
+
+def brokers_of(given: Given) -> BrokerOptions | None:
+    """Return how brokers are asked; None if they are not. Raises ConfigError."""
+    return broker_options(given.values) if freshness_of(given) is Freshness.BROKER else None
 
 
 def is_transactional(given: Given) -> bool:

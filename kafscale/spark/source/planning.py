@@ -13,7 +13,7 @@ import attrs
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
-from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan, together
+from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
@@ -34,15 +34,18 @@ class Planner:
     @classmethod
     def of(cls, options: ReadOptions) -> Planner:
         """Raises ConfigError."""
+        brokers = None if options.brokers is None else options.brokers.open()
         bucket, with_log = options.bucket.open(), options.freshness is Freshness.BUCKET
         return cls(
             options=options,
-            catalog=Catalog(bucket, options.namespace, options.committed_only, with_log),
+            catalog=Catalog(bucket, options.namespace, options.committed_only, with_log, brokers),
         )
 
     def close(self) -> None:
-        """Close what is open to the bucket."""
+        """Close what is open to the bucket, and to brokers."""
         self.catalog.bucket.close()
+        if self.catalog.brokers is not None:
+            self.catalog.brokers.close()
 
     @property
     def finder(self) -> OffsetFinder:
@@ -111,6 +114,7 @@ class Planner:
             fail_on_data_loss=self.options.fail_on_data_loss,
             committed_only=self.options.committed_only,
             with_log=self.catalog.with_log,
+            brokers=self.catalog.brokers,
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:
@@ -167,7 +171,7 @@ def _check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
 
 def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
     segments = [segment for log in logs for segment in log.segments]
-    read = {each.key for split in splits for each in split.ranges}
+    read = {each.key for split in splits for each in split.ranges if not isinstance(each, BrokerRange)}
     logger.info(
         "%d splits, which read %d of %d bytes, of %d of %d segments, in %d partitions",
         len(splits),

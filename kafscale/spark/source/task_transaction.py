@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
 
 from kafscale.errors import KafkaError
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.source.deliveries import Deliveries, Refusals
-from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.decision import Prepared, Span
 from kafscale.spark.transactions.logs import PartitionLog
 

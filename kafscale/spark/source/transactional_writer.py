@@ -20,11 +20,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from kafscale.config import Address
 from kafscale.errors import ConfigError
+from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
 from kafscale.spark.source.deliveries import Refusals
 from kafscale.spark.source.options import Given
 from kafscale.spark.source.task_transaction import TaskTransaction
 from kafscale.spark.source.writer import WriteOptions
-from kafscale.spark.transactions.cluster import Cluster, parse_bootstrap
 from kafscale.spark.transactions.commit import Committer, task_id
 from kafscale.spark.transactions.decision import Prepared
 from kafscale.spark.workers.calls import ease_next_call

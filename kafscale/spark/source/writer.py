@@ -14,8 +14,6 @@ module imports pyspark, and confluent-kafka.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -27,14 +25,12 @@ from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
 from kafscale.login.librdkafka import librdkafka_settings
-from kafscale.login.properties import read_properties
-from kafscale.login.security import PREFIXES, ClientSecurity, client_security
+from kafscale.login.security import ClientSecurity, client_security
+from kafscale.spark.source.client_settings import client_settings, named
 from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
-PREFIX = "kafka."
-CONFIG_FILE = "kafkaConfigFile"
 _DEFAULTS = {"partitioner": "murmur2_random"}  # Java's, by librdkafka's name
 _IDEMPOTENCE = "enable.idempotence"
 # What an idempotent producer can't do without, by the names of its settings, of which the second are librdkafka's own.
@@ -42,7 +38,6 @@ _ACKS = ("acks", "request.required.acks")
 _RETRIES = ("retries", "message.send.max.retries")
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _IN_FLIGHT_MAX = 5
-_OF_READING = ("kafka.isolation.level",)
 _REFUSED = {
     "kafka.key.serializer": "cast the column to string or binary instead",
     "kafka.value.serializer": "cast the column to string or binary instead",
@@ -69,12 +64,7 @@ class WriteOptions:
                 raise ConfigError(f"the option {name} is not supported: {instead}")
         topic = given.text("topic")
         _check_columns(schema, needs_topic=topic is None)
-        chosen = {
-            name.removeprefix(PREFIX): value
-            for name, value in given.values.items()
-            if name.startswith(PREFIX) and name not in _OF_READING
-        }
-        chosen = {**_settings_in(given.text(CONFIG_FILE)), **chosen}
+        chosen = client_settings(given.values)
         defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
         options = cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
         options.configuration()  # where it is wrong, the driver says so, before there are tasks
@@ -89,33 +79,13 @@ class WriteOptions:
 
     def configuration(self) -> dict[str, Any]:
         """Return the settings as librdkafka takes them. Raises ConfigError."""
-        with _named():
+        with named():
             return librdkafka_settings(self.producer)
 
     def security(self) -> ClientSecurity:
         """Return how connections are secured that are not librdkafka's. Raises ConfigError."""
-        with _named():
+        with named():
             return client_security(self.producer)
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    """Name settings as the user has. Raises ConfigError."""
-    try:
-        yield
-    except ConfigError as exc:
-        raise ConfigError(f"{PREFIX}{exc}") from exc
-
-
-def _settings_in(file: str | None) -> Mapping[str, str]:
-    """Return those of a file that secure connections. Raises ConfigError."""
-    if file is None:
-        return {}
-    try:
-        found = read_properties(Path(file.strip()))
-    except ConfigError as exc:
-        raise ConfigError(f"{CONFIG_FILE}: {exc}") from exc
-    return {name: value for name, value in found.items() if name.startswith(PREFIXES)}
 
 
 def _may_be_idempotent(chosen: Mapping[str, str]) -> bool:

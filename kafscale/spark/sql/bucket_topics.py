@@ -41,6 +41,8 @@ class BucketTopics:
     def has(self, name: str) -> bool:
         """Tell whether anything of it is in the bucket, or it is known to be empty. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
+            if planner.catalog.brokers is not None:
+                return name in planner.catalog.topics()
             prefix = topic_name_prefix(name, namespace=planner.options.namespace)
             is_listed = next(iter(planner.catalog.bucket.list(prefix)), None) is not None
             return is_listed or name in planner.catalog.metadata.topics

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafscale.spark.bucket.splits import LogRange, Range, Split
+from kafscale.spark.bucket.splits import BrokerRange, LogRange, Range, Split
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -58,4 +58,6 @@ def _line(splits: Sequence[Split]) -> str:
     size_bytes = sum(split.size_bytes for split in splits)
     topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"
     behind = f" and {len(logged)} objects of the log" if logged else ""
+    fetched = sum(each.end_offset - each.start_offset for each in ranges if isinstance(each, BrokerRange))
+    behind += f", and about {fetched:,} records from brokers" if fetched else ""
     return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments{behind}"

@@ -30,6 +30,11 @@ def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None
 
 def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
     end_offset, has_transactions = log.end_offset, False
+    if log.behind is not None and log.behind.base_offset < end_offset:
+        found = _Read(catalog, log).last_offsets(log.behind.base_offset, end_offset, count)
+        if len(found) >= count:
+            return found[-count]
+        count, end_offset = count - len(found), log.behind.base_offset
     for batch in reversed(log.tail.batches):
         available = 0 if batch.header is not None else min(end_offset, batch.next_offset) - batch.base_offset
         if available >= count:
@@ -42,7 +47,7 @@ def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
             continue  # damaged: the query that reads these offsets tells
         has_transactions = has_transactions or _has_transactions(footer)
         if has_transactions:
-            found = _Tail(catalog, log, footer).last_offsets(end_offset, count)
+            found = _Tail(_Read(catalog, log), footer).last_offsets(end_offset, count)
             available = len(found)
             if found and available >= count:
                 return found[0]
@@ -72,8 +77,7 @@ def _has_transactions(footer: Footer) -> bool:
 class _Tail:
     """The last records of one segment, found by reading it from its end on back."""
 
-    catalog: Catalog
-    log: PartitionLog
+    read: _Read
     footer: Footer
 
     def last_offsets(self, end_offset: int, count: int) -> Sequence[int]:
@@ -82,12 +86,30 @@ class _Tail:
         row, rows_count = self.footer.row_of(end_offset - 1) + 1, 1
         while row and len(found) < count:
             first = max(0, row - rows_count)
-            start_offset = max(self.footer.row_offset(first), self.log.start_offset)
-            found = [*self._offsets(start_offset, end_offset), *found]
+            start_offset = max(self.footer.row_offset(first), self.read.log.start_offset)
+            found = [*self.read.offsets(start_offset, end_offset), *found]
             row, rows_count, end_offset = first, 2 * rows_count, start_offset
         return found[-count:]
 
-    def _offsets(self, start_offset: int, end_offset: int) -> Sequence[int]:
+
+@attrs.frozen(eq=False, repr=False)
+class _Read:
+    """Offsets of records that are there, by reading them."""
+
+    catalog: Catalog
+    log: PartitionLog
+
+    def last_offsets(self, start_offset: int, end_offset: int, count: int) -> Sequence[int]:
+        """Return the offsets of the last `count` records or more between these, or of all if there are fewer."""
+        found: list[int] = []
+        width = count
+        while start_offset < end_offset and len(found) < count:
+            first = max(start_offset, end_offset - width)
+            found = [*self.offsets(first, end_offset), *found]
+            end_offset, width = first, 2 * width
+        return found
+
+    def offsets(self, start_offset: int, end_offset: int) -> Sequence[int]:
         reader = SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -95,6 +117,7 @@ class _Tail:
             fail_on_data_loss=False,  # the query that reads these offsets tells
             committed_only=self.catalog.committed_only,
             with_log=self.catalog.with_log,
+            brokers=self.catalog.brokers,
         )
         splits = plan(self.catalog, [Extent(log=self.log, start_offset=start_offset, end_offset=end_offset)])
         read = chain.from_iterable(map(reader.read, splits))

@@ -1,7 +1,5 @@
 """Writing a batch of a Spark job to topics exactly once: tasks prepare, the driver decides, and commits for the tasks.
 
-connection     one blocking connection to a broker
-cluster        where leaders and coordinators are, and asking again while they move or restart
 logs           batches of a partition as they are stored, and what has become of a transaction by its marker
 decision       what is decided of a batch, as a value, and as a record of `kafscale-spark-transactions`
 journal        the topic that has the last decision of each query

@@ -25,7 +25,7 @@ import attrs
 
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
-from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.decision import Decision, Prepared, Span
 from kafscale.spark.transactions.journal import Journal
 from kafscale.spark.transactions.lead import Lead, end, initialise

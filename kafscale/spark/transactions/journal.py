@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from kafscale.errors import KafkaError
-from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.decision import Decision
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import PartitionLog, StoredBatch

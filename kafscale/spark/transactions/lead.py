@@ -8,7 +8,7 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.login.failures import check
-from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.logs import StoredBatch
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import (

@@ -13,7 +13,7 @@ import attrs
 
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
-from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import BatchHeader, parse_header, whole_batches
 from kafscale.wire.control_records import parse_marker

@@ -60,8 +60,8 @@ def test_the_default_reads_the_log_too(bucket):
     assert Freshness.BUCKET is planner(bucket)[1].options.freshness
     assert values(bucket) == [b"a", b"b", b"c", b"d", b"e"]
     assert values(bucket, freshness="Segments") == [b"a", b"b"]
-    with pytest.raises(ConfigError, match="freshness is bucket or segments, not 'broker'"):
-        planner(bucket, freshness="broker")
+    with pytest.raises(ConfigError, match="freshness is bucket or segments or broker, not 'log'"):
+        planner(bucket, freshness="log")
 
 
 def test_a_stream_goes_from_the_log_to_segments(bucket):

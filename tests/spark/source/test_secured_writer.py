@@ -1,6 +1,6 @@
 """Rows that are written through a broker with TLS, SASL and lists; no password is in a plan, progress or an error.
 
-`tests/spark/transactions/test_connection.py` has each mechanism.
+`tests/spark/brokers/test_connection.py` has each mechanism.
 """
 
 import time

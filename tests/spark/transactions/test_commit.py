@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.errors import KafkaError
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.source.task_transaction import TaskTransaction
-from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.commit import Committer, task_id
 from kafscale.spark.transactions.decision import Decision, Prepared
 from kafscale.spark.transactions.journal import Journal

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from kafscale.spark.transactions.cluster import Cluster
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.decision import Decision
 from kafscale.spark.transactions.journal import FIRST_LOOK_OFFSETS, TOPIC, Journal
 from kafscale.spark.transactions.lead import Lead

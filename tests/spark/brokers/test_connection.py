@@ -12,9 +12,9 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.security import client_security
+from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.source.deliveries import Deliveries, Refusals
 from kafscale.spark.source.task_transaction import TaskTransaction
-from kafscale.spark.transactions.cluster import Cluster
 from kafscale.spark.transactions.lead import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
@@ -74,7 +74,7 @@ def test_another_connection_is_opened_before_a_session_ends(broker, name, tmp_pa
         assert cluster.partitions(name) == 1
         (first,) = cluster._connections.values()
         assert not first.is_over
-        monkeypatch.setattr("kafscale.spark.transactions.connection.time.monotonic", lambda: first._session_until)
+        monkeypatch.setattr("kafscale.spark.brokers.connection.time.monotonic", lambda: first._session_until)
         assert first.is_over
         assert cluster.partitions(name) == 1
         assert first not in cluster._connections.values()

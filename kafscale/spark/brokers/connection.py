@@ -1,4 +1,5 @@
-"""One blocking connection to a broker, for the few requests that a transaction takes beside its records.
+"""One blocking connection to a broker: for the few requests that a transaction takes beside its records, and for what
+a task fetches.
 
 Versions are fixed, each one that Kafka 3.0 to 4.x and KafScale have: with EndTxn before version 5 and Produce before 12
 a transaction is of the first version of the protocol, as is that of librdkafka's producer, whose transactions are ended
@@ -39,9 +40,9 @@ from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHand
 
 VERSIONS: Final[dict[type, int]] = {
     ProduceRequest: 9,
-    FetchRequest: 12,  # the last one with names of topics
+    FetchRequest: 12,  # the last one with names of topics; `ask` is told another one where it is by id
     ListOffsetsRequest: 6,
-    MetadataRequest: 9,
+    MetadataRequest: 10,  # the first one with ids of topics; Kafka has it since 2.8
     FindCoordinatorRequest: 4,
     CreateTopicsRequest: 5,
     InitProducerIdRequest: 4,
@@ -93,10 +94,10 @@ class BrokerConnection:
         """Tell whether another one had better be used, as its session ends soon."""
         return time.monotonic() >= self._session_until
 
-    def ask(self, request: object, response_class: type[R]) -> R:
+    def ask(self, request: object, response_class: type[R], *, version: int | None = None) -> R:
         """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
         request_class = type(request)
-        version = VERSIONS[request_class]
+        version = VERSIONS[request_class] if version is None else version
         flexible = codec.is_flexible(request_class, version)
         self._correlation_id += 1
         api_key: int = request_class.API_KEY  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
-from kafscale.login.failures import check
+from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
-from kafscale.spark.transactions.connection import BrokerConnection
+from kafscale.spark.brokers.connection import BrokerConnection
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_topics import (
     CreatableTopic,
@@ -46,6 +46,14 @@ def parse_bootstrap(text: str) -> Sequence[Address]:
     if not addresses:
         raise ConfigError("kafka.bootstrap.servers names no broker: give HOST:PORT")
     return addresses
+
+
+@attrs.frozen
+class FoundTopic:
+    """A topic as metadata has it."""
+
+    topic_id: bytes
+    partition_count: int
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -82,7 +90,7 @@ class Cluster:
             self._leaders.clear()
             time.sleep(PAUSE_SECONDS)
 
-    def ask(self, address: Address, request: object, response_class: type[R]) -> R:
+    def ask(self, address: Address, request: object, response_class: type[R], *, version: int | None = None) -> R:
         """Ask one broker, once. Raises BrokerUnavailable, ProtocolError, ConfigError, KafkaError."""
         connection = self._connections.get(address)
         if connection is None or connection.is_over:
@@ -91,7 +99,7 @@ class Cluster:
             connection = BrokerConnection.open(address, REQUEST_TIMEOUT_SECONDS, security=self.security)
             self._connections[address] = connection
         try:
-            return connection.ask(request, response_class)
+            return connection.ask(request, response_class, version=version)
         except BaseException:
             connection.close()
             self._connections.pop(address, None)
@@ -127,16 +135,30 @@ class Cluster:
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has. Raises BrokerUnavailable, KafkaError."""
+        found = self.find(topic)
+        if found is None:
+            raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}'")
+        return found.partition_count
+
+    def find(self, topic: str) -> FoundTopic | None:
+        """Return a topic as brokers know it now; None if there is none. Raises BrokerUnavailable, KafkaError."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         response = self.ask_any(request, MetadataResponse)
         nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}
         (found,) = response.topics
+        if found.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
         check(found.error_code, f"topic '{topic}'")
         for each in found.partitions:
             if each.leader_id not in nodes:
                 raise KafkaError(error_codes.LEADER_NOT_AVAILABLE, f"'{topic}' {each.partition_index} has no leader")
             self._leaders[topic, each.partition_index] = nodes[each.leader_id]
-        return len(found.partitions)
+        return FoundTopic(found.topic_id, len(found.partitions))
+
+    def topics(self) -> Sequence[str]:
+        """Return the names of all topics. Raises BrokerUnavailable, KafkaError."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        return [each.name for each in self.ask_any(request, MetadataResponse).topics if each.name is not None]
 
     def brokers(self) -> Iterator[Address]:
         """All of them. Raises BrokerUnavailable."""

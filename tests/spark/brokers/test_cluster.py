@@ -4,7 +4,7 @@ import pytest
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
-from kafscale.spark.transactions.cluster import Cluster, parse_bootstrap
+from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
 from kafscale.wire import error_codes
 
 NOWHERE = Address("127.0.0.1", 1)
