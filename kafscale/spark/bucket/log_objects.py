@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import attrs
@@ -25,6 +24,7 @@ from kafscale.formats.wal_objects import ObjectHeader, WalPosition, decode_objec
 from kafscale.formats.wal_runs import check_place, find_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.parallel import get_many
 from kafscale.store.paths import NumberedKey
 from kafscale.wire.batch_header import BatchHeader, parse_header
 from kafscale.wire.control_records import EndMarker, parse_marker
@@ -151,8 +151,6 @@ class LogReader:
 
     def _read(self, keys: Sequence[NumberedKey]) -> Mapping[NumberedKey, LoggedObject]:
         """Read objects in parallel, and return those that are still there."""
-        if not keys:
-            return {}
 
         def read(key: NumberedKey) -> LoggedObject | None:
             try:
@@ -162,9 +160,8 @@ class LogReader:
                 return None
 
         self.read_count += len(keys)
-        with ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(keys))) as threads:
-            read_objects = threads.map(read, keys)
-            return {key: each for key, each in zip(keys, read_objects, strict=True) if each is not None}
+        found = [each.result() for each in get_many(read, keys, at_once_count=READS_AT_ONCE_COUNT)]
+        return {key: each for key, each in zip(keys, found, strict=True) if each is not None}
 
 
 def _check_order(objects: Mapping[NumberedKey, LoggedObject], new: Container[NumberedKey]) -> None:

@@ -7,12 +7,12 @@ is got as one range, several objects at once, and kept until the task has ended.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
 
 from kafscale.formats.wal_entries import decode_run, run_bytes, run_start
 from kafscale.spark.bucket.bucket import Bucket, get_part
+from kafscale.spark.bucket.parallel import Turned, get_many
 from kafscale.spark.bucket.splits import LogRange, Split
 from kafscale.store.paths import NumberedKey
 
@@ -26,7 +26,7 @@ class _Span:
 
     start: int
     end: int
-    data: Future[memoryview] | None = None
+    data: Turned[memoryview] | None = None
 
 
 @attrs.define(eq=False, repr=False)
@@ -46,10 +46,9 @@ class LoggedRanges:
             span.start, span.end = min(span.start, start), max(span.end, end)
         if not spans or sum(each.end - each.start for each in spans.values()) > KEPT_MAX_BYTES:
             return
-        threads = ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(spans)))
-        for key, span in spans.items():
-            span.data = threads.submit(self._get, key, span.start, span.end - span.start)
-        threads.shutdown(wait=False)
+        begun = get_many(self._get_span, list(spans.items()), at_once_count=READS_AT_ONCE_COUNT)
+        for span, data in zip(spans.values(), begun, strict=True):
+            span.data = data
         self._spans = spans
 
     def read(self, logged: LogRange) -> memoryview:
@@ -61,6 +60,10 @@ class LoggedRanges:
         else:
             part = span.data.result()[start - span.start : start - span.start + length_bytes]
         return memoryview(decode_run(part, logged.places, name=logged.key.key, salt=logged.salt))
+
+    def _get_span(self, expected: tuple[NumberedKey, _Span]) -> memoryview:
+        key, span = expected
+        return self._get(key, span.start, span.end - span.start)
 
     def _get(self, key: NumberedKey, start: int, length_bytes: int) -> memoryview:
         return get_part(self.bucket, key.key, start, length_bytes)

@@ -65,9 +65,10 @@ class LogRange:
     places: Sequence[tuple[int, int]]
     start_offset: int
     end_offset: int
+    size_bytes: int = attrs.field(init=False)  # kept, as a plan asks for it many times of each
 
-    @property
-    def size_bytes(self) -> int:
+    @size_bytes.default
+    def _size_bytes(self) -> int:
         return sum(length_bytes for _, length_bytes in self.places)
 
 
@@ -147,7 +148,25 @@ def _without_aborted(catalog: Catalog, extent: Extent, splits: Sequence[Split]) 
 
 
 def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-    """Tasks: neighbours that are small are read by one, and those of a query have about the same size."""
+    """Tasks: neighbours that are small are read by one, and those of a query have about the same size.
+
+    What is of the write-ahead log alone comes last: an object of it has batches of many partitions, and is got by each
+    task that reads any of them.
+    """
+    if sum(split.size_bytes for split in splits) <= TASK_BYTES:
+        return [splits] if splits else []
+    others: list[Split] = []
+    logged: list[Split] = []
+    for split in splits:
+        (logged if _is_logged(split) else others).append(split)
+    return [*_neighbours(others), *_neighbours(logged)]
+
+
+def _is_logged(split: Split) -> bool:
+    return isinstance(split.ranges[0], LogRange)
+
+
+def _neighbours(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
     total_bytes = sum(split.size_bytes for split in splits)
     task_bytes = math.ceil(total_bytes / max(1, math.ceil(total_bytes / TASK_BYTES)))
     tasks: list[list[Split]] = []
@@ -260,12 +279,13 @@ def _is_late(footer: Footer, row: int, period: Period) -> bool:
 
 
 def _group(extent: Extent, pieces: Sequence[AnyRange], split_bytes: int, max_records: int | None) -> Iterator[Split]:
-    """Neighbouring pieces become one split, and within it one range, until that is large enough."""
+    """Neighbouring pieces become one split, and within it one range, until that is large enough, or the log begins."""
     cuts = [0]
     taken_bytes, start_offset = 0, extent.start_offset
     for index, piece in enumerate(pieces):
         too_many = max_records is not None and piece.start_offset - start_offset >= max_records
-        if index > cuts[-1] and (taken_bytes + piece.size_bytes > split_bytes or too_many):
+        log_begins = isinstance(piece, LogRange) and not isinstance(pieces[index - 1], LogRange)
+        if index > cuts[-1] and (taken_bytes + piece.size_bytes > split_bytes or too_many or log_begins):
             cuts.append(index)
             taken_bytes, start_offset = 0, piece.start_offset
         taken_bytes += piece.size_bytes

@@ -1,5 +1,6 @@
 """The option `freshness`: a stream from the log to segments, limits, timestamps, and what is damaged."""
 
+import attrs
 import pytest
 
 from kafscale.errors import ConfigError
@@ -13,7 +14,7 @@ from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOp
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.spark.sql.tails import tail_offsets
-from tests.devtools.logged_bucket import TOPIC, LoggedBucket, batch, marker
+from tests.devtools.logged_bucket import TOPIC, CountingBucket, LoggedBucket, batch, marker
 from tests.devtools.segment_objects import CREATED_MS
 
 
@@ -94,6 +95,30 @@ def test_a_planned_batch_is_read_from_segments_when_its_objects_have_gone(bucket
         (bucket.directory / f"_kafscale/default/wal/0000000000/{number:020d}.wal").unlink()
     read = stream.planner.reader(["value"]).read_all(splits)
     assert [row["value"] for rows in read for row in rows.to_pylist()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_one_task_reads_the_log_of_all_partitions_so_that_objects_are_got_once(tmp_path, monkeypatch):
+    made = LoggedBucket(tmp_path)
+    made.create_topic(partition_count=2)
+    large = b"a" * 1000
+    made.flush(0, large)
+    made.log([batch(1, b"b"), batch(0, b"x", partition=1)])
+    made.log([batch(2, b"c"), batch(1, b"y", partition=1)])
+    given, planned = planner(made)
+    splits = planned.batch(BatchOptions.of(given), Bounds())
+    assert planned.tasks(splits) == [splits]  # as it is little
+
+    monkeypatch.setattr("kafscale.spark.bucket.splits.TASK_BYTES", 1000)
+    tasks = planned.tasks(splits)
+    assert [[(each.partition, each.start_offset, each.end_offset) for each in task] for task in tasks] == [
+        [(0, 0, 1)],
+        [(0, 1, 3), (1, 0, 2)],
+    ]
+    counted = CountingBucket(planned.catalog.bucket)
+    reader = attrs.evolve(planned.reader(["value"]), bucket=counted)
+    read = [row["value"] for task in tasks for rows in reader.read_all(task) for row in rows.to_pylist()]
+    assert read == [large, b"b", b"c", b"x", b"y"]
+    assert sum(".wal" in request for request in counted.requests) == 2
 
 
 def test_limits_hold_in_the_log(bucket):
