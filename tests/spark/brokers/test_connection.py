@@ -111,9 +111,13 @@ def test_a_task_that_no_broker_would_serve_fails_at_once(what, broker, name, tmp
         task.prepare([rows], name)
     refusals = Refusals()
     deliveries = Deliveries(producer=Producer({**settings, "error_cb": refusals.note}), refusals=refusals)
-    deliveries.send(rows, name)
-    with pytest.raises(KafkaError, match=r"no connection to the broker: .*(uthentication|verify) failed") as caught:
+
+    def deliver():
+        deliveries.send(rows, name)  # which tells already, if the refusal has come by then
         deliveries.finish()
+
+    with pytest.raises(KafkaError, match=r"no connection to the broker: .*(uthentication|verify) failed") as caught:
+        deliver()
     deliveries.producer.purge()
     assert "wrong secret" not in str(caught.value)
 
