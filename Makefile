@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -117,6 +117,9 @@ bench-transactions: has-java $(VENV)/installed-dev ## Measure transactions besid
 
 bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)
+
+bench-freshness: has-java $(VENV)/installed-spark ## Measure how fresh Spark's reads are, and what that costs; takes 12 minutes, writes bench/results and docs/benchmarks
+	$(BIN)/python -m bench.spark.freshness --docs $(BENCH_ARGS)
 
 bench-memory: $(VENV)/installed-dev ## Show that memory is bounded while the store is stalled; takes 13 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.memory $(BENCH_ARGS)
