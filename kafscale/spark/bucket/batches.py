@@ -169,6 +169,13 @@ class Batches:
         return (self.headers.attributes & LOG_APPEND_TIME).astype(np.bool_)
 
 
+def check_crcs(headers: BatchHeaders) -> None:
+    """Hold each batch to its CRC, where the records in it are not looked at. Raises CorruptBatch."""
+    columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"])
+    for number, (start, end, crc) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        _check_crc(headers, number, headers.data[start:end], crc)
+
+
 def check(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[Batches]:
     """All of them in groups of about GROUP_BYTES, or one larger batch. Raises CorruptBatch."""
     pieces: list[memoryview | bytearray] = []
@@ -191,8 +198,7 @@ def _checked(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[tup
     columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"], headers.attributes & CODEC_MASK)
     for number, (start, end, crc, codec) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         covered = data[start:end]
-        if crc32c(covered) != crc:
-            raise CorruptBatch(f"offset {headers.rows['base_offset'][number]}: the CRC-32C of the batch is wrong")
+        _check_crc(headers, number, covered, crc)
         piece = covered[HEADER_BYTES - CRC_FROM :]
         try:
             records = compression.decompress(codec, piece, BATCH_MAX_DECOMPRESSED_BYTES) if codec else piece
@@ -200,6 +206,11 @@ def _checked(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[tup
             on_unreadable(headers.offsets(number), CorruptBatch(str(exc)))
         else:
             yield number, records
+
+
+def _check_crc(headers: BatchHeaders, number: int, covered: memoryview, crc: int) -> None:
+    if crc32c(covered) != crc:
+        raise CorruptBatch(f"offset {headers.rows['base_offset'][number]}: the CRC-32C of the batch is wrong")
 
 
 def _group(headers: BatchHeaders, pieces: Sequence[memoryview | bytearray]) -> Batches:

@@ -13,6 +13,9 @@ Three passes over many batches at once:
 A batch's records are passed on once all of them have been checked. Where one of many batches can't be read, they are
 halved until it is found.
 
+Columns that headers of batches tell need none of that (`_told_by_headers`): a batch is then held to its CRC, and not
+decompressed or looked into.
+
 A column of bytes is made by one `take` from an Arrow array that alternates between values and the gaps between them:
 the offsets of both are known, and nothing is copied before.
 """
@@ -29,7 +32,7 @@ from numpy.typing import NDArray
 
 from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.spark.bucket.aborted import AbortedBatches
-from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, refuse
+from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, check_crcs, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.spark.workers.varints import (
     Positions,
@@ -39,13 +42,16 @@ from kafscale.spark.workers.varints import (
     skip_sized,
     skip_varints,
 )
-from kafscale.wire.batch_header import CONTROL
+from kafscale.wire.batch_header import CONTROL, LOG_APPEND_TIME
 from kafscale.wire.primitives import MAX_VARLONG_BITS, read_uvarint
 
 # fewer batches than this are walked one by one: a step of all costs as much as some ten records, one by one
 LANES_MIN_COUNT = 16
 RECORD_MIN_BYTES = 7
 CHUNK_ROWS = 8 << 10  # records whose fields are read together
+HEADER_ROWS = 64 << 10  # records of a batch that are made of headers alone: what says it has more is looked into
+
+IN_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))  # columns that headers of batches can tell
 
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 COLUMN_TYPES: Mapping[str, pa.DataType] = {
@@ -93,7 +99,13 @@ def decode_batches(
 
     Each step decompresses no more than about GROUP_BYTES, or one larger batch.
     """
-    for batches in check(_wanted_of(headers, wanted), on_unreadable):
+    kept = _wanted_of(headers, wanted)
+    if _told_by_headers(kept, wanted):
+        check_crcs(kept)
+        for some, _, _ in _chunks(kept.rows["record_count"].astype(np.int64), HEADER_ROWS):
+            yield _from_headers(kept.only(some), wanted)
+        return
+    for batches in check(kept, on_unreadable):
         yield from _decode_group(batches, wanted, on_unreadable)
 
 
@@ -124,15 +136,15 @@ def _decode_halves(
         yield from _decode_group(batches.only(half), wanted, on_unreadable)
 
 
-def _chunks(counts: NDArray[np.int64]) -> Iterator[tuple[slice, int, int]]:
-    """Some batches at a time: as many whole ones as have CHUNK_ROWS records, or one; with their first and last record.
+def _chunks(counts: NDArray[np.int64], rows: int = CHUNK_ROWS) -> Iterator[tuple[slice, int, int]]:
+    """Some batches at a time: as many whole ones as have so many records, or one; with their first and last record.
 
     The last one is exclusive.
     """
     ends = np.cumsum(counts)
     begin, first = 0, 0
     while begin < len(ends):
-        end = max(begin + 1, int(np.searchsorted(ends, first + CHUNK_ROWS, side="right")))
+        end = max(begin + 1, int(np.searchsorted(ends, first + rows, side="right")))
         last = int(ends[end - 1])
         yield slice(begin, end), first, last
         begin, first = end, last
@@ -146,6 +158,46 @@ def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
     if wanted.aborted is not None:
         kept &= ~wanted.aborted.among(headers)
     return headers if kept.all() else headers.only(kept)
+
+
+# ---- headers alone --------------------------------------------------------------------------------------------------
+
+
+def _told_by_headers(headers: BatchHeaders, wanted: Wanted) -> bool:
+    """Tell whether headers have all that is wanted.
+
+    They do where each batch has as many records as offsets, so that each offset is a record's; of others, as compaction
+    leaves them, they tell how many there are, and not which.
+    """
+    if not IN_HEADERS.issuperset(wanted.columns) or wanted.period.is_bounded:
+        return False
+    counts = headers.rows["record_count"].astype(np.int64)
+    spans = headers.next_offsets - headers.base_offsets
+    is_whole = (headers.base_offsets >= wanted.start_offset) & (headers.next_offsets <= wanted.end_offset)
+    is_told = counts == spans
+    if "offset" not in wanted.columns:
+        is_told |= is_whole & (counts < spans)
+    return bool(np.all(is_told & (counts > 0) & (counts <= HEADER_ROWS)))
+
+
+def _from_headers(headers: BatchHeaders, wanted: Wanted) -> pa.RecordBatch:
+    counts = headers.rows["record_count"].astype(np.int64)
+    firsts = np.cumsum(counts) - counts
+    offsets = np.arange(int(counts.sum())) + np.repeat(headers.base_offsets - firsts, counts)
+    has_append_time = np.repeat((headers.attributes & LOG_APPEND_TIME).astype(np.bool_), counts)
+    kept = (offsets >= wanted.start_offset) & (offsets < wanted.end_offset)  # all of a batch that is wanted as a whole
+    nothing = np.empty(0, np.int64)
+    nowhere = _Slices(starts=nothing, ends=nothing)
+    fields = _Fields(
+        data=headers.data,
+        offsets=offsets[kept],
+        timestamps_ms=nothing,
+        has_append_time=has_append_time[kept],
+        keys=nowhere,
+        values=nowhere,
+        headers=None,
+    )
+    return _to_columns(fields, wanted)
 
 
 def _decode_chunk(records: _Records, wanted: Wanted) -> Iterator[pa.RecordBatch]:

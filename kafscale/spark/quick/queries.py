@@ -16,8 +16,10 @@ from kafscale.spark.quick.errors import NotAlike
 from kafscale.spark.quick.expressions import Expressions, Subquery
 from kafscale.spark.quick.kinds import UNSHOWN, Column, Kind, common
 from kafscale.spark.quick.scopes import Expression, Relation, Scope
+from kafscale.spark.quick.totals import TotalExpressions, exact_bounds, grouping_columns
 from kafscale.spark.quick.tree import Node
 from kafscale.spark.quick.words import FIELDS
+from kafscale.spark.source.bounds import Bounds
 
 JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
 SELECT = (
@@ -37,11 +39,15 @@ NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """What a name behind FROM stands for: SQL that can stand there, its columns, and the name that it has by itself."""
+    """What a name behind FROM stands for: SQL that can stand there, its columns, and the name that it has by itself.
+
+    totals: makes SQL of the totals (`kafscale.spark.quick.totals`) of what bounds leave; None if there are none.
+    """
 
     sql: str
     columns: Sequence[Column]
     name: str
+    totals: Callable[[Bounds], str] | None = None
 
 
 Tables = Mapping[str, Table]
@@ -83,19 +89,58 @@ class Queries:
     def _select(self, node: Node, tables: Tables) -> Subquery:
         if node.text("aggregate_handling") != "STANDARD_HANDLING":
             raise NotAlike("GROUP BY ALL is Spark's")
+        try:
+            found = self._select_totals(node, tables)
+        except NotAlike:
+            found = None
+        return found or self._select_records(node, tables)
+
+    def _select_records(self, node: Node, tables: Tables) -> Subquery:
         source, relations = self._from(node.node("from_table"), tables)
         scope = Scope(relations=relations)
-        items = list(self._items(node.nodes("select_list"), scope, tables))
-        results = {each.name.lower(): each.expression for each in items}
-        inner = self._expressions(attrs.evolve(scope, results=results), tables)
-        clauses = [source]
         if node.has("where_clause"):
-            clauses.append(f"WHERE {self._expressions(scope, tables).condition(node.node('where_clause')).sql}")
+            source += f" WHERE {self._expressions(scope, tables).condition(node.node('where_clause')).sql}"
+        return self._selected(node, source, scope, lambda scope: self._expressions(scope, tables))
+
+    def _select_totals(self, node: Node, tables: Tables) -> Subquery | None:
+        """SQL of the totals of a topic; None if these do not have the answer. Raises NotAlike alike."""
+        source = node.node("from_table")
+        if source.type not in ("BASE_TABLE", "TABLE_FUNCTION"):
+            return None
+        table = self._table(source, tables)
+        if table.totals is None:
+            return None
+        alias = f"r{next(self._numbers)}"
+        relation = Relation(sql=alias, alias=source.alias or table.name or None, columns=table.columns)
+        of_records = self._expressions(Scope(relations=[relation]), tables)
+        bounds = exact_bounds(node.node("where_clause"), of_records) if node.has("where_clause") else Bounds()
+        calls: list[str] = []
+
+        def expressions(scope: Scope) -> Expressions:
+            return TotalExpressions(
+                **attrs.asdict(self._expressions(scope, tables), recurse=False),
+                of_records=of_records,
+                sql=alias,
+                calls=calls,
+            )
+
+        scope = Scope(relations=[attrs.evolve(relation, columns=grouping_columns(table.columns))])
+        made = self._selected(node, "FROM {} AS " + alias, scope, expressions)
+        if not calls:
+            return None
+        return attrs.evolve(made, sql=made.sql.replace("FROM {} AS", f"FROM {table.totals(bounds)} AS", 1))
+
+    def _selected(self, node: Node, source: str, scope: Scope, expressions: Callable[[Scope], Expressions]) -> Subquery:
+        """SQL of a SELECT of what a clause names, and of its condition."""
+        items = list(self._items(node.nodes("select_list"), scope, expressions(scope)))
+        results = {each.name.lower(): each.expression for each in items}
+        inner = expressions(attrs.evolve(scope, results=results))
+        clauses = [source]
         if node.has("group_expressions"):
             clauses.append(f"GROUP BY {', '.join(self._groups(node, inner, items))}")
         if node.has("having"):
             clauses.append(f"HAVING {inner.condition(node.node('having')).sql}")
-        outer = self._expressions(attrs.evolve(scope, results=results, results_first=True), tables)
+        outer = expressions(attrs.evolve(scope, results=results, results_first=True))
         is_distinct, ending = self._modifiers(node.nodes("modifiers"), outer, items)
         listed = ", ".join(f"{each.expression.sql} AS c{index}" for index, each in enumerate(items))
         sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{listed} {' '.join(clauses)}{ending}"
@@ -106,8 +151,7 @@ class Queries:
             scope=scope, subquery=lambda inner: self.query(inner.node("node"), tables), now_us=self.now_us
         )
 
-    def _items(self, nodes: Sequence[Node], scope: Scope, tables: Tables) -> Iterator[Item]:
-        expressions = self._expressions(scope, tables)
+    def _items(self, nodes: Sequence[Node], scope: Scope, expressions: Expressions) -> Iterator[Item]:
         for node in nodes:
             if node.type == "STAR":
                 yield from _star(scope, node.only("relation_name").raw("relation_name"))
@@ -172,22 +216,23 @@ class Queries:
         if node.type == "SUBQUERY":
             found = self.query(node.only("subquery").node("subquery").only("node").node("node"), tables)
             table = Table(sql=f"({found.sql})", columns=found.columns, name="")
-        elif node.type == "TABLE_FUNCTION":
-            table = self.call(node)
-        elif node.type == "BASE_TABLE":
-            path = (
-                node.only("table_name", "schema_name", "catalog_name", "qualified_name")
-                .node("qualified_name")
-                .raw("path")
-            )
-            known = tables.get(path[0].lower()) if len(path) == 1 else None
-            table = known or self.topic(node)
         else:
-            raise NotAlike(f"{node.type.lower().replace('_', ' ')} is Spark's")
+            table = self._table(node, tables)
         relation = Relation(
             sql=f"r{next(self._numbers)}", alias=node.alias or table.name or None, columns=table.columns
         )
         return f"{table.sql} AS {relation.sql}", [relation]
+
+    def _table(self, node: Node, tables: Tables) -> Table:
+        if node.type == "TABLE_FUNCTION":
+            return self.call(node)
+        if node.type != "BASE_TABLE":
+            raise NotAlike(f"{node.type.lower().replace('_', ' ')} is Spark's")
+        path = (
+            node.only("table_name", "schema_name", "catalog_name", "qualified_name").node("qualified_name").raw("path")
+        )
+        known = tables.get(path[0].lower()) if len(path) == 1 else None
+        return known or self.topic(node)
 
     def _join(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
         node.only("left", "right", "condition", "join_type", "ref_type", "is_implicit")

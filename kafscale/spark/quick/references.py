@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
 
 from kafscale.errors import QueryError
+from kafscale.spark.bucket.times import Period
 from kafscale.spark.quick.constants import interval, timestamp
 from kafscale.spark.quick.errors import NoTable, NotAlike
 from kafscale.spark.quick.kinds import Column
 from kafscale.spark.quick.queries import Table
 from kafscale.spark.quick.scans import Reading, TopicDataset, TopicRead
+from kafscale.spark.quick.total_scans import TotalsDataset
 from kafscale.spark.quick.tree import Node
 from kafscale.spark.quick.words import Spelled
+from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import Given
 from kafscale.spark.sql.bucket_topics import TOPIC_NAME, BucketTopics
 from kafscale.spark.sql.calls import FUNCTIONS, Argument, Call, bound_of
@@ -74,16 +78,29 @@ class References:
         read = TopicRead.of(Given(options))
         registered = f"topic{next(self._numbers)}"
         self.connection.register(registered, TopicDataset(read, self.reading))
-        return Table(sql=self._bounded(registered, bound), columns=self._columns(read), name=name)
+        totals = None if bound.tail_count is not None else partial(self._totals, read, self._since_us(bound))
+        return Table(sql=self._bounded(registered, bound), columns=self._columns(read), name=name, totals=totals)
+
+    def _totals(self, read: TopicRead, since_us: int | None, bounds: Bounds) -> str:
+        if since_us is not None:
+            since = Period(first_ms=since_us // 1000)
+            bounds = attrs.evolve(bounds, period=bounds.period.without_others(since))
+        registered = f"totals{next(self._numbers)}"
+        self.connection.register(registered, TotalsDataset(read, bounds, self.reading))
+        return registered
+
+    def _since_us(self, bound: Bound) -> int | None:
+        """Return where a bound's time begins, a whole millisecond."""
+        return None if bound.last_ms is None else int(self.topics.clock() * 1000) * 1000 - bound.last_ms * 1000
 
     def _bounded(self, registered: str, bound: Bound) -> str:
         """SQL of what the bound leaves."""
         sql = f"FROM {registered}"
-        if bound.last_ms is not None:
-            since_us = int(self.topics.clock() * 1000) * 1000 - bound.last_ms * 1000
+        since_us = self._since_us(bound)
+        if since_us is not None:
             sql += f' WHERE "timestamp" >= {timestamp(since_us).sql}'
         if bound.tail_count is None:
-            return registered if bound.last_ms is None else f"(SELECT * {sql})"
+            return registered if since_us is None else f"(SELECT * {sql})"
         newest = (
             f'SELECT * {sql} ORDER BY "timestamp" DESC NULLS LAST, "partition", "offset" DESC LIMIT {bound.tail_count}'
         )

@@ -56,7 +56,7 @@ class Scope:
         result = self.results.get(parts[0].lower()) if len(parts) == 1 else None
         if result is not None and self.results_first:
             return result
-        found = list(self._columns(parts))
+        found = list(self.columns(parts))
         if not found and result is not None:
             return result
         if len(found) != 1:
@@ -64,8 +64,8 @@ class Scope:
             raise NotAlike(f"{told} '{'.'.join(parts)}' can be told")
         return found[0]
 
-    def _columns(self, parts: Sequence[str]) -> Iterator[Expression]:
-        """Names of relations go before those of columns with fields."""
+    def columns(self, parts: Sequence[str]) -> Iterator[Expression]:
+        """Iterate over the columns, and fields of such, that a name may mean."""
         qualified = [
             field
             for relation in self.relations

@@ -75,7 +75,7 @@ class Planner:
         if options.ending.has(LATEST):
             self.report_damaged(logs.values())
         found = self.splits(logs, starts, ends, bounds=bounds)
-        _check_size(found, options.max_scan_bytes)
+        check_size(found, options.max_scan_bytes)
         return found
 
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
@@ -158,8 +158,8 @@ class Planner:
         self.report(f"offsets {start_offset} to {end_offset - 1} of partition {log.partition} of {log.topic}: {why}")
 
 
-def _check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
-    """Raises ConfigError."""
+def check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
+    """Raise ConfigError if splits are more than maxScanBytes lets a query read."""
     scan_bytes = sum(split.size_bytes for split in splits)
     if max_scan_bytes is not None and scan_bytes > max_scan_bytes:
         topics = ", ".join(sorted({split.topic for split in splits}))

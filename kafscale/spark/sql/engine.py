@@ -8,7 +8,7 @@ is what was in the bucket when it was given.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from kafscale.errors import QueryError
+from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.sql import commands
 from kafscale.spark.sql.bucket_topics import TOPIC_NAME
 from kafscale.spark.sql.calls import bound_of
@@ -24,11 +25,13 @@ from kafscale.spark.sql.clauses import Bound, Clauses
 from kafscale.spark.sql.edits import Edit, edited
 from kafscale.spark.sql.estimates import explained
 from kafscale.spark.sql.failures import spark_errors
-from kafscale.spark.sql.kafsql import Spoken, define_functions
+from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions
+from kafscale.spark.sql.needed import columns_needed
 from kafscale.spark.sql.references import Found, Reference, find
 from kafscale.spark.sql.segments import with_segments
 from kafscale.spark.sql.tokens import tokenize
 from kafscale.spark.sql.topics import Topics
+from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,12 +49,24 @@ class Engine:
         """Rows of a query; a command has been executed. Raises ConfigError, QueryError, StoreError."""
         answered = commands.answer(statement, self.topics)
         if answered is None:
-            return self._query(statement)
+            return self._fitting_query(statement)
         types = ", ".join(f"{name} {type_}" for name, type_ in answered.types.items())
         return self.topics.spark.createDataFrame(answered.rows, types)
 
-    def _query(self, statement: str) -> DataFrame:
+    def _fitting_query(self, statement: str) -> DataFrame:
+        """Read the columns that the statement names; all, where they are too few, as `orders AS o(a, b, …)` counts."""
         spoken = Spoken.of(statement)
+        columns = None
+        if not spoken.needs_segments and DECODED not in spoken.names:
+            columns = columns_needed(spoken.text, COLUMN_TYPES, COLUMNS)
+        if columns is None:
+            return self._query(spoken)
+        try:
+            return self._query(spoken, columns)
+        except QueryError:
+            return self._query(spoken)
+
+    def _query(self, spoken: Spoken, columns: Set[str] | None = None) -> DataFrame:
         clauses = Clauses.of(spoken.text)
         spark = self.topics.spark
         if spoken.needs_functions:
@@ -61,7 +76,7 @@ class Engine:
             plan = session.sessionState().sqlParser().parsePlan(clauses.text)
             found = find(plan, clauses.text)
         with self._views() as views, self._naming_topics(clauses.text), spark_errors():
-            read = partial(self._read, spoken, views, is_full=found.is_explained)
+            read = partial(self._read, spoken, views, is_full=found.is_explained, columns=columns)
             edits = [*self._references(found, clauses, read), *self._calls(found, clauses, read)]
             if edits and found.keeps_query:
                 raise QueryError(

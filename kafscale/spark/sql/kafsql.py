@@ -91,7 +91,8 @@ class Spoken:
         """Select those columns of a topic that the statement has."""
         if not self.has_kafsql_columns:
             return frame
-        own = [name for name in COLUMNS if name not in ASKED_FOR or name in self.names]
+        own = [name for name, of in COLUMNS.items() if of in frame.columns or name in self.names]
+        own = [name for name in own if name not in ASKED_FOR or name in self.names]
         also = [name for name in frame.columns if name.lower() in self.names or name == DECODED]
         return frame.selectExpr(*(f"{COLUMNS[name]} AS {name}" for name in own), *also)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import atexit
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import attrs
 
-from kafscale.spark.source.options import FORMAT
+from kafscale.spark.source.options import FORMAT, Given
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.spark.sql.clauses import Bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # what conditions spare reading by needs it
 ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the source is not told of those without one
@@ -43,17 +44,42 @@ class Topics(BucketTopics):
         return {"pushFilters": "true", "pushedFiltersDirectory": str(self.notes)}
 
     def frame(
-        self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        bound: Bound,
+        *,
+        partition: int | None = None,
+        options: Mapping[str, str] | None = None,
+        columns: Set[str] | None = None,
     ) -> DataFrame:
         """Return what the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
 
-        partition: the tail of this one alone. options: for this frame alone.
+        partition: the tail of this one alone. options: for this frame alone. columns: those that are needed of those
+        that every topic has; None for all there are.
         """
         chosen = {**self.filtering, **self.reading(topic, bound, partition=partition, options=options)}
-        frame = self.spark.read.format(FORMAT).options(**chosen).load().where(ALWAYS)
+        reader = self.spark.read.format(FORMAT).options(**chosen)
+        if columns is not None:
+            own = {"offset", *(["timestamp"] if bound.last_ms is not None else []), *_order(bound)}
+            without = set() if Given(chosen).flag("includeHeaders", False) else {"headers"}
+            reader = reader.schema(_schema((columns | own) - without))
+        frame = reader.load().where(ALWAYS)
         if bound.last_ms is not None:
             frame = frame.where(f"timestamp >= timestamp_millis({int(self.clock() * 1000) - bound.last_ms})")
         return frame if bound.tail_count is None else _last_of(frame, bound.tail_count)
+
+
+def _order(bound: Bound) -> Sequence[str]:
+    """Return the columns that the last records are told by."""
+    return () if bound.tail_count is None else ("timestamp", "partition", "offset")
+
+
+def _schema(columns: Set[str]) -> StructType:
+    from pyspark.sql.types import StructType
+
+    from kafscale.spark.source.source import HEADERS, SCHEMA
+
+    return StructType([field for field in [*SCHEMA.fields, HEADERS] if field.name in columns])
 
 
 def _last_of(frame: DataFrame, count: int) -> DataFrame:

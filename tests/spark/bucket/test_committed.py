@@ -23,6 +23,7 @@ from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan
+from kafscale.spark.bucket.totals import told_by_footers
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
@@ -88,6 +89,17 @@ class SparkRead:
             committed_only=self.committed_only,
         )
         return [row for split in splits for records in reader.read(split) for row in records.to_pylist()]
+
+    def totals(self) -> tuple[int, int | None]:
+        """How many records there are, and the latest time, of footers as far as these tell."""
+        catalog = self.catalog
+        log = self.log(catalog)
+        told = told_by_footers(
+            catalog, plan(catalog, [Extent(log=log, start_offset=log.start_offset, end_offset=log.end_offset)])
+        )
+        left = [round(row["timestamp"].timestamp() * 1000) for row in self.read(told.left)]
+        times = [*left, *(each.last_ms for each in told.totals if each.last_ms is not None)]
+        return len(left) + sum(each.count for each in told.totals), max(times, default=None)
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in self.rows()]
@@ -213,6 +225,7 @@ async def compare(log: MemoryLog, path: Path, chance: random.Random) -> None:
     expected = [each for each in await fetch_all(log, partition) if each.offset < end_offset]
     options = {"max_records": chance.choice([None, 1, 5]), "min_splits": chance.choice([0, 4])}
     assert of_rows(spark.rows(**options)) == as_rows(expected)
+    assert spark.totals() == (len(expected), max((each.timestamp_ms for each in expected), default=None))
     if end_offset > partition.log_start_offset:
         start = chance.randint(partition.log_start_offset, end_offset)
         end = chance.randint(start, end_offset)

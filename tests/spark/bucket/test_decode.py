@@ -1,6 +1,7 @@
 """The vectorised decoder against the plain one, record for record."""
 
 import random
+import struct
 
 import attrs
 import pyarrow as pa
@@ -131,6 +132,62 @@ def test_of_records_of_the_brokers_time_all_have_the_latest():
     assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(5, 0), (70, 0), (3, 0), *[(900, 1)] * 3]
     late = attrs.evolve(EVERYTHING, period=Period(first_ms=70))
     assert [row["timestamp"] for row in decoded(bytes(own + brokers), late)] == [70, 900, 900, 900]
+
+
+TOLD = ("topic", "partition", "offset", "timestampType")  # by headers
+
+
+@unhurried
+@given(
+    st.lists(st.lists(records, min_size=1, max_size=9), min_size=1, max_size=9),
+    st.sampled_from(sorted(compression.NAMES)),
+    st.sampled_from([TOLD, ("partition",), ("offset",)]),
+    st.data(),
+)
+def test_columns_of_headers_are_what_the_whole_decoder_says(contents, codec, columns, data):
+    log = log_of(contents, codec)
+    count = sum(map(len, contents))
+    start = data.draw(st.integers(0, count))
+    wanted = attrs.evolve(EVERYTHING, start_offset=start, end_offset=data.draw(st.integers(start, count)))
+    rows = decoded(log, wanted)
+    found = decode(log, attrs.evolve(wanted, columns=columns)).to_pylist()
+    assert found == [{name: row[name] for name in columns} for row in rows]
+
+
+@pytest.mark.parametrize(("columns", "is_looked_into"), [(("partition",), False), (("offset",), True)])
+def test_of_a_compacted_batch_headers_tell_how_many_and_not_which(columns, is_looked_into, monkeypatch):
+    batch = build_batch([Record(value=b"v", timestamp_ms=1)] * 3)
+    set_base_offset(memoryview(batch), 20, 0)
+    struct.pack_into(">i", batch, 23, 9)  # the last offset delta: of ten records, three are left
+    set_crc(memoryview(batch))
+    looked_into = []
+    find = decoding._find_records
+    monkeypatch.setattr(decoding, "_find_records", lambda batches: looked_into.append(1) or find(batches))
+    log = log_of([[Record(value=b"v", timestamp_ms=1)] * 20]) + batch
+    wanted = attrs.evolve(EVERYTHING, columns=columns, start_offset=15)
+    found = decode(log, wanted)
+    assert len(found) == 8
+    assert bool(looked_into) is is_looked_into
+    if is_looked_into:
+        assert found["offset"].to_pylist() == list(range(15, 23))
+    assert len(decode(log, attrs.evolve(wanted, end_offset=22))) == 7  # some of it, so that it has to be looked into
+    assert looked_into
+
+
+def test_a_batch_that_is_damaged_is_told_where_nothing_looks_into_it():
+    log = bytearray(log_of([[Record(value=b"v" * 50, timestamp_ms=1)] * 3] * 2))
+    log[-1] ^= 1
+    with pytest.raises(CorruptBatch, match="offset 3: the CRC-32C"):
+        decode(log, attrs.evolve(EVERYTHING, columns=("partition",)))
+
+
+def test_a_header_that_says_it_has_very_many_records_is_looked_into():
+    batch = build_batch([Record(value=b"v", timestamp_ms=1)])
+    struct.pack_into(">i", batch, 23, (1 << 31) - 2)
+    struct.pack_into(">i", batch, 57, (1 << 31) - 1)
+    set_crc(memoryview(batch))
+    with pytest.raises(CorruptBatch, match="more records than bytes"):
+        decode(batch, attrs.evolve(EVERYTHING, columns=("partition",)))
 
 
 @pytest.mark.parametrize("lanes", [1, LANES_MIN_COUNT + 1])

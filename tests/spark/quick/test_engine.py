@@ -48,16 +48,16 @@ def planned(monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "segments"),
     [
-        ("select count(*) from orders", 8),
-        ("select count(*) from orders where partition = 1", 4),
-        ("select count(*) from `order-lines.v1` where offset >= 90 and partition = 1", 1),
+        ("select count(key) from orders", 8),
+        ("select count(key) from orders where partition = 1", 4),
+        ("select count(key) from `order-lines.v1` where offset >= 90 and partition = 1", 1),
         ("select count(*) from orders where offset in (3, 44) and key is not null", 4),
         ("select count(*) from orders where (offset = 3 or offset = 7) and value like '%a%'", 2),
         ("select count(*) from orders where not (offset >= 30)", 2),
-        ("select count(*) from orders where timestamp >= '2023-11-14 22:16:20'", 2),
-        ("select count(*) from orders where timestamp > now() - interval 1 minute", 2),
-        ("select count(*) from orders LAST 1 minute", 2),
-        ("select count(*) from last(orders, '1m') o where o.partition = 0", 1),
+        ("select count(key) from orders where timestamp >= '2023-11-14 22:16:20'", 2),
+        ("select count(key) from orders where timestamp > now() - interval 1 minute", 2),
+        ("select count(key) from orders LAST 1 minute", 2),
+        ("select count(key) from last(orders, '1m') o where o.partition = 0", 1),
         ("select min(offset) from tail('orders', 20, 1)", 1),
         ("with x as (select * from orders where offset < 10) select count(*) from x", 2),
         ("select count(*) from orders where offset > 5 and offset < 5", 0),
@@ -81,8 +81,8 @@ def test_each_reference_to_a_topic_has_conditions_of_its_own(engine, planned):
 @pytest.mark.parametrize(
     ("statement", "columns"),
     [
-        ("select count(*) from orders", {"partition"}),
-        ("select max(offset) from orders", {"offset"}),
+        ("select count(*) from orders tail 300", {"offset", "partition", "timestamp"}),
+        ("select min(timestamp) from orders", {"timestamp"}),
         ("select key from orders where offset < 5", {"key", "offset"}),
         ("select x.key from (select * from orders) x", {"key"}),
         ("select _key from orders", {"key"}),
@@ -92,6 +92,61 @@ def test_each_reference_to_a_topic_has_conditions_of_its_own(engine, planned):
 def test_only_the_columns_that_are_needed_are_decoded(engine, planned, statement, columns):
     rows(engine, statement)
     assert [names for _, names in planned] == [columns]
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("select count(*), min(offset), max(offset), max(timestamp) from orders", "240,0,119,2023-11-14 22:17:19"),
+        ("select count(offset) from orders where partition = 1", "120"),
+        ("select count(*) + 1 as n from orders where offset >= 30 and offset <= 59", "61"),
+        ("select max(_ts), count(1) from orders where _offset < 60", "2023-11-14 22:15:19,120"),
+        (
+            "select count(*) from orders o where o.timestamp <= '2023-11-14 22:14:19' and o.offset between 0 and 29",
+            "60",
+        ),
+        ("select count(*) from orders where offset > 5 and offset < 5", "0"),
+        ("select max(offset) from orders where partition = 7", ""),
+        ("select max(partition) from orders where 90 <= offset", "1"),
+    ],
+)
+def test_totals_of_footers_read_no_segment(engine, planned, statement, found):
+    reading = Reading()
+    answer = engine.answer(statement, reading)
+    assert list(answer.csv_lines())[1:] == [f"{found}\n" if found else "\n"]
+    answer.close()
+    assert planned == []
+    assert (reading.is_planned, reading.planned_bytes) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select count(*) from orders where offset < 5",  # a batch of which some is wanted
+        "select count(*) from orders where timestamp >= '2023-11-14 22:16:20'",  # no index tells the earliest time
+        "select count(*) from orders LAST 1 minute",
+    ],
+)
+def test_totals_that_footers_do_not_tell_are_read(engine, planned, statement):
+    reading = Reading()
+    answer = engine.answer(statement, reading)
+    assert len(list(answer.csv_lines())) == 2
+    answer.close()
+    assert planned == []
+    assert 0 < reading.read_bytes == reading.planned_bytes
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select partition as key, count(*) as n from orders group by key",
+        "select count(*) as offset from orders having offset > 5",
+        "select topic, count(*) as n from orders group by partition",
+    ],
+)
+def test_a_name_means_a_column_of_the_topic_also_where_totals_have_none(engine, statement):
+    with pytest.raises(NotAlike):
+        rows(engine, statement)
 
 
 def test_rows_come_before_all_is_read(tmp_path, monkeypatch):
@@ -192,7 +247,7 @@ def test_what_is_no_topic_is_told_apart(engine):
 def test_a_statement_that_would_read_too_much_reads_nothing(store, planned):
     engine = QuickEngine(topics=BucketTopics(options={"store": store}), max_bytes=6000)
     with pytest.raises(TooMuch, match=r"it would read [\d,]+ bytes or more, and --duckdb-max-bytes is 6,000"):
-        rows(engine, "select count(*) from orders")
+        rows(engine, "select count(key) from orders")
     assert planned == []
     assert rows(engine, "select count(*) from orders where offset < 5") == [("10",)]
 
@@ -200,7 +255,7 @@ def test_a_statement_that_would_read_too_much_reads_nothing(store, planned):
 def test_a_scan_past_the_limit_says_how_much_it_would_read(store):
     engine = QuickEngine(topics=BucketTopics(options={"store": store}, max_scan_bytes=6000))
     with pytest.raises(QueryError, match=r"would read [\d,]+ bytes of orders, and maxScanBytes is 6,000"):
-        rows(engine, "select count(*) from orders")
+        rows(engine, "select count(key) from orders")
     assert rows(engine, "select count(*) from orders where offset < 5") == [("10",)]
     assert rows(engine, "select count(*) from orders scan full") == [("240",)]
 
@@ -257,4 +312,4 @@ def test_conditions_within_conditions_are_translated_once(engine):
     """Each level took twice as long as the one inside of it."""
     depth = 40
     statement = f"select count(*) from orders where {'not (' * depth}offset >= 0{')' * depth}"
-    assert rows(engine, statement) == rows(engine, "select count(*) from orders")
+    assert rows(engine, statement) == rows(engine, "select count(key) from orders")

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from kafscale.errors import QueryError
+from kafscale.spark.bucket.decode import COLUMN_TYPES
 
 pytestmark = [
     pytest.mark.spark,
@@ -14,6 +15,7 @@ pytestmark = [
 ]
 
 NOW_SECONDS = 1_700_000_240
+COLUMNS = [name for name in COLUMN_TYPES if name != "headers"]
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,25 @@ def test_a_condition_of_one_scan_takes_no_rows_from_another_of_the_same_load(eng
     frame = engine.frame(statement)
     assert rows(frame) == found
     assert segments_read(frame) == segments
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns"),
+    [
+        ("select count(*) from orders", ["offset"]),
+        ("select count(*) from orders where partition = 0 LAST 1 minute", ["partition", "offset", "timestamp"]),
+        ("select max(_ts) from orders", ["offset", "timestamp"]),
+        ("select o.key from orders o join payments p WITHIN 10m", ["key", "offset", "timestamp"]),
+        ("select count(*) from orders as o(k, v, t, p, o, ts, tt)", COLUMNS),
+        ("select * from orders", COLUMNS),
+        ("select key, headers from orders with (includeHeaders = 'true')", ["key", "offset", "headers"]),
+    ],
+)
+def test_the_columns_that_are_named_are_read(engine, statement, columns):
+    leaves = engine.frame(statement)._jdf.queryExecution().optimizedPlan().collectLeaves()
+    outputs = [leaves.apply(index).output() for index in range(leaves.size())]
+    read = [[output.apply(place).name() for place in range(output.size())] for output in outputs]
+    assert [sorted(each) for each in read] == [sorted(columns)] * len(read)
 
 
 def test_topics_are_joined_in_a_window_of_time(engine):

@@ -1,0 +1,156 @@
+"""How many records there are, their first and last offset and their latest time, of footers as far as these tell.
+
+A footer tells it of a row of its index that is one batch of records, which has a record for each of its offsets. What
+it does not tell is read:
+
+- of a row that may be a marker of a transaction, which is no record: footers keep nothing of those that were committed;
+- of rows with several batches, as large segments have them, in which a marker may be;
+- of a segment that compaction has made, or made holes in, and of one of version 1;
+- where a transaction was aborted in what is read, and where records are wanted from some time on;
+- of the write-ahead log, and of brokers.
+
+Of these too, bodies are not looked into unless times are asked for (`kafscale.spark.bucket.decode`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
+from kafscale.formats.segment import Footer
+from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.splits import AnyRange, Range, Split
+from kafscale.spark.bucket.times import FIRST_MS
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.batch_header import HEADER_BYTES
+
+MARKER_MAX_BYTES = HEADER_BYTES + 64  # a marker's batch has 17 bytes behind its header
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """Counts some records of one partition. `last_ms` is of those that have one; None if it was not asked for."""
+
+    topic: str
+    partition: int
+    count: int
+    first_offset: int
+    last_offset: int
+    last_ms: int | None = None
+
+    def joined(self, other: Totals) -> Totals:
+        """Return those of both."""
+        times = [each for each in (self.last_ms, other.last_ms) if each is not None]
+        return attrs.evolve(
+            self,
+            count=self.count + other.count,
+            first_offset=min(self.first_offset, other.first_offset),
+            last_offset=max(self.last_offset, other.last_offset),
+            last_ms=max(times, default=None),
+        )
+
+
+@attrs.frozen
+class Told:
+    """What footers tell, a value for each partition, and what is left to read."""
+
+    totals: Sequence[Totals]
+    left: Sequence[Split]
+
+
+def told_by_footers(catalog: Catalog, splits: Sequence[Split]) -> Told:
+    """Divide what was planned. Footers were read when it was."""
+    footers = catalog.footers({each.key for split in splits for each in split.ranges if isinstance(each, Range)})
+    totals: dict[tuple[str, int], Totals] = {}
+    left: list[Split] = []
+    for split in splits:
+        for part in _parts(split, footers):
+            if isinstance(part, Split):
+                left.append(part)
+                continue
+            known = totals.get((part.topic, part.partition))
+            totals[part.topic, part.partition] = part if known is None else known.joined(part)
+    return Told(list(totals.values()), left)
+
+
+def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:
+    """Return those of records that were read with the columns `offset` and, if it is asked for, `timestamp`."""
+    if not records.num_rows:
+        return None
+    offsets = pc.min_max(records["offset"]).as_py()
+    last_ms = None
+    if "timestamp" in records.schema.names:
+        last_ms = pc.max(records["timestamp"].cast("int64")).as_py() // 1000
+    return Totals(
+        topic=split.topic,
+        partition=split.partition,
+        count=records.num_rows,
+        first_offset=offsets["min"],
+        last_offset=offsets["max"],
+        last_ms=last_ms,
+    )
+
+
+def _parts(split: Split, footers: Mapping[SegmentKey, Footer]) -> Iterator[Totals | Split]:
+    starts = [split.start_offset, *(each.start_offset for each in split.ranges[1:])]
+    for range, first, behind in zip(split.ranges, starts, [*starts[1:], split.end_offset], strict=True):
+        footer = footers.get(range.key) if isinstance(range, Range) else None
+        if isinstance(range, Range) and footer is not None and _tells(split, footer):
+            yield from _rows(split, footer, range, first, behind)
+        else:
+            yield _left(split, range, first, behind)
+
+
+def _tells(split: Split, footer: Footer) -> bool:
+    identity = footer.identity
+    return (
+        identity.batch_count == len(footer.index.positions)  # each row is one batch
+        and footer.record_count == footer.last_offset + 1 - identity.base_offset
+        and not footer.first_dirty_offset
+        and identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
+        and not split.aborted
+        and split.period.first_ms == FIRST_MS
+    )
+
+
+def _rows(split: Split, footer: Footer, range: Range, first: int, behind: int) -> Iterator[Totals | Split]:
+    """Yield what the footer tells of the rows of a range, and neighbours that it does not tell of as one each."""
+    base_offsets = np.array([*footer.index.base_offsets, footer.last_offset + 1], np.int64)
+    positions = np.array([*footer.index.positions, footer.end_position], np.int64)
+    last_ms = np.frombuffer(footer.index.max_timestamps_ms, np.int64)
+    kept = (positions[:-1] >= range.start) & (positions[:-1] < range.end)
+    kept &= (base_offsets[:-1] < behind) & (base_offsets[1:] > first)
+    is_part = (base_offsets[:-1] < first) | (base_offsets[1:] > behind)  # of which records has the latest time?
+    may_be_marker = (np.diff(base_offsets) == 1) & (np.diff(positions) <= MARKER_MAX_BYTES)
+    unknown = kept & (is_part | may_be_marker | (last_ms > split.period.last_ms))
+    known = np.flatnonzero(kept & ~unknown)
+    if len(known):
+        yield Totals(
+            topic=split.topic,
+            partition=split.partition,
+            count=int(np.diff(base_offsets)[known].sum()),
+            first_offset=int(base_offsets[known[0]]),
+            last_offset=int(base_offsets[known[-1] + 1]) - 1,
+            last_ms=int(last_ms[known].max()),
+        )
+    rows = np.flatnonzero(unknown)
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+        if len(run):
+            begin, end = int(run[0]), int(run[-1]) + 1
+            start, stop = int(base_offsets[begin]), int(base_offsets[end])
+            here = Range(range.key, int(positions[begin]), int(positions[end]), start, stop)
+            yield _left(split, here, first, behind)
+
+
+def _left(split: Split, range: AnyRange, first: int, behind: int) -> Split:
+    return attrs.evolve(
+        split,
+        start_offset=max(first, min(range.start_offset, behind)),
+        end_offset=min(behind, range.end_offset),
+        ranges=[range],
+    )

@@ -1,0 +1,167 @@
+"""Which aggregates need no records: counts, offsets and latest times of a topic, by partition or not.
+
+Footers tell nearly all of `count(*)`, `min(offset)`, `max(offset)` and `max(timestamp)`, where conditions are of
+offsets, partitions and latest times alone. Then a SELECT is of the topic's totals, a few rows for each partition, and
+counts are sums there. Its other expressions may be of `partition` and `topic`; any that are not leave the SELECT to
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from kafscale.spark.bucket.times import Period
+from kafscale.spark.quick.comparisons import OPERATORS
+from kafscale.spark.quick.constants import timestamp_of
+from kafscale.spark.quick.errors import NotAlike
+from kafscale.spark.quick.expressions import Expressions
+from kafscale.spark.quick.kinds import INTEGERS, Column, Kind
+from kafscale.spark.quick.scopes import Expression
+from kafscale.spark.quick.tree import Node
+from kafscale.spark.source.bounds import Bounds
+
+COUNT, FIRST_OFFSET, LAST_OFFSET, LAST_TIME = "count", "first_offset", "last_offset", "last_time"
+GROUPS = ("partition", "topic")
+NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
+EXTREMES: Mapping[tuple[str, str], str] = {
+    ("min", "offset"): FIRST_OFFSET,
+    ("max", "offset"): LAST_OFFSET,
+    ("max", "timestamp"): LAST_TIME,
+    ("min", "partition"): "partition",
+    ("max", "partition"): "partition",
+}
+AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
+SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "="}
+
+
+def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
+    """Return the columns of a topic that its totals have, too."""
+    return [each for each in columns if _name(each.sql) in GROUPS]
+
+
+def _name(sql: str) -> str:
+    """Return the topic's own column that a column of a relation is; what is none is no name of one."""
+    return sql.rpartition(".")[2].strip('"')
+
+
+@attrs.frozen(kw_only=True)
+class TotalExpressions(Expressions):
+    """Expressions of a SELECT of totals. `of_records` are those of the same SELECT of records; `sql` names the totals.
+
+    calls: the aggregates so far.
+    """
+
+    of_records: Expressions
+    sql: str
+    calls: list[str]
+
+    def of(self, node: Node) -> Expression:
+        """Raises NotAlike for what totals do not tell."""
+        if node.type == "COLUMN_REF":
+            self._check_column(node.raw("column_names"))
+        name = node.text("function_name").lower()
+        if node.type != "FUNCTION" or name not in AGGREGATES:
+            return super().of(node)
+        told = self.of_records.of(node)
+        if node.has("distinct"):
+            raise NotAlike("totals do not tell values apart")
+        sql = self._count() if name == "count_star" else self._call_of(name, node)
+        self.calls.append(name)
+        return attrs.evolve(told, sql=sql)
+
+    def _check_column(self, parts: Sequence[str]) -> None:
+        """Raises NotAlike for a column of records, which is never a result of its name that comes behind columns."""
+        if self.scope.results_first and len(parts) == 1 and parts[0].lower() in self.scope.results:
+            return
+        found = list(self.of_records.scope.columns(parts))
+        if any(_name(each.sql) not in GROUPS for each in found):
+            raise NotAlike("totals have no such column")
+
+    def _call_of(self, name: str, node: Node) -> str:
+        [argument] = node.nodes("arguments")
+        inner = argument.node("expression")
+        if name == "count" and inner.type == "VALUE_CONSTANT" and self.of_records.of(inner).kind is not Kind.NULL:
+            return self._count()
+        if inner.type != "COLUMN_REF":
+            raise NotAlike("totals are of columns")
+        column = _name(self.of_records.of(inner).sql)
+        if name == "count" and column in NEVER_NULL:
+            return self._count()
+        total = EXTREMES.get((name, column))
+        if total is None:
+            raise NotAlike(f"totals have no {name} of {column}")
+        return f'{name}({self.sql}."{total}")'
+
+    def _count(self) -> str:
+        return f'CAST(coalesce(sum({self.sql}."{COUNT}"), 0) AS BIGINT)'
+
+
+def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
+    """Return the bounds that a condition is, neither wider nor narrower. Raises NotAlike if it is none."""
+    if node.type == "CONJUNCTION_AND":
+        bounds = Bounds()
+        for each in node.only("children").nodes("children"):
+            bounds = _both(bounds, exact_bounds(each, expressions))
+        return bounds
+    if node.type == "COMPARE_BETWEEN":
+        node.only("input", "lower", "upper")
+        value = node.node("input")
+        above = _compared(">=", expressions.of(value), expressions.of(node.node("lower")))
+        return _both(above, _compared("<=", expressions.of(value), expressions.of(node.node("upper"))))
+    operator = OPERATORS.get(node.type)
+    if operator not in SWAPPED:
+        raise NotAlike("totals are bounded by comparisons alone")
+    left, right = (expressions.of(node.only("left", "right").node(side)) for side in ("left", "right"))
+    if right.literal is None:
+        return _compared(SWAPPED[operator], right, left)
+    return _compared(operator, left, right)
+
+
+def _compared(operator: str, value: Expression, constant: Expression) -> Bounds:
+    column, literal = _name(value.sql), constant.literal
+    if value.literal is not None or literal is None or value.name is None or "." not in value.sql:
+        raise NotAlike("totals are bounded by columns and constants alone")
+    if column == "timestamp" and value.kind is Kind.TIMESTAMP:
+        if constant.kind is Kind.STRING:
+            literal = timestamp_of(str(literal)).literal
+        elif constant.kind is not Kind.TIMESTAMP:
+            raise NotAlike(f"a time is compared with {constant.kind}")
+        assert isinstance(literal, int)
+        return Bounds(period=_period(operator, literal))
+    if column not in ("offset", "partition") or constant.kind not in INTEGERS or not isinstance(literal, int):
+        raise NotAlike("totals are bounded by offsets, partitions and times alone")
+    if column == "partition":
+        if operator != "=":
+            raise NotAlike("totals are bounded by single partitions alone")
+        return Bounds(partitions=frozenset([literal]))
+    return Bounds(
+        start_offset=max(0, literal + (operator == ">")) if operator in (">", ">=", "=") else None,
+        end_offset=literal + (operator != "<") if operator in ("<", "<=", "=") else None,
+    )
+
+
+def _period(operator: str, microseconds: int) -> Period:
+    """The times of records are whole milliseconds."""
+    period = Period()
+    if operator in (">", ">=", "="):
+        first_ms = -(-microseconds // 1000) if operator != ">" else microseconds // 1000 + 1
+        period = period.without_others(Period(first_ms=first_ms))
+    if operator in ("<", "<=", "="):
+        last_ms = microseconds // 1000 if operator != "<" else -(-microseconds // 1000) - 1
+        period = period.without_others(Period(last_ms=last_ms))
+    return period
+
+
+def _both(one: Bounds, other: Bounds) -> Bounds:
+    """Return the bounds of what is within both."""
+    sets = [each.partitions for each in (one, other) if each.partitions is not None]
+    starts = [each.start_offset for each in (one, other) if each.start_offset is not None]
+    ends = [each.end_offset for each in (one, other) if each.end_offset is not None]
+    return Bounds(
+        partitions=frozenset.intersection(*map(frozenset, sets)) if sets else None,
+        start_offset=max(starts, default=None),
+        end_offset=min(ends, default=None),
+        period=one.period.without_others(other.period),
+    )

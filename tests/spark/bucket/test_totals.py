@@ -1,0 +1,139 @@
+"""Totals of footers are those of the records, whatever there is in the log."""
+
+import random
+import struct
+from pathlib import Path
+
+import attrs
+import pytest
+
+from kafscale.config import StoreUrl
+from kafscale.formats.segment import INDEX_ROWS_MAX_COUNT, decode_footer, encode_footer
+from kafscale.spark.bucket.bucket import BucketOptions
+from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.reading import SplitReader
+from kafscale.spark.bucket.splits import Extent, Split, plan
+from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.totals import Totals, told_by_footers, totals_of
+from kafscale.store.paths import SegmentKey
+from kafscale.wire.batch_header import set_crc
+from kafscale.wire.control_records import EndMarker, encode_marker
+from kafscale.wire.records import Record, build_batch, set_base_offset
+from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
+
+TOPIC_ID = bytes(range(16))
+
+
+def key(base_offset: int, generation: int = 0) -> SegmentKey:
+    return SegmentKey(topic="t", topic_id=TOPIC_ID, partition=0, base_offset=base_offset, generation=generation)
+
+
+def catalog(directory: Path) -> Catalog:
+    return Catalog(BucketOptions(url=StoreUrl.parse(f"file:{directory}")).open(), "default", committed_only=True)
+
+
+def planned(made: Catalog, start: int = 0, end: int = 1 << 40, **period: int) -> list[Split]:
+    log = made.partitions("t")[0]
+    first, behind = max(start, log.start_offset), min(end, log.end_offset)
+    return list(plan(made, [Extent(log=log, start_offset=first, end_offset=behind, period=Period(**period))]))
+
+
+def read(made: Catalog, splits: list[Split]) -> Totals | None:
+    reader = SplitReader(
+        bucket=made.bucket,
+        namespace="default",
+        columns=["key", "offset", "timestamp"],
+        fail_on_data_loss=True,
+        committed_only=True,
+    )
+    return joined([totals_of(each, records) for each in splits for records in reader.read(each)])
+
+
+def joined(found: list[Totals | None]) -> Totals | None:
+    totals = [each for each in found if each is not None]
+    result = totals[0] if totals else None
+    for each in totals[1:]:
+        result = result.joined(each)
+    return result
+
+
+def check(directory: Path, *between: int, **period: int) -> int:
+    """Footers and what is left of records give what all records do. Returns how many bytes are left."""
+    made = catalog(directory)
+    splits = planned(made, *between, **period)
+    told = told_by_footers(made, splits)
+    assert joined([*told.totals, read(made, told.left)]) == read(made, splits)
+    return sum(each.size_bytes for each in told.left)
+
+
+def marker(offset: int) -> bytes:
+    """The end of a transaction that was committed, which no footer tells of, later than all records."""
+    batch = encode_marker(EndMarker(producer_id=7, producer_epoch=0, coordinator_epoch=0, is_commit=True), 1 << 41)
+    set_base_offset(memoryview(batch), offset, 0)
+    return bytes(batch)
+
+
+def batch(base_offset: int, count: int, times: random.Random, **details) -> bytes:
+    records = [Record(value=b"v" * times.randrange(40), timestamp_ms=times.randrange(1000)) for _ in range(count)]
+    return bytes(build_batch(records, base_offset=base_offset, **details))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_totals_are_those_of_the_records(tmp_path, seed):
+    rng = random.Random(seed)
+    offset = 0
+    for _ in range(rng.randrange(1, 5)):
+        base_offset, batches = offset, []
+        for _ in range(rng.randrange(1, 9)):
+            if rng.random() < 0.3:
+                batches.append(marker(offset))
+                offset += 1
+            else:
+                count = rng.choice([1, 1, 2, 30])
+                batches.append(batch(offset, count, rng))
+                offset += count
+        version_2_objects(key(base_offset), batches).write_to(tmp_path)
+    for _ in range(10):
+        first = rng.randrange(offset)
+        check(tmp_path, first, rng.randrange(first, offset + 1))
+        check(tmp_path, 0, offset, last_ms=rng.randrange(1000))
+        check(tmp_path, 0, offset, first_ms=rng.randrange(1000))
+
+
+def test_of_batches_of_records_nothing_is_left_to_read(tmp_path):
+    version_2_objects(key(0), make_batches(0, 50)).write_to(tmp_path)
+    version_2_objects(key(150), make_batches(150, 50)).write_to(tmp_path)
+    assert check(tmp_path) == 0
+    assert check(tmp_path, 3, 297) == 0
+    assert check(tmp_path, 4, 297) == len(make_batches(3, 1)[0])
+    assert check(tmp_path, 10, 10) == 0
+
+
+def test_a_marker_is_no_record(tmp_path):
+    version_2_objects(key(0), [*make_batches(0, 1), marker(3), *make_batches(4, 1)]).write_to(tmp_path)
+    assert check(tmp_path) == len(marker(3))
+
+
+def test_rows_of_several_batches_are_read(tmp_path):
+    batches = make_batches(0, INDEX_ROWS_MAX_COUNT + 1)
+    version_2_objects(key(0), batches).write_to(tmp_path)
+    assert check(tmp_path) == sum(map(len, batches))
+
+
+def test_a_segment_of_version_1_is_read(tmp_path):
+    batches = make_batches(0, 3, value_bytes=20_000)  # more than the one look at its end shows
+    version_1_objects(version_1_key("t", 0, 0), batches).write_to(tmp_path)
+    assert check(tmp_path) == sum(map(len, batches))
+
+
+def test_a_batch_that_compaction_has_made_holes_in_is_read(tmp_path):
+    """As footers are that were written before compaction told of itself: more offsets than records."""
+    batch = bytearray(make_batches(0, 1)[0])
+    struct.pack_into(">i", batch, 23, 9)  # the last offset delta
+    set_crc(memoryview(batch))
+    objects = version_2_objects(key(0), [bytes(batch)])
+    footer = attrs.evolve(decode_footer(objects.index, "index"), record_count=3)
+    index = encode_footer(footer)
+    body = objects.kfs[: footer.end_position]
+    attrs.evolve(objects, kfs=body + index, index=index).write_to(tmp_path)
+    assert check(tmp_path) == len(batch)
