@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.splits import Extent, size_bytes
+from kafscale.spark.bucket.splits import Extent, first_time_ms, size_bytes
 from kafscale.spark.bucket.subscription import TopicPartition
 
 
@@ -16,26 +17,45 @@ class PartitionLag:
     """A partition was read up to `offset`, exclusive; the bucket has it up to `end_offset`, also exclusive.
 
     bytes_behind: of the batches in between, as they are stored; the one that `offset` is in counts as a whole.
+    unread_ms: the latest time of the first few batches in between; None if there are none, or brokers have them.
     """
 
     offset: int
     end_offset: int
     bytes_behind: int
+    unread_ms: int | None = None
 
     @property
     def offsets_behind(self) -> int:
         """Return how many offsets the stream is behind: as many records, or fewer where compaction has left holes."""
         return max(0, self.end_offset - self.offset)
 
+    def seconds_behind(self, now_ms: int) -> float:
+        """Return how long ago the first records were made that were not read, by their own time; 0 if there are none.
+
+        It is less than the truth by the time that a few batches took to come.
+        """
+        return 0.0 if self.unread_ms is None else max(0, now_ms - self.unread_ms) / 1000
+
 
 @attrs.frozen(kw_only=True)
 class QueryLag:
-    """The lag of one streaming query, after one of its batches. `query_name` is None for a query without one."""
+    """The lag of one streaming query, after one of its batches. `query_name` is None for a query without one.
+
+    measured_ms: when it was measured. metrics: what its source told Spark of itself, from Spark 4.2 on.
+    """
 
     query_id: str
     query_name: str | None
     batch_id: int
     partitions: Mapping[TopicPartition, PartitionLag]
+    measured_ms: int = 0
+    metrics: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def description(self) -> str:
+        """Say what is read, as Spark's Kafka source does in the progress of a query."""
+        return described(topic for topic, _ in self.partitions)
 
     @property
     def records_behind(self) -> int:
@@ -47,6 +67,16 @@ class QueryLag:
         """Return how many bytes the query is behind in all partitions, as they are stored."""
         return sum(each.bytes_behind for each in self.partitions.values())
 
+    @property
+    def seconds_behind(self) -> float:
+        """Return how long ago the first records were made that were not read, in whichever partition."""
+        return max((each.seconds_behind(self.measured_ms) for each in self.partitions.values()), default=0.0)
+
+
+def described(topics: Iterable[str]) -> str:
+    """Return the description of a source that reads these topics."""
+    return f"KafScale[{', '.join(sorted(set(topics)))}]"
+
 
 def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, PartitionLag]:
     """Measure the lag of the partitions that the bucket knows. It takes a listing for each topic and a few indexes.
@@ -56,15 +86,21 @@ def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[
     catalog.look_again()
     logs = {topic: catalog.partitions(topic) for topic in sorted({topic for topic, _ in offsets})}
     return {
-        (topic, index): _measure(catalog, logs[topic][index], offset)
+        (topic, index): lag_behind(catalog, logs[topic][index], offset)
         for (topic, index), offset in offsets.items()
         if index in logs[topic]
     }
 
 
-def _measure(catalog: Catalog, log: PartitionLog, offset: int) -> PartitionLag:
-    start_offset = max(offset, log.start_offset)
-    bytes_behind = 0
-    if start_offset < log.end_offset:
-        bytes_behind = size_bytes(catalog, Extent(log=log, start_offset=start_offset, end_offset=log.end_offset))
-    return PartitionLag(offset=offset, end_offset=log.end_offset, bytes_behind=bytes_behind)
+def lag_behind(catalog: Catalog, log: PartitionLog, offset: int, end_offset: int | None = None) -> PartitionLag:
+    """Measure how far an offset is behind the end of a partition, or the one that is given. Raises StoreError."""
+    start_offset, end_offset = max(offset, log.start_offset), log.end_offset if end_offset is None else end_offset
+    if start_offset >= end_offset:
+        return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=0)
+    extent = Extent(log=log, start_offset=start_offset, end_offset=end_offset)
+    return PartitionLag(
+        offset=offset,
+        end_offset=end_offset,
+        bytes_behind=size_bytes(catalog, extent),
+        unread_ms=first_time_ms(catalog, extent),
+    )

@@ -20,6 +20,7 @@ from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.store.paths import topic_id_text
 
 TOPIC_IDS = "@topic-ids"
+METRICS = "@metrics"  # of the source, beside the offsets that it tells Spark for the progress of a query alone
 TopicIds = Mapping[str, str]  # by the topic's name, as Kafka's tools write them
 Json = dict[str, dict[str, Any]]
 
@@ -44,7 +45,7 @@ class Position:
         offsets = {
             (topic, int(index)): offset
             for topic, by_index in topics.items()
-            if topic != TOPIC_IDS
+            if topic not in (TOPIC_IDS, METRICS)
             for index, offset in by_index.items()
         }
         return cls(offsets=offsets, topic_ids=dict(topics.get(TOPIC_IDS, {})))

@@ -259,6 +259,13 @@ class SplitReader:
         report_loss(message, fail=self.fail_on_data_loss)
 
 
+def get_count(task: Sequence[Split]) -> int:
+    """Return about how many GETs a task will make that reads these splits, as they were planned."""
+    ranges = [each for split in task for each in split.ranges]
+    of_segments = sum(-(-each.size_bytes // GET_BYTES) for each in ranges if isinstance(each, Range))
+    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)})
+
+
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
     """Decode a range of a segment or of brokers by itself, and neighbours in the log together: some cost as much as
     many.

@@ -197,6 +197,19 @@ def size_bytes(catalog: Catalog, extent: Extent) -> int:
     return sum(piece.size_bytes for piece in _pieces(extent, footers))
 
 
+def first_time_ms(catalog: Catalog, extent: Extent) -> int | None:
+    """Return the latest time of the first batches of an extent, as an index tells it; None if none tells."""
+    footers = catalog.footers(segment.key for segment in _within(extent))
+    for piece in _flushed_pieces(extent, footers):
+        footer = footers[piece.key]
+        is_known = footer.identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
+        return footer.index.max_timestamps_ms[footer.row_of(piece.start_offset)] if is_known else None
+    for batch in extent.log.tail.batches:
+        if batch.next_offset > extent.start_offset and batch.base_offset < extent.end_offset:
+            return batch.max_timestamp_ms
+    return None
+
+
 def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
     """Offsets of the extent that no intact segment has. Those that compaction has taken are no holes."""
     footers = catalog.footers(segment.key for segment in _within(extent))

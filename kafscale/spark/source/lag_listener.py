@@ -10,7 +10,9 @@ Spark does not tell a listener what a source in Python knows of its lag, so the 
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafscale.errors import BrokerUnavailable, KafkaError, StoreError
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
-from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.position import METRICS, Position
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.source.options import (
     Freshness,
@@ -66,9 +68,11 @@ class LagListener(StreamingQueryListener):
         """A batch has ended, or for some seconds there was none. What can't be looked up is logged."""
         progress = event.progress
         offsets: dict[TopicPartition, int] = {}
+        metrics: dict[str, Any] = {}
         for source in progress.sources:
             if SOURCE in source.description:
                 offsets |= _offsets(source.endOffset)
+                metrics |= _metrics(source.latestOffset)
         if not offsets:
             return
         try:
@@ -82,6 +86,8 @@ class LagListener(StreamingQueryListener):
                 query_name=progress.name,
                 batch_id=progress.batchId,
                 partitions=partitions,
+                measured_ms=int(time.time() * 1000),
+                metrics=metrics,
             )
         )
 
@@ -95,9 +101,24 @@ class LagListener(StreamingQueryListener):
     def _tell(self, lag: QueryLag) -> None:
         name = lag.query_name or lag.query_id
         self._lags = {**self._lags, name: lag}
-        logger.info("query %s is %d records (%d bytes) behind", name, lag.records_behind, lag.bytes_behind)
+        logger.info(
+            "query %s, which reads %s, is %d records (%d bytes, %.1f s) behind",
+            name,
+            lag.description,
+            lag.records_behind,
+            lag.bytes_behind,
+            lag.seconds_behind,
+        )
         if self.on_lag is not None:
             self.on_lag(lag)
+
+
+def _metrics(text: str | None) -> Mapping[str, Any]:
+    """Return what a source of ours tells of itself, from Spark 4.2 on."""
+    try:
+        return dict(json.loads(text or "{}").get(METRICS, {}))
+    except (ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _offsets(text: str | None) -> Mapping[TopicPartition, int]:

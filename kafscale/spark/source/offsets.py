@@ -19,7 +19,7 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.position import TOPIC_IDS, TopicIds, recreations
+from kafscale.spark.bucket.position import METRICS, TOPIC_IDS, TopicIds, recreations
 from kafscale.spark.bucket.reading import SplitReader, TopicCreatedAgain, report_loss
 from kafscale.spark.bucket.splits import Extent, plan
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
@@ -91,6 +91,7 @@ def parse_offsets(option: str, text: str) -> OffsetLimit:
     try:
         topics = json.loads(text)
         topic_ids = {topic: str(topic_id) for topic, topic_id in topics.pop(TOPIC_IDS, {}).items()}
+        topics.pop(METRICS, None)
     except (ValueError, AttributeError, TypeError) as exc:
         raise _malformed(option, text) from exc
     values = parse_partition_values(option, json.dumps(topics), minimum=EARLIEST)

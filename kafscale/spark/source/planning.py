@@ -12,6 +12,7 @@ import attrs
 
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.counted import CountedBucket
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
@@ -32,10 +33,11 @@ class Planner:
     catalog: Catalog
 
     @classmethod
-    def of(cls, options: ReadOptions) -> Planner:
-        """Raises ConfigError."""
+    def of(cls, options: ReadOptions, *, counts: bool = False) -> Planner:
+        """Open the bucket, and count what is asked of it if that is wanted. Raises ConfigError."""
         brokers = None if options.brokers is None else options.brokers.open()
         bucket, with_log = options.bucket.open(), options.freshness is Freshness.BUCKET
+        bucket = CountedBucket(bucket) if counts else bucket
         return cls(
             options=options,
             catalog=Catalog(bucket, options.namespace, options.committed_only, with_log, brokers),

@@ -13,12 +13,15 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import attrs
 
 from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.bucket.counted import CountedBucket
+from kafscale.spark.bucket.lag import described, lag_behind
 from kafscale.spark.bucket.position import Position, ids_of, recreations
-from kafscale.spark.bucket.reading import TopicCreatedAgain
+from kafscale.spark.bucket.reading import TopicCreatedAgain, get_count
 from kafscale.spark.bucket.splits import Extent, Split, end_within, size_bytes
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.options import StreamOptions
@@ -35,6 +38,8 @@ class Progress:
     options: StreamOptions
     clock: Callable[[], float] = time.monotonic
     newest: Offsets = attrs.field(factory=dict, init=False)  # as the bucket had it at the last look
+    task_get_count: int = attrs.field(default=0, init=False)  # that tasks were planned with so far
+    _logs: Logs = attrs.field(factory=dict, init=False)  # of the last look
     _initial: Position | None = attrs.field(default=None, init=False)
     _position: Position | None = attrs.field(default=None, init=False)
     _last: Offsets | None = attrs.field(default=None, init=False)
@@ -74,6 +79,7 @@ class Progress:
         self._report_vanished({name: log for name, log in logs.items() if name not in begun}, offsets)
         available = self._available(logs, offsets)
         self.newest = {partition: each.end for partition, each in available.items()}
+        self._logs = logs
         if is_limited and self._waits_for_more(available):
             return self._position
         ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}
@@ -83,6 +89,34 @@ class Progress:
             topic_ids={topic: topic_id for topic, topic_id in topic_ids.items() if topic in names},
         )
         return self._position
+
+    def metrics(self, now_ms: int) -> dict[str, Any]:
+        """Return what is told of the source: what it reads, how far behind the batch is that was planned last, and what
+        was asked of the bucket since the query began. Raises StoreError.
+        """
+        position = Position() if self._position is None else self._position
+        catalog = self.planner.catalog
+        behind = [
+            lag_behind(catalog, self._logs[partition], position.offsets.get(partition, 0), end_offset)
+            for partition, end_offset in self.newest.items()
+        ]
+        found: dict[str, Any] = {
+            "description": described(topic for topic, _ in self.newest),
+            "recordsBehind": sum(each.offsets_behind for each in behind),
+            "bytesBehind": sum(each.bytes_behind for each in behind),
+            "secondsBehind": max((each.seconds_behind(now_ms) for each in behind), default=0.0),
+        }
+        if isinstance(catalog.bucket, CountedBucket):
+            found["planningGets"] = catalog.bucket.get_count
+            found["planningLists"] = catalog.bucket.list_count
+            found["taskGets"] = self.task_get_count
+        return found
+
+    def tasks(self, start: Position, end: Position) -> Sequence[Sequence[Split]]:
+        """Return what is read by one task each of a batch. Raises DataLoss, StoreError."""
+        tasks = self.planner.tasks(self.splits(start, end))
+        self.task_get_count += sum(map(get_count, tasks))
+        return tasks
 
     def splits(self, start: Position, end: Position) -> Sequence[Split]:
         """Return what a batch reads. Partitions that begin with it begin at their earliest offset, as with the Kafka

@@ -6,6 +6,7 @@ Planning is in `planning` and `progress`, reading in `reading`; here is what pys
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -34,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from kafscale.errors import ConfigError
-from kafscale.spark.bucket.position import Json, Position
+from kafscale.spark.bucket.position import METRICS, Json, Position
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import (
@@ -269,7 +270,7 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
     def progress(self) -> Progress:
         """Opened by the first call. Raises ConfigError."""
         if self._progress is None:
-            self._progress = Progress(planner=Planner.of(self.options), options=self.limits)
+            self._progress = Progress(planner=Planner.of(self.options, counts=True), options=self.limits)
             if self.limits.warns_of_available_now and _AvailableNow is object:
                 logger.warning("%s", ONE_BATCH)
         return self._progress
@@ -292,8 +293,12 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         return self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable").to_json()
 
     def reportLatestOffset(self) -> Json | None:
-        """Return the newest offsets, which Spark 4.2 and later shows in the progress of the query."""
-        return Position(offsets=self.progress.newest).to_json() or None
+        """Return the newest offsets, and metrics of the source: Spark 4.2 and later shows them in a query's progress.
+
+        Spark takes no other metrics of a source in Python.
+        """
+        newest = Position(offsets=self.progress.newest).to_json()
+        return {METRICS: self.progress.metrics(int(time.time() * 1000)), **newest} if newest else None
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit that stands for all those of the options.
@@ -310,5 +315,5 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""
-        splits = self.progress.splits(Position.from_json(start), Position.from_json(end))
-        return [SplitPartition(each) for each in self.progress.planner.tasks(splits)]
+        tasks = self.progress.tasks(Position.from_json(start), Position.from_json(end))
+        return [SplitPartition(each) for each in tasks]

@@ -1,6 +1,5 @@
 """How far behind a stream is: counted from the bucket, and told by the listener after each batch."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,11 @@ from kafscale.config import StoreUrl
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
+from kafscale.spark.bucket.position import Position
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import parse_header
 from tests.devtools.clients import wait_until
-from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
 from tests.devtools.topic_checkpoints import TopicCheckpoints
 
 
@@ -28,7 +29,9 @@ def catalog(directory: Path) -> Catalog:
 def lag(offset: int, end_offset: int, batch_count: int) -> PartitionLag:
     """Of which the last batches are to be read."""
     batches = make_batches(end_offset - 3 * batch_count, batch_count)
-    return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=sum(map(len, batches)))
+    unread_ms = parse_header(memoryview(batches[0])).max_timestamp_ms if batches else None
+    behind = sum(map(len, batches))
+    return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=behind, unread_ms=unread_ms)
 
 
 def test_what_lies_behind_an_offset_is_counted_in_offsets_and_bytes(tmp_path):
@@ -56,6 +59,18 @@ def test_deleted_records_are_not_behind_in_bytes(tmp_path):
     checkpoints.set_log_start_offset(bytes(16), 0, 6)
     checkpoints.write()
     assert measure(catalog(tmp_path), {("t", 0): 0}) == {("t", 0): lag(0, 9, 1)}
+
+
+def test_how_long_ago_the_first_unread_records_were_made(tmp_path):
+    """The latest of its batch; the partition that is furthest behind tells of the query."""
+    put(tmp_path, 0, 3)
+    put(tmp_path, 0, 2, partition=1)
+    found = measure(catalog(tmp_path), {("t", 0): 4, ("t", 1): 6})
+    now_ms = CREATED_MS + 3_005
+    assert [each.seconds_behind(now_ms) for each in found.values()] == [3.0, 0.0]
+    query = QueryLag(query_id="id", query_name=None, batch_id=0, partitions=found, measured_ms=now_ms)
+    assert (query.seconds_behind, query.description) == (3.0, "KafScale[t]")
+    assert found["t", 0].seconds_behind(CREATED_MS) == 0.0
 
 
 def test_a_stream_that_is_ahead_of_the_bucket_is_not_behind():
@@ -91,7 +106,8 @@ def test_a_listener_tells_after_each_batch(spark, tmp_path):
         assert listener.lags["orders"] == told[-1]
         if tuple(map(int, spark.version.split(".")[:2])) >= (4, 2):
             (source,) = query.recentProgress[0].sources
-            assert json.loads(source.latestOffset) == {"t": {"0": 60, "1": 3}}
+            assert Position.parse(source.latestOffset).offsets == {("t", 0): 60, ("t", 1): 3}
+            assert told[0].metrics["recordsBehind"] == 30
         query.stop()
         wait_until(lambda: not listener.lags, "the end of the query", seconds=60)
     finally:

@@ -41,7 +41,9 @@ class Stream:
         given = Given({"store": f"file:{directory}", "subscribe": "t", **options})
         self.now = 0.0
         self.progress = Progress(
-            planner=Planner.of(ReadOptions.of(given)), options=StreamOptions.of(given), clock=lambda: self.now
+            planner=Planner.of(ReadOptions.of(given), counts=True),
+            options=StreamOptions.of(given),
+            clock=lambda: self.now,
         )
 
     def latest(self) -> dict[int, int]:
@@ -243,3 +245,28 @@ def test_a_segment_that_was_replaced_is_read_anew(directory):
     remove(directory, partition=1)
     put(directory, 0, 3, partition=1)
     assert stream.latest() == {0: 30, 1: 9}
+
+
+def test_metrics_tell_what_is_left_behind_the_batch_that_was_planned_last(directory):
+    stream = Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="12")
+    start, end = stream.progress.initial(), stream.progress.latest()
+    assert end.offsets == {("t", 0): 10, ("t", 1): 2}
+    metrics = stream.progress.metrics(CREATED_MS + 1_011)
+    assert metrics["description"] == "KafScale[t]"
+    assert metrics["recordsBehind"] == 20 + 4
+    assert metrics["bytesBehind"] == sum(map(len, [*make_batches(9, 7), *make_batches(0, 2)]))
+    assert metrics["secondsBehind"] == 1.009  # of offset 2 of t-1, the last of its batch
+    assert metrics["taskGets"] == 0
+    stream.progress.tasks(start, end)
+    after = stream.progress.metrics(CREATED_MS)
+    assert after["taskGets"] == 2
+    assert after["planningGets"] >= metrics["planningGets"] > 0
+    assert after["planningLists"] > metrics["planningLists"] > 0
+    assert after["secondsBehind"] == 0.0
+
+
+def test_metrics_of_a_stream_that_has_caught_up_are_0(directory):
+    stream = Stream(directory, startingOffsets="earliest")
+    stream.progress.latest()
+    metrics = stream.progress.metrics(CREATED_MS + 60_000)
+    assert (metrics["recordsBehind"], metrics["bytesBehind"], metrics["secondsBehind"]) == (0, 0, 0.0)
