@@ -1,8 +1,9 @@
-"""`kafscale pipeline run|validate|status|maintain|reset`: topics kept in Iceberg tables."""
+"""`kafscale pipeline run|validate|status|prove|maintain|reset`: topics kept in Iceberg tables."""
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 from kafscale.cli.connecting import SPARK_SETTING, json_option
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.config import Address
-from kafscale.errors import KafScaleError, StartupError
+from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,6 +131,8 @@ def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) ->
                 for partition, offset in ends.items()
             ],
             lag=each.lag,
+            lag_bytes=each.lag_bytes,
+            lag_seconds=round(each.lag_seconds),
             committed=None if each.committed_ms is None else iso_time(each.committed_ms),
             snapshot=each.snapshot_id,
             dead_letters=each.dead_letters,
@@ -148,9 +151,35 @@ class StatusRow:
     batch: int | None
     offsets: list[str]
     lag: int
+    lag_bytes: int
+    lag_seconds: int
     committed: str | None
     snapshot: int | None
     dead_letters: int
+
+
+@command.command("prove")
+@file_argument
+@click.option("--mapping", "mappings", multiple=True, help="Only the mapping of this name; repeatable.")
+@json_option
+@spark_options
+def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, master: str, conf: Settings) -> None:
+    """Derive the tables of FILE again from the bucket, and compare them row by row.
+
+    Nothing is changed. The exit code is 1 if a table is not what follows from the bucket.
+    """
+    pipeline = _read(file)
+    unknown = set(mappings) - {each.id for each in pipeline.mappings}
+    if unknown:
+        raise ConfigError(f"{file} has no mapping '{min(unknown)}'")
+    with _session(pipeline, master, conf) as spark:
+        from kafscale.spark.pipeline.proof import Proof, prove
+
+        proofs = list(prove(spark, pipeline, mappings))
+    show(Proof, proofs, as_json=as_json)
+    wrong = [each for each in proofs if not each.is_proven]
+    if wrong:
+        raise PipelineFailed(f"{wrong[0].mapping}: {wrong[0].found}")
 
 
 @command.command("maintain")
@@ -232,8 +261,19 @@ def _offsets_of(position: Position, topic: str) -> list[str]:
 
 
 @attrs.frozen
+class Pace:
+    """How far a mapping was behind, and when."""
+
+    lag: int
+    at_seconds: float
+
+
+@attrs.frozen
 class Terminal:
-    """Says on stderr what a pipeline does."""
+    """Says on stderr what a pipeline does. `clock` is in seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    _paces: dict[str, Pace] = attrs.field(factory=dict, init=False)
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
         """Print one line for each batch."""
@@ -243,9 +283,17 @@ class Terminal:
         letters = f", {outcome.dead_letter_count} dead letters" if outcome.dead_letter_count else ""
         click.echo(
             f"{mapping}: batch {outcome.batch.batch_id}, {row_count} records{letters}, {outcome.added_bytes} bytes "
-            f"committed in {outcome.commit_seconds:.1f} s, lag {lag}",
+            f"committed in {outcome.commit_seconds:.1f} s, lag {lag}{self._estimate(mapping, lag)}",
             err=True,
         )
+
+    def _estimate(self, mapping: str, lag: int) -> str:
+        """Say how long the rest will take, if it goes on as since the last batch."""
+        before, self._paces[mapping] = self._paces.get(mapping), Pace(lag, self.clock())
+        if before is None or not 0 < lag < before.lag:
+            return ""
+        seconds = lag * (self.clock() - before.at_seconds) / (before.lag - lag)
+        return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """Print the error in one line."""

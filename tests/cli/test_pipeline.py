@@ -1,8 +1,24 @@
 """`kafscale pipeline` as far as it starts no Spark."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
 import pytest
 
 from kafscale.cli.main import run
+from kafscale.cli.pipeline import Terminal
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """As `kafscale.spark.pipeline.batch` has it, without pyspark."""
+
+    batch: Any
+    dead_letter_count: int = 0
+    added_bytes: int = 0
+    commit_seconds: float | None = None
+
 
 TEXT = """\
 source: {store: "file:/data/bucket"}
@@ -20,9 +36,21 @@ def test_a_file_is_checked_without_connecting(tmp_path, capsys):
     assert "a pipeline, of 1 mapping(s)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "status", "maintain"])
+@pytest.mark.parametrize("command", ["run", "validate", "status", "prove", "maintain"])
 def test_what_is_wrong_in_a_file_is_told_before_spark_starts(tmp_path, capsys, command):
     file = tmp_path / "pipeline.yaml"
     file.write_text(TEXT.replace("topic:", "topik:"))
     assert run(["pipeline", command, str(file)]) == 2
     assert "pipeline.yaml:5: mappings[0].topik: there is no such key; did you mean 'topic'?" in capsys.readouterr().err
+
+
+def test_how_long_the_rest_takes_is_told_from_the_second_batch_on_where_it_gets_less(capsys):
+    now = [0.0]
+    terminal = Terminal(clock=lambda: now[0])
+    outcome: Any = Outcome(batch=SimpleNamespace(batch_id=1), added_bytes=5, commit_seconds=0.5)
+    for lag in (1000, 900, 950, 50, 0, 10_000, 9900):
+        now[0] += 10.0
+        terminal.batch_done("m", outcome, 100, lag)
+    told = [line.partition(", lag ")[2] for line in capsys.readouterr().err.splitlines()]
+    left = ["1000", "900, about 90 s left", "950", "50, about 1 s left", "0", "10000", "9900, about 16 min left"]
+    assert told == left

@@ -22,11 +22,12 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession, Window, functions
 
 from kafscale.errors import KafScaleError
+from kafscale.spark.bucket.position import Position
 from kafscale.spark.pipeline.checkpoint import Checkpoint
-from kafscale.spark.pipeline.config import Pipeline, TableMapping, quoted
+from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping, quoted
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.schema import fitted
-from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, load_table, mark_commits, newest
+from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, load_table, mark_commits, newest
 from kafscale.spark.pipeline.tables import evolve
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 ATTEMPT_COUNT = 5
 CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 VIEW = "_kafscale_batch"
+GONE = "_kafscale_gone"
 PLACE = ("topic", "partition", "offset")
 SHOWN_COUNT = 3  # of bad records, in the error that tells of them
 
@@ -58,12 +60,13 @@ class Outcome:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class BatchWriter:
-    """Given to foreachBatch. `report` is told of each batch that is in the table."""
+    """Given to foreachBatch. `report` is told of each batch that is in the table; `digests` tells CRCs of it."""
 
     mapping: TableMapping
     pipeline: Pipeline
     checkpoint: Checkpoint
     report: Callable[[Outcome], None]
+    digests: Callable[[Position, Position], Digests] = lambda _start, _end: {}
     failure: Exception | None = None
     buried: CommitsAhead = attrs.field(init=False)  # in the table of dead letters
 
@@ -81,8 +84,8 @@ class BatchWriter:
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         query_id = self.checkpoint.query_id
         assert query_id is not None, "Spark has written it before the first batch"
-        end = self.checkpoint.end(batch_id)
-        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end)
+        end, start = self.checkpoint.end(batch_id), self.checkpoint.start_of(batch_id)
+        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start)
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:
                 self.report(_Attempt(self, frame, batch).run())
@@ -117,7 +120,7 @@ class _Attempt:
             return Outcome(batch=self.batch)
         self._check_continuity(committed)
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
-        mark_commits(self.spark, self.batch)
+        mark_commits(self.spark, self._told(committed))
         with _kept(rows):
             dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
@@ -128,6 +131,12 @@ class _Attempt:
             added_bytes=self._added_bytes(),
             commit_seconds=time.monotonic() - started,
         )
+
+    def _told(self, committed: Committed | None) -> Batch:
+        """Return the batch with what `prove` needs: where the mapping began, and CRCs of what it reads."""
+        began = self.batch.start if committed is None else committed.began
+        digests = self.writer.digests(self.batch.start, self.batch.end)
+        return attrs.evolve(self.batch, began=began, digests=digests)
 
     def _added_bytes(self) -> int:
         """Raises KafScaleError if the batch is not in the table now, which would be a bug."""
@@ -201,13 +210,16 @@ class _Attempt:
         rows.good().select(*fitted(rows.columns, schema)).writeTo(self.table).append()
 
     def _merge(self, rows: Rows) -> None:
-        last = last_by_key(rows)
-        last.createOrReplaceTempView(VIEW)
+        mapping = self.writer.mapping
+        upserts(rows, mapping).createOrReplaceTempView(VIEW)
         names = [quoted(each) for each in rows.columns.names]
         on = " AND ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in rows.upsert_by)
+        deletes = "DELETE"
+        if mapping.deletes == MARK:
+            deletes = f"UPDATE SET t.{quoted(mapping.deleted_column)} = true"
         self.spark.sql(
             f"MERGE INTO {self.table} t USING {VIEW} s ON {on} "
-            f"WHEN MATCHED AND s.{TOMBSTONE} THEN DELETE "
+            f"WHEN MATCHED AND s.{TOMBSTONE} THEN {deletes} "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in names)} "
             f"WHEN NOT MATCHED AND NOT s.{TOMBSTONE} THEN INSERT ({', '.join(names)}) "
             f"VALUES ({', '.join(f's.{each}' for each in names)})"
@@ -236,13 +248,35 @@ def _refuse(rows: Rows, mapping: TableMapping) -> None:
         )
 
 
-def last_by_key(rows: Rows) -> DataFrame:
-    """Keep the last record of each key: by offset within a partition, by timestamp between partitions."""
+def upserts(rows: Rows, mapping: TableMapping, *, batch: str | None = None) -> DataFrame:
+    """Return what becomes of each key: its row, or, where TOMBSTONE is true, none, or only that it was deleted.
+
+    Where rows that are deleted are marked, or kept, the last row that was none is there all the same.
+    """
+    if mapping.deletes == DELETES[0]:
+        return last_by_key(rows, batch=batch)
+    is_row = ~functions.col(TOMBSTONE)
+    last_rows = last_by_key(attrs.evolve(rows, frame=rows.frame.where(is_row)), batch=batch)
+    if mapping.deletes == KEEP:
+        return last_rows
+    keys, ends = list(rows.upsert_by), last_by_key(rows, batch=batch)
+    gone = ends.select(*map(quoted, keys), functions.col(TOMBSTONE).alias(GONE))
+    marked = last_rows.join(gone, keys).withColumn(mapping.deleted_column, functions.col(GONE)).drop(GONE)
+    without_row = ends.where(TOMBSTONE).join(last_rows.select(*map(quoted, keys)), keys, "left_anti")
+    return marked.unionByName(without_row)
+
+
+def last_by_key(rows: Rows, *, batch: str | None = None) -> DataFrame:
+    """Keep the last record of each key: by offset within a partition, by timestamp between partitions.
+
+    batch: a column with the number of the batch, where the rows are of several, of which the last one goes before.
+    """
     place = [functions.col(f"{RECORD}.{name}") for name in ("topic", "partition")]
     keys = [functions.col(quoted(name)) for name in rows.upsert_by]
     offset, timestamp = functions.col(f"{RECORD}.offset").desc(), functions.col(f"{RECORD}.timestamp").desc()
+    latest = [functions.col(batch).desc()] if batch is not None else []
     in_partition = Window.partitionBy(*keys, *place).orderBy(offset)
-    of_all = Window.partitionBy(*keys).orderBy(timestamp, *(each.desc() for each in place))
+    of_all = Window.partitionBy(*keys).orderBy(*latest, timestamp, *(each.desc() for each in place))
     last = (
         rows.good()
         .withColumn("_kafscale_place", functions.row_number().over(in_partition))

@@ -123,6 +123,13 @@ class Checkpoint:
             raise StartupError(f"the checkpoint {self.directory.path} has no offsets of batch {batch_id}")
         return Position.parse(text.splitlines()[-1])
 
+    def start_of(self, batch_id: int) -> Position:
+        """Return where a batch begins: where the one before it ends, or the stream began. Empty if neither is there."""
+        text = self.directory.read(f"offsets/{batch_id - 1}") if batch_id else None
+        if text is not None:
+            return Position.parse(text.splitlines()[-1])
+        return (None if batch_id else self.begun()) or Position()
+
     def progress(self) -> Progress:
         """Return how far the query has come."""
         planned, committed = (

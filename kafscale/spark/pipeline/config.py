@@ -17,6 +17,10 @@ from kafscale.spark.catalogs import CatalogOptions
 FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json-schema")
 MODES = ("append", "upsert")
+ENVELOPES = ("debezium", "payload")
+DEBEZIUM, PAYLOAD = ENVELOPES
+DELETES = ("delete", "mark", "keep")
+_, MARK, KEEP = DELETES
 COLUMN_TYPES = ("boolean", "int", "long", "float", "double", "string", "binary", "timestamp", "date")
 METADATA = (
     "topic",
@@ -31,6 +35,7 @@ METADATA = (
     "headers",
     "headers_json",
 )
+OF_CHANGES = ("op", "change_ms", "transaction_id", "transaction_order")  # besides, of a change that Debezium tells
 TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
 
 DAY_MICROSECONDS = 86_400_000_000
@@ -110,9 +115,9 @@ def _check_type(value: str) -> None:
 
 def _check_metadata(value: Mapping[str, str] | Sequence[str]) -> None:
     names = value.values() if isinstance(value, Mapping) else value
-    unknown = [name for name in names if name not in METADATA]
+    unknown = [name for name in names if name not in (*METADATA, *OF_CHANGES)]
     if unknown:
-        raise ValueError(f"there is no metadata '{unknown[0]}'; there is: {', '.join(METADATA)}")
+        raise ValueError(f"there is no metadata '{unknown[0]}'; there is: {', '.join((*METADATA, *OF_CHANGES))}")
 
 
 def partition_transform(text: str) -> str:
@@ -167,8 +172,20 @@ class Encoding:
     version: int | None = setting("Of the subject; without it the newest, looked up for each micro-batch.", None)
     message: str | None = setting("Of `protobuf`: the message's full name.", None)
     validate: bool = setting("Of `json-schema`: hold each value to its schema.", False)
+    envelope: str | None = setting(
+        "`debezium`: a value tells a change of a row (op, before, after), and the columns are the row's. `payload`, of "
+        "`json`: the object may be in the member `payload` of another one, beside its schema.",
+        None,
+        validator=_one_of(ENVELOPES),
+    )
 
     def __attrs_post_init__(self) -> None:
+        if self.envelope == PAYLOAD and self.format != "json":
+            raise ValueError("the envelope payload is for the format json")
+        if self.envelope is not None and PAYLOAD in [each.name for each in self.columns]:
+            raise ValueError(f"with an envelope no column is called {PAYLOAD}")
+        if self.envelope == DEBEZIUM and self.format not in ("json", *REGISTRY_FORMATS):
+            raise ValueError(f"the format {self.format} has no changes of Debezium in it")
         if self.format == "json" and not self.columns:
             raise ValueError("the format json needs columns; for the schema of a registry it is json-schema")
         if self.columns and self.format != "json":
@@ -213,7 +230,8 @@ class TableMapping:
         "Of `upsert`: the columns that tell rows apart; without it those of the key.", ()
     )
     metadata: Mapping[str, str] | Sequence[str] = setting(
-        f"Columns of the record: names, or `column: name`. Names: {', '.join(METADATA)}.",
+        f"Columns of the record: names, or `column: name`. Names: {', '.join(METADATA)}; with the envelope `debezium` "
+        f"{', '.join(OF_CHANGES)}, too.",
         (),
         validator=_checked(_check_metadata),
     )
@@ -230,6 +248,13 @@ class TableMapping:
     evolve: bool = setting(
         "Whether columns are added, int becomes long and float double, where values ask for it.", True
     )
+    deletes: str = setting(
+        "Of `upsert`: what a tombstone, or a change that deletes, does to its row: `delete`, `mark` it in "
+        "`deleted_column`, or `keep` it as it is.",
+        "delete",
+        validator=_one_of(DELETES),
+    )
+    deleted_column: str = setting("Of `deletes: mark`: a column that is true of deleted rows.", "deleted")
     dead_letters: str | None = setting(
         "A table for values that are bad; without it they stop the mapping.",
         None,
@@ -241,7 +266,11 @@ class TableMapping:
     trigger: str | None = setting(
         "How often a micro-batch begins, in place of the pipeline's.", None, validator=_checked(parse_duration)
     )
-    max_records: int | None = setting("At most so many records a micro-batch.", None, validator=_checked(_at_least_one))
+    max_records: int = setting(
+        "At most so many records a micro-batch, so that the first one has an end, however much there is.",
+        10_000_000,
+        validator=_checked(_at_least_one),
+    )
     max_bytes: str | None = setting(
         "At most about so many bytes a micro-batch, as they are stored.", None, validator=_checked(parse_size)
     )
@@ -253,6 +282,13 @@ class TableMapping:
             raise ValueError("the mode upsert needs a key (or upsert_by)")
         if self.mode == "append" and self.upsert_by:
             raise ValueError("upsert_by is for the mode upsert")
+        if self.mode == "append" and self.deletes != "delete":
+            raise ValueError(f"deletes: {self.deletes} is for the mode upsert")
+        if self.key is not None and self.key.envelope == DEBEZIUM:
+            raise ValueError("the envelope debezium is of values; keys are rows without one (or in a payload)")
+        of_changes = [name for name in self.metadata_columns.values() if name in OF_CHANGES]
+        if of_changes and self.value.envelope != DEBEZIUM:
+            raise ValueError(f"the metadata {of_changes[0]} is there with value: {{envelope: debezium}} alone")
         for side, encoding in (("value", self.value), ("key", self.key)):
             if encoding and encoding.by_registry and encoding.subject is None and self.topic is None:
                 raise ValueError(f"{side} needs a subject, since the mapping has not one topic")

@@ -13,10 +13,19 @@ from typing import Any
 
 import attrs
 from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from kafscale.errors import ConfigError
-from kafscale.spark.pipeline.config import Encoding, Pipeline, Registry, TableMapping, quoted
+from kafscale.spark.pipeline.config import (
+    DEBEZIUM,
+    MARK,
+    PAYLOAD,
+    Encoding,
+    Pipeline,
+    Registry,
+    TableMapping,
+    quoted,
+)
 from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
 from kafscale.spark.pipeline.schema import relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
@@ -31,6 +40,16 @@ _CORRUPT = "_kafscale_corrupt"
 _END = "_kafscale_end"
 _VALUE = "value"
 _SIDES = {"value": "_kafscale_value", "key": "_kafscale_key"}
+
+# Of a change that Debezium tells, as members of its decoded value, and their types.
+CHANGES: Mapping[str, tuple[str, str]] = {
+    "op": ("op", "string"),
+    "change_ms": ("ts_ms", "bigint"),
+    "transaction_id": ("transaction.id", "string"),
+    "transaction_order": ("transaction.total_order", "bigint"),
+}
+OPERATIONS = ("c", "r", "u", "d")  # create, read (of a snapshot), update, delete
+DELETE = "d"
 
 METADATA: Mapping[str, str] = {
     "topic": "topic",
@@ -50,6 +69,8 @@ METADATA: Mapping[str, str] = {
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Rows:
     """frame: columns of the table, then RECORD, TOMBSTONE and ERROR.
+
+    A tombstone is what deletes a row: a record without a value, or with Debezium's envelope a change that says so.
 
     columns: those of the table. upsert_by: of them those that tell rows apart; none of an append.
     can_fail: whether a record can be a bad one.
@@ -82,12 +103,23 @@ def needs_headers(mapping: TableMapping) -> bool:
 def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows:
     """The rows of records. Raises ConfigError, RegistryError, UnknownSchema: reader schemas are looked up here."""
     sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
+    has_changes = mapping.value.envelope == DEBEZIUM
+    if has_changes:
+        frame = frame.where(functions.col("value").isNotNull())  # Debezium's tombstones are for compaction alone
     decoded = frame.select(
         functions.struct(*frame.columns).alias(RECORD),
-        *(functions.expr(METADATA[source]).alias(name) for name, source in mapping.metadata_columns.items()),
+        *(
+            functions.expr(METADATA[source]).alias(name)
+            for name, source in mapping.metadata_columns.items()
+            if source in METADATA
+        ),
         *(_decoded(side, encoding, mapping, pipeline.registry).alias(_SIDES[side]) for side, encoding in sides.items()),
     )
+    if has_changes:
+        decoded = _unwrapped(decoded, mapping)
     columns = [(name, functions.col(name)) for name in mapping.metadata_columns]
+    if mapping.deletes == MARK:
+        columns.append((mapping.deleted_column, functions.lit(False)))
     of_side = {side: _columns(decoded, side, encoding) for side, encoding in sides.items()}
     columns += [each for found in of_side.values() for each in found]
     names = [name for name, _ in columns]
@@ -96,7 +128,7 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     rows = decoded.select(
         *(column.alias(name) for name, column in columns),
         functions.col(RECORD),
-        functions.col(f"{RECORD}.value").isNull().alias(TOMBSTONE),
+        (_is_delete() if has_changes else functions.col(f"{RECORD}.value").isNull()).alias(TOMBSTONE),
         _error(sides, is_upsert=bool(by)).alias(ERROR),
     )
     if by:
@@ -108,6 +140,55 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
         upsert_by=by,
         can_fail=bool(by) or any(each.format != "bytes" for each in sides.values()),
     )
+
+
+def _is_delete() -> Column:
+    return functions.coalesce(functions.col(f"{_SIDES['value']}.op") == DELETE, functions.lit(False))
+
+
+def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
+    """Put the rows that changes are of in place of the changes, with `op` beside them, and add metadata of changes.
+
+    Raises ConfigError.
+    """
+    name = _SIDES["value"]
+    struct: Any = decoded.schema[name].dataType
+    members: Any = struct["value"].dataType
+    lacking = [each for each in ("op", "before", "after") if each not in getattr(members, "names", ())]
+    if lacking:
+        raise ConfigError(f"the mapping '{mapping.id}' has values without {lacking[0]}: no changes of Debezium")
+    change = functions.col(f"{name}.value")
+    op = change.getField("op")
+    error = functions.when(change.isNotNull() & op.isNull(), functions.lit("it has no op, so it is no change of a row"))
+    error = error.when(~op.isin(*OPERATIONS), functions.concat(functions.lit("no rule tells of its op "), op))
+    error = error.when(
+        (op != DELETE) & change.getField("after").isNull(), functions.lit("it has nothing in after, what its row is")
+    )
+    metadata = [
+        _member(change, members, *CHANGES[source]).alias(column)
+        for column, source in mapping.metadata_columns.items()
+        if source in CHANGES
+    ]
+    unwrapped = functions.struct(
+        _row_of(change).alias("value"),
+        functions.coalesce(functions.col(f"{name}.error"), error).alias("error"),
+        op.alias("op"),
+    )
+    return decoded.select("*", *metadata).withColumn(name, unwrapped)
+
+
+def _row_of(change: Column) -> Column:
+    is_delete = change.getField("op") == DELETE
+    return functions.when(is_delete, change.getField("before")).otherwise(change.getField("after"))
+
+
+def _member(struct: Column, type_: Any, path: str, sql: str) -> Column:
+    """Return a member of a struct by its path; null if it has none."""
+    for each in path.split("."):
+        if each not in getattr(type_, "names", ()):
+            return functions.lit(None).cast(sql)
+        struct, type_ = struct.getField(each), type_[each].dataType
+    return struct.cast(sql)
 
 
 def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> Rows:
@@ -153,6 +234,7 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
     """A column of the mapping's columns. Spark's parser stops behind the first value of a text: see `_is_whole`."""
     fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
+    envelope = encoding.envelope
     framed = functions.concat(functions.lit(f'{{"{_VALUE}":'), text, functions.lit(f',"{_END}":1}}'))
 
     def parsed_by(schema: StructType) -> Column:
@@ -161,8 +243,12 @@ def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
             framed, StructType(ends), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         )
 
-    parsed = parsed_by(StructType(fields))
-    value = parsed.getField(_VALUE)
+    parsed = parsed_by(_enveloped(fields, envelope))
+    value = _opened(parsed.getField(_VALUE), fields, envelope)
+    row = _row_of(value) if envelope == DEBEZIUM else value
+    has_row = functions.lit(True)
+    if envelope == DEBEZIUM:
+        has_row = (value.getField("op") != DELETE) & row.isNotNull()
     is_corrupt = parsed.getField(_CORRUPT).isNotNull()
     error = functions.when(invalid, functions.lit("it is not valid UTF-8"))
     error = error.when(text.isNotNull() & value.isNull() & ~is_corrupt, functions.lit("it is no JSON object"))
@@ -171,17 +257,48 @@ def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
         text.isNotNull() & ~_is_whole(text, parsed), functions.lit("something follows the JSON object in it")
     )
     for name in (each.name for each in encoding.columns if each.required):
-        error = error.when(value.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
+        error = error.when(has_row & row.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
     decimals = [each for each in fields if has_decimal(each.dataType)]
     if decimals:
-        exact = parsed_by(StructType([StructField(each.name, exact_type(each.dataType)) for each in decimals]))
+        types = [StructField(each.name, exact_type(each.dataType)) for each in decimals]
+        exact = _opened(parsed_by(_enveloped(types, envelope)).getField(_VALUE), types, envelope)
+        exact = _row_of(exact) if envelope == DEBEZIUM else exact
         for each in decimals:
-            is_cut = is_inexact(exact.getField(_VALUE).getField(each.name), each.dataType)
+            is_cut = is_inexact(exact.getField(each.name), each.dataType)
             error = error.when(
                 functions.coalesce(is_cut, functions.lit(False)),
                 functions.lit(f"{each.name} has more digits behind the point than {each.dataType.simpleString()}"),
             )
     return functions.struct(value.alias("value"), error.alias("error"))
+
+
+def _enveloped(fields: list[StructField], envelope: str | None) -> StructType:
+    """Return what a value is parsed by whose rows have these columns; its change, or row, may be in a payload."""
+    inner = _change_type(fields) if envelope == DEBEZIUM else StructType(fields)
+    return inner if envelope is None else StructType([*inner.fields, StructField(PAYLOAD, inner)])
+
+
+def _change_type(fields: list[StructField]) -> StructType:
+    row = StructType(fields)
+    transaction = StructType([StructField("id", StringType()), StructField("total_order", LongType())])
+    return StructType(
+        [
+            StructField("before", row),
+            StructField("after", row),
+            StructField("op", StringType()),
+            StructField("ts_ms", LongType()),
+            StructField("transaction", transaction),
+        ]
+    )
+
+
+def _opened(value: Column, fields: list[StructField], envelope: str | None) -> Column:
+    """Return the change, or row, of a value that was parsed, which may be in its payload."""
+    if envelope is None:
+        return value
+    names = (_change_type(fields) if envelope == DEBEZIUM else StructType(fields)).names
+    here = functions.when(value.isNotNull(), functions.struct(*(value.getField(each).alias(each) for each in names)))
+    return functions.coalesce(value.getField(PAYLOAD), here)
 
 
 def _is_whole(text: Column, parsed: Column) -> Column:
@@ -211,7 +328,9 @@ def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[st
 
 
 def _required(sides: Mapping[str, Encoding]) -> set[str]:
-    return {each.name for encoding in sides.values() for each in encoding.columns if each.required}
+    """Return the columns that are never null. Rows of changes may be: of a deleted one some have its key alone."""
+    there = [each for each in sides.values() if each.envelope != DEBEZIUM]
+    return {each.name for encoding in there for each in encoding.columns if each.required}
 
 
 def _check_names(mapping: TableMapping, names: Sequence[str]) -> None:

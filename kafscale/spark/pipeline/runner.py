@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
@@ -17,14 +17,16 @@ from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
+from kafscale.spark.bucket.digests import of_footers
 from kafscale.spark.bucket.position import Position, ids_of
 from kafscale.spark.bucket.reading import LOSS_ADVICE
+from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
-from kafscale.spark.pipeline.snapshots import load_table, newest
+from kafscale.spark.pipeline.snapshots import Digests, load_table, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.session import jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
@@ -138,7 +140,11 @@ class MappingRun:
 
     def __attrs_post_init__(self) -> None:
         self._writer = BatchWriter(
-            mapping=self.mapping, pipeline=self.pipeline, checkpoint=self.checkpoint, report=self._keep_outcome
+            mapping=self.mapping,
+            pipeline=self.pipeline,
+            checkpoint=self.checkpoint,
+            report=self._keep_outcome,
+            digests=self._digests,
         )
 
     @property
@@ -199,8 +205,7 @@ class MappingRun:
 
     def _options(self) -> dict[str, str]:
         options = {**source_options(self.pipeline, self.mapping), "startingOffsets": self._starting()}
-        if self.mapping.max_records is not None:
-            options["maxOffsetsPerTrigger"] = str(self.mapping.max_records)
+        options["maxOffsetsPerTrigger"] = str(self.mapping.max_records)
         if self.mapping.max_bytes is not None:
             options["maxBytesPerTrigger"] = str(parse_size(self.mapping.max_bytes))
         return options
@@ -221,6 +226,17 @@ class MappingRun:
         limit = parse_offsets("starting", self.mapping.starting)
         logs = planner.logs(limit.names)
         return Position(offsets=OffsetFinder(planner.catalog).find(limit, logs), topic_ids=ids_of(logs.values()))
+
+    def _digests(self, start: Position, end: Position) -> Digests:
+        """Return CRCs of what is between, as far as footers have them, which no body is read for."""
+        with closing(planner_of(self.pipeline, self.mapping)) as planner:
+            logs = planner.logs(end.offsets.keys(), must_exist=False)
+            found = {
+                name: of_footers(planner.catalog, logs[name], start.offsets.get(name, 0), behind)
+                for name, behind in end.offsets.items()
+                if name in logs and start.offsets.get(name, 0) < behind
+            }
+        return {name: digest for name, digest in found.items() if digest is not None}
 
     def _keep_outcome(self, outcome: Outcome) -> None:
         self._outcomes[outcome.batch.batch_id] = outcome
@@ -309,8 +325,13 @@ def bucket_ends(pipeline: Pipeline, mapping: TableMapping) -> Position:
     return Position(offsets=ends, topic_ids=ids_of(logs.values()))
 
 
+def reached_of(committed: Position, ends: Position) -> Mapping[TopicPartition, int]:
+    """Return up to where the table has partitions of the topics that there are."""
+    anew = {topic for topic, known in committed.topic_ids.items() if ends.topic_ids.get(topic, known) != known}
+    return {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
+
+
 def lag_of(committed: Position, ends: Position) -> int:
     """Return how many offsets of the bucket are not in the table; all of a topic that is not the table's."""
-    anew = {topic for topic, known in committed.topic_ids.items() if ends.topic_ids.get(topic, known) != known}
-    reached = {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
+    reached = reached_of(committed, ends)
     return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.offsets.items())

@@ -1,7 +1,8 @@
 """What a table's snapshots tell of the micro-batches that made them.
 
 Each has in its summary the mapping, Spark's id of the query, the number of the batch, the offsets where it ended and
-the ids of the topics that they are of, which those of earlier versions lack.
+the ids of the topics that they are of, which those of earlier versions lack. Later ones have besides where the batch
+began, where the mapping began, and CRCs of segments, for `kafscale pipeline prove`.
 Those that compaction makes have none, so the newest that has them is looked for among the ancestors of the current one.
 """
 
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from kafscale.spark.bucket.digests import Digest
 from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.subscription import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +26,13 @@ QUERY_ID = "kafscale.query-id"
 BATCH_ID = "kafscale.batch-id"
 OFFSETS = "kafscale.offsets"
 TOPIC_IDS = "kafscale.topic-ids"
+STARTS = "kafscale.starts"
+BEGAN = "kafscale.began"
+CRCS = "kafscale.crcs"
 SESSION_PREFIX = "spark.sql.iceberg.snapshot-property."  # every commit of a session takes these, MERGE too
+
+
+Digests = Mapping[TopicPartition, Digest]
 
 
 @attrs.frozen(kw_only=True)
@@ -34,6 +43,9 @@ class Batch:
     query_id: str
     batch_id: int
     end: Position
+    start: Position = attrs.field(factory=Position)
+    began: Position | None = None
+    digests: Digests = attrs.field(factory=dict)
 
     def summary(self) -> dict[str, str]:
         """Return what the summary of the batch's snapshot is to say."""
@@ -43,6 +55,9 @@ class Batch:
             BATCH_ID: str(self.batch_id),
             OFFSETS: _text(Position(offsets=self.end.offsets).to_json()),
             TOPIC_IDS: _text(self.end.topic_ids),
+            STARTS: _text(Position(offsets=self.start.offsets).to_json()),
+            BEGAN: "" if self.began is None else _text(self.began.to_json()),
+            CRCS: _text(_nested({name: list(attrs.astuple(each)) for name, each in self.digests.items()})),
         }
 
     def is_in(self, committed: Committed | None) -> bool:
@@ -52,7 +67,10 @@ class Batch:
 
 @attrs.frozen(kw_only=True)
 class Committed:
-    """A micro-batch that is in the table. depth: how many snapshots are newer."""
+    """A micro-batch that is in the table. depth: how many snapshots are newer.
+
+    start, began: where it began, and where the mapping did; empty and None in those of earlier versions.
+    """
 
     mapping: str
     query_id: str
@@ -63,6 +81,18 @@ class Committed:
     timestamp_ms: int
     depth: int
     summary: Mapping[str, str]
+    start: Position = attrs.field(factory=Position)
+    began: Position | None = None
+
+    @property
+    def digests(self) -> Digests:
+        """Return the CRCs of what it read, as far as footers had them."""
+        topics = json.loads(self.summary.get(CRCS) or "{}")
+        return {
+            (topic, int(index)): Digest(*values)
+            for topic, partitions in topics.items()
+            for index, values in partitions.items()
+        }
 
     def is_ahead_of(self, other: Committed | None) -> bool:
         """Tell whether it is of a later batch than another of its mapping, or, of another query, ends behind it."""
@@ -112,6 +142,8 @@ def _committed_of(snapshot: Any, depth: int) -> Committed | None:
         timestamp_ms=snapshot.timestampMillis(),
         depth=depth,
         summary=summary,
+        start=Position.parse(summary.get(STARTS) or "{}"),
+        began=Position.parse(summary[BEGAN]) if summary.get(BEGAN) else None,
     )
 
 
@@ -146,6 +178,13 @@ class CommitsAhead:
         self._head = head
         self._known = [each for each in [*new, *self._known] if each.is_ahead_of(committed)]
         return self._known
+
+
+def _nested(values: Mapping[TopicPartition, Any]) -> Mapping[str, Mapping[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for topic, index in sorted(values):
+        topics.setdefault(topic, {})[str(index)] = values[topic, index]
+    return topics
 
 
 def _text(value: Mapping[str, Any]) -> str:

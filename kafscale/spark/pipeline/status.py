@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import closing
 
 import attrs
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
-from kafscale.spark.bucket.position import Json, Position
+from kafscale.spark.bucket.lag import PartitionLag, lag_behind
+from kafscale.spark.bucket.position import Json, Position, ids_of
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.runner import bucket_ends, lag_of
+from kafscale.spark.pipeline.runner import planner_of, reached_of
 from kafscale.spark.pipeline.snapshots import load_table, newest
 
 
@@ -18,7 +21,8 @@ from kafscale.spark.pipeline.snapshots import load_table, newest
 class MappingStatus:
     """batch_id, offsets and committed_ms are of the newest batch in the table; None, or empty, if there is none.
 
-    lag: how many offsets of the bucket are behind it. dead_letters: records in the dead-letter table.
+    lag: how many offsets of the bucket are behind it, lag_bytes how large they are as they are stored, and lag_seconds
+    how long ago the first of them were made, by their own time. dead_letters: records in the dead-letter table.
     """
 
     mapping: str
@@ -26,6 +30,8 @@ class MappingStatus:
     batch_id: int | None
     offsets: Json
     lag: int
+    lag_bytes: int
+    lag_seconds: float
     committed_ms: int | None
     snapshot_id: int | None
     dead_letters: int
@@ -40,16 +46,26 @@ def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> M
     name = pipeline.full_name(mapping.table)
     committed = newest(load_table(spark, name), mapping.id) if spark.catalog.tableExists(name) else None
     end = Position() if committed is None else committed.end
+    behind = _behind(pipeline, mapping, end)
     return MappingStatus(
         mapping=mapping.id,
         table=mapping.table,
         batch_id=None if committed is None else committed.batch_id,
         offsets=Position(offsets=end.offsets).to_json(),
-        lag=lag_of(end, bucket_ends(pipeline, mapping)),
+        lag=sum(each.offsets_behind for each in behind),
+        lag_bytes=sum(each.bytes_behind for each in behind),
+        lag_seconds=max((each.seconds_behind(int(time.time() * 1000)) for each in behind), default=0.0),
         committed_ms=None if committed is None else committed.timestamp_ms,
         snapshot_id=None if committed is None else committed.snapshot_id,
         dead_letters=_dead_letters(spark, pipeline, mapping),
     )
+
+
+def _behind(pipeline: Pipeline, mapping: TableMapping, end: Position) -> Sequence[PartitionLag]:
+    with closing(planner_of(pipeline, mapping)) as planner:
+        logs = planner.logs()
+        reached = reached_of(end, Position(topic_ids=ids_of(logs.values())))
+        return [lag_behind(planner.catalog, log, reached.get(partition, 0)) for partition, log in logs.items()]
 
 
 def _dead_letters(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> int:

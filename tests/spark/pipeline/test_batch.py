@@ -72,6 +72,7 @@ mappings: [{{topic: t, table: {self.name}, metadata: [offset]{mapping}}}]
         checkpoint = SimpleNamespace(
             query_id=self.query_id,
             end=lambda _: Position(offsets={("t", 0): self.end}, topic_ids={"t": self.topic_id}),
+            start_of=lambda _: Position(),
             directory=SimpleNamespace(path="/nowhere"),
         )
         return BatchWriter(mapping=made, pipeline=pipeline, checkpoint=checkpoint, report=self.outcomes.append)

@@ -102,6 +102,14 @@ def test_run_once_then_status_then_maintain(topic, produce, write):
     (status,) = json.loads(out)
     assert (status["mapping"], status["batch_id"], status["lag"], status["dead_letters"]) == (f"db.{topic}", 2, 0, 5)
     assert status["offsets"] == {topic: {"0": 25, "1": 25}}
+    assert (status["lag_bytes"], status["lag_seconds"]) == (0, 0.0)
+
+    code, out, err = run("prove", "--json", file)
+    assert (code, err) == (0, "")
+    (proof,) = json.loads(out)
+    assert (proof["mapping"], proof["found"], proof["snapshots"], proof["records"]) == (f"db.{topic}", "proven", 3, 50)
+    code, _, err = run("prove", "--mapping", "other", file)
+    assert (code, "has no mapping 'other'" in err) == (2, True)
 
     code, out, err = run("maintain", file)
     assert (code, err) == (0, "")

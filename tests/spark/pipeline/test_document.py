@@ -121,3 +121,29 @@ spark: {spark.hadoop.fs.s3a.secret.key: hidden2}
     assert pipeline.registry.basic_auth == "me:hidden3"
     assert "/etc/registry.properties" in repr(pipeline)
     assert "hidden" not in repr(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ("value: {format: string, envelope: debezium}", "the format string has no changes of Debezium"),
+        ("value: {format: string, envelope: payload}", "the envelope payload is for the format json"),
+        ("value: {format: json, envelope: confluent}", "'confluent' is not one of debezium, payload"),
+        (
+            "value: {format: json, envelope: debezium, columns: [{name: payload, type: int}]}",
+            "with an envelope no column is called payload",
+        ),
+        (
+            "key: {format: json, envelope: debezium, columns: [{name: a, type: int}]}",
+            "the envelope debezium is of values",
+        ),
+        ("metadata: [op]", "the metadata op is there with value: {envelope: debezium} alone"),
+        ("deletes: mark", "deletes: mark is for the mode upsert"),
+        ("mode: upsert, upsert_by: [a], deletes: drop", "'drop' is not one of delete, mark, keep"),
+    ],
+)
+def test_envelopes_and_deletes_that_do_not_go_together_are_told(mapping, told):
+    text = "source: {store: 'file:/b'}\ncatalog: {type: hadoop, warehouse: /w}\ncheckpoints: /c\nmappings:\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(f"{text}- {{topic: t, table: a.b, {mapping}}}")
+    assert told in str(caught.value)

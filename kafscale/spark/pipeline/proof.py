@@ -1,0 +1,243 @@
+"""`kafscale pipeline prove`: derive a table again from the bucket, and compare. This module imports pyspark.
+
+What a table is to hold follows from its snapshots' summaries: they tell which offsets of which topics each micro-batch
+had, and CRCs of the segments that it found whole. So these are held against the bucket first; then all records between
+are decoded once more, with the mapping as it is now, put together as the batches did, and compared row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from kafscale.spark.bucket.catalog import PartitionLog
+from kafscale.spark.bucket.digests import of_batches, was_compacted
+from kafscale.spark.bucket.position import Position, recreations
+from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.spark.pipeline.batch import upserts
+from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
+from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
+from kafscale.spark.pipeline.schema import fitted
+from kafscale.spark.pipeline.snapshots import Committed, committed_batches, load_table
+from kafscale.spark.source.planning import Planner
+
+NUMBER = "_kafscale_batch_number"
+PROVEN = "proven"
+
+
+@attrs.frozen(kw_only=True)
+class Proof:
+    """What became of one mapping. `found`: `proven`, or what is wrong.
+
+    snapshots: of the mapping, that the table has. crcs: how many of them were held against batches in the bucket.
+    records: between the offsets. missing, extra: rows that the table lacks, or has beside those that follow.
+    """
+
+    mapping: str
+    table: str
+    snapshots: int = 0
+    crcs: int = 0
+    records: int = 0
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    found: str = PROVEN
+
+    @property
+    def is_proven(self) -> bool:
+        """Tell whether the table is what follows from the bucket."""
+        return self.found == PROVEN
+
+
+class _Unproven(Exception):
+    """What is wrong, before rows are compared."""
+
+
+def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ()) -> Iterator[Proof]:
+    """Prove the tables of all mappings, or of these. Raises ConfigError, StoreError."""
+    for mapping in pipeline.mappings:
+        if mappings and mapping.id not in mappings:
+            continue
+        proof = Proof(mapping=mapping.id, table=mapping.table)
+        try:
+            yield _prove(spark, pipeline, mapping, proof)
+        except _Unproven as exc:
+            yield attrs.evolve(proof, found=str(exc))
+
+
+def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof) -> Proof:
+    name = pipeline.full_name(mapping.table)
+    if not spark.catalog.tableExists(name):
+        raise _Unproven("there is no such table")
+    loaded = load_table(spark, name)
+    batches = [each for each in committed_batches(loaded) if each.mapping == mapping.id][::-1]
+    if not batches:
+        raise _Unproven("no snapshot of the table is of this mapping")
+    begin = _begin(batches) or checkpoint_of(spark, pipeline, mapping).begun()
+    if begin is None:
+        raise _Unproven("neither the table nor the checkpoint tells where the mapping began")
+    with closing(planner_of(pipeline, mapping)) as planner:
+        logs = _logs(planner, batches)
+        _check_topics(logs, batches)
+        _check_order(batches)
+        _check_there(logs, begin, batches[-1].end)
+        crc_count = sum(_check_crcs(planner, logs, each) for each in batches)
+    end = batches[-1].end
+    derived = rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline)
+    derived = attrs.evolve(derived, frame=derived.frame.persist())
+    try:
+        table = spark.read.option("versionAsOf", loaded.currentSnapshot().snapshotId()).table(name)
+        found = attrs.evolve(proof, snapshots=len(batches), crcs=crc_count)
+        return _compare(table, derived, mapping, batches, found)
+    finally:
+        derived.frame.unpersist()
+
+
+def _begin(batches: Sequence[Committed]) -> Position | None:
+    """Return where the first batch began of which the table tells; what was before it, older ones had told."""
+    return batches[-1].began
+
+
+def _logs(planner: Planner, batches: Sequence[Committed]) -> Mapping[TopicPartition, PartitionLog]:
+    return planner.logs(batches[-1].end.offsets.keys(), must_exist=False)
+
+
+def _check_topics(logs: Mapping[TopicPartition, PartitionLog], batches: Sequence[Committed]) -> None:
+    for each in batches:
+        for recreated in recreations(each.end.topic_ids, logs).values():
+            raise _Unproven(str(recreated))
+
+
+def _check_order(batches: Sequence[Committed]) -> None:
+    """Raise _Unproven unless each batch begins where the one before it ended."""
+    for before, after in pairwise(batches):
+        for partition, start in after.start.offsets.items():
+            end = before.end.offsets.get(partition, start)
+            if end != start:
+                topic, index = partition
+                raise _Unproven(
+                    f"batch {after.batch_id} begins at offset {start} of partition {index} of {topic}, and batch "
+                    f"{before.batch_id} before it ended at {end}"
+                )
+
+
+def _check_there(logs: Mapping[TopicPartition, PartitionLog], begin: Position, end: Position) -> None:
+    for partition, behind in end.offsets.items():
+        topic, index = partition
+        start = begin.offsets.get(partition, 0)
+        log = logs.get(partition)
+        if start >= behind:
+            continue
+        if log is None or log.start_offset > start:
+            now = "it has none" if log is None else f"it begins at {log.start_offset} now"
+            raise _Unproven(f"the table has partition {index} of {topic} from offset {start} on, and the bucket: {now}")
+        if log.written_end_offset < behind:
+            raise _Unproven(
+                f"the table has partition {index} of {topic} up to {behind}, and the bucket up to "
+                f"{log.written_end_offset}"
+            )
+
+
+def _check_crcs(planner: Planner, logs: Mapping[TopicPartition, PartitionLog], batch: Committed) -> bool:
+    """Tell whether the batch has CRCs that were held against the bucket.
+
+    What was compacted since has others, and a segment may have begun before what is left.
+    """
+    checked = False
+    for partition, digest in batch.digests.items():
+        log = logs[partition]
+        is_gone = digest.start_offset < log.start_offset
+        if is_gone or was_compacted(planner.catalog, log, digest.start_offset, digest.end_offset):
+            continue
+        if of_batches(planner.catalog, log, digest.start_offset, digest.end_offset) != digest:
+            topic, index = partition
+            raise _Unproven(
+                f"offsets {digest.start_offset} to {digest.end_offset - 1} of partition {index} of {topic} are not "
+                f"those that batch {batch.batch_id} had: the CRC of their batches is another one"
+            )
+        checked = True
+    return checked
+
+
+def _records(
+    spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, begin: Position, end: Position
+) -> DataFrame:
+    """Return the records between the mapping's beginning and the end of its last batch."""
+    starts = {name: min(begin.offsets.get(name, 0), behind) for name, behind in end.offsets.items()}
+    assigned: dict[str, list[int]] = {}
+    for topic, index in sorted(end.offsets):
+        assigned.setdefault(topic, []).append(index)
+    options = source_options(pipeline, mapping)
+    for name in ("subscribe", "subscribePattern", "warnOfAvailableNow"):
+        options.pop(name, None)
+    options |= {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(Position(offsets=starts).to_json()),
+        "endingOffsets": json.dumps(Position(offsets=end.offsets).to_json()),
+    }
+    return spark.read.format("kafscale").options(**options).load()
+
+
+def _compare(
+    table: DataFrame, derived: Rows, mapping: TableMapping, batches: Sequence[Committed], proof: Proof
+) -> Proof:
+    columns = _comparable(table.schema)
+    expected = _expected(derived, mapping, batches).select(*fitted(derived.columns, table.schema)).selectExpr(*columns)
+    actual = table.selectExpr(*columns)
+    proof = attrs.evolve(
+        proof,
+        records=derived.frame.count(),
+        rows=actual.count(),
+        missing=expected.exceptAll(actual).count(),
+        extra=actual.exceptAll(expected).count(),
+    )
+    if proof.missing or proof.extra:
+        return attrs.evolve(proof, found="the table is not what follows from the bucket")
+    return proof
+
+
+def _expected(derived: Rows, mapping: TableMapping, batches: Sequence[Committed]) -> DataFrame:
+    """Return the rows that the batches leave: what a later one has of a key wins, whatever its timestamp."""
+    if not derived.upsert_by:
+        return derived.good()
+    columns = f"of_topic STRING, of_partition INT, start BIGINT, end BIGINT, {NUMBER} INT"
+    ranges = derived.frame.sparkSession.createDataFrame(list(_ranges(batches)), columns)
+    offset = functions.col(f"{RECORD}.offset")
+    same = (
+        (functions.col(f"{RECORD}.topic") == ranges.of_topic)
+        & (functions.col(f"{RECORD}.partition") == ranges.of_partition)
+        & (offset >= ranges.start)
+        & (offset < ranges.end)
+    )
+    numbered = attrs.evolve(derived, frame=derived.frame.join(functions.broadcast(ranges), same))
+    return upserts(numbered, mapping, batch=NUMBER).where(~functions.col(TOMBSTONE))
+
+
+def _ranges(batches: Sequence[Committed]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield which offsets each batch had; the first that is left has those of batches whose snapshots were expired."""
+    ends: dict[TopicPartition, int] = {}
+    for number, batch in enumerate(batches):
+        for (topic, index), end in batch.end.offsets.items():
+            yield topic, index, ends.get((topic, index), 0), end, number
+            ends[topic, index] = end
+
+
+def _comparable(schema: StructType) -> Sequence[str]:
+    """Return the columns as what Spark can compare: maps as text."""
+    return [
+        f"to_json(`{each.name}`) AS `{each.name}`" if _has_map(each.dataType) else f"`{each.name}`"
+        for each in schema.fields
+    ]
+
+
+def _has_map(type_: DataType) -> bool:
+    if isinstance(type_, StructType):
+        return any(_has_map(each.dataType) for each in type_.fields)
+    return isinstance(type_, MapType) or (isinstance(type_, ArrayType) and _has_map(type_.elementType))

@@ -1,0 +1,156 @@
+"""Changes of rows as Debezium tells them, and what becomes of rows that are deleted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+]
+
+COLUMNS = (
+    "[{name: shop, type: int, required: true}, {name: id, type: long}, {name: name, type: string, required: true}, "
+    '{name: price, type: "decimal(10,2)"}]'
+)
+KEY = "{format: json, envelope: payload, columns: [{name: shop, type: int}, {name: id, type: long}]}"
+VALUE = f"{{format: json, envelope: debezium, columns: {COLUMNS}}}"
+
+
+def row(shop: int, id: int, name: str | None, price: str = "1.50") -> dict[str, Any]:
+    return {"shop": shop, "id": id, "name": name, "price": float(price)}
+
+
+def change(op: str, before: dict[str, Any] | None, after: dict[str, Any] | None, *, in_payload: bool = True) -> bytes:
+    """With the schema beside it as Debezium's converter sends it by default, or without."""
+    told = {"op": op, "before": before, "after": after, "ts_ms": 7, "source": {"db": "d"}}
+    told["transaction"] = {"id": "tx1", "total_order": 3}
+    return json.dumps({"schema": {"type": "struct"}, "payload": told} if in_payload else told).encode()
+
+
+def key(shop: int, id: int, *, in_payload: bool = True) -> bytes:
+    told = {"shop": shop, "id": id}
+    return json.dumps({"schema": {}, "payload": told} if in_payload else told).encode()
+
+
+CHANGES = [
+    (0, key(1, 1), change("r", None, row(1, 1, "a"))),
+    (0, key(1, 2), change("c", None, row(1, 2, "b"))),
+    (0, key(2, 1, in_payload=False), change("c", None, row(2, 1, "c", "9.25"), in_payload=False)),
+    (0, key(1, 1), change("u", row(1, 1, "a"), row(1, 1, "a2"))),
+    (0, key(1, 2), change("d", {"shop": 1, "id": 2, "name": None, "price": None}, None)),
+    (0, key(1, 2), None),  # a tombstone, for compaction
+]
+
+
+def mapping(topic: str, more: str = "mode: upsert") -> str:
+    return f"- {{topic: {topic}, table: db.{topic}, value: {VALUE}, {more}, dead_letters: db.{topic}_dead}}"
+
+
+@pytest.mark.parametrize("by", ["upsert_by: [shop, id]", "upsert_by: [shop_key, id_key]"])
+def test_rows_are_what_changes_left_of_them_by_keys_of_several_columns(lake, topic, produce, by):
+    keys = "{format: json, envelope: payload, columns: [{name: shop_key, type: int}, {name: id_key, type: long}]}"
+    renamed = [
+        (partition, of_key and of_key.replace(b"shop", b"shop_key").replace(b'"id', b'"id_key'), value)
+        for partition, of_key, value in CHANGES
+    ]
+    produce(topic, renamed)
+    made = mapping(topic, f"mode: upsert, key: {keys}, {by}")
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", "shop, id, name, CAST(price AS STRING)") == [
+        (1, 1, "a2", "1.50"),
+        (2, 1, "c", "9.25"),
+    ]
+    assert lake.rows(f"db.{topic}_dead") == []
+    from kafscale.spark.pipeline.proof import prove
+
+    (proof,) = prove(lake.spark, lake.pipeline(made))
+    assert (proof.found, proof.rows) == ("proven", 2)
+
+
+def test_deleted_rows_are_marked(lake, topic, produce):
+    """Those too that came and went in one batch; one that comes again is not marked any more."""
+    made = mapping(topic, "mode: upsert, upsert_by: [shop, id], deletes: mark, deleted_column: gone")
+    produce(topic, CHANGES)
+    lake.run(made)
+    columns = "shop, id, name, gone"
+    assert lake.rows(f"db.{topic}", columns) == [(1, 1, "a2", False), (1, 2, "b", True), (2, 1, "c", False)]
+    produce(
+        topic,
+        [
+            (0, None, change("d", row(2, 1, "c"), None)),
+            (0, None, change("c", None, row(1, 2, "again"))),
+            (0, None, change("d", row(9, 9, "never"), None)),
+        ],
+    )
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", columns) == [(1, 1, "a2", False), (1, 2, "again", False), (2, 1, "c", True)]
+    from kafscale.spark.pipeline.proof import prove
+
+    (proof,) = prove(lake.spark, lake.pipeline(made))
+    assert (proof.found, proof.rows) == ("proven", 3)
+
+
+def test_deleted_rows_are_kept(lake, topic, produce):
+    produce(topic, CHANGES)
+    lake.run(mapping(topic, "mode: upsert, upsert_by: [shop, id], deletes: keep"))
+    assert lake.rows(f"db.{topic}", "shop, id, name") == [(1, 1, "a2"), (1, 2, "b"), (2, 1, "c")]
+
+
+def test_tombstones_mark_rows_without_an_envelope_too(lake, topic, produce):
+    produce(topic, [(0, b"a", b"1"), (0, b"b", b"2"), (0, b"a", None)])
+    value = "value: {format: string}, key: {format: string, column: id}"
+    lake.run(f"- {{topic: {topic}, table: db.{topic}, mode: upsert, deletes: mark, {value}}}")
+    assert lake.rows(f"db.{topic}", "id, value, deleted") == [("a", "1", True), ("b", "2", False)]
+
+
+def test_appended_changes_are_rows_with_what_they_were(lake, topic, produce):
+    produce(topic, CHANGES)
+    lake.run(mapping(topic, "metadata: [offset, op, change_ms, transaction_id, transaction_order]"))
+    found = lake.rows(f"db.{topic}", "offset, op, change_ms, transaction_id, transaction_order, shop, id, name")
+    assert found == [
+        (offset, op, 7, "tx1", 3, *rest)
+        for offset, op, *rest in [
+            (0, "r", 1, 1, "a"),
+            (1, "c", 1, 2, "b"),
+            (2, "c", 2, 1, "c"),
+            (3, "u", 1, 1, "a2"),
+            (4, "d", 1, 2, None),
+        ]
+    ]
+
+
+def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
+    bad = [
+        b"7",
+        b'{"op":',
+        json.dumps(row(1, 1, "plain")).encode(),
+        change("t", None, None),
+        change("u", row(1, 1, "a"), None),
+        change("c", None, row(1, 1, None)),
+        change("c", None, row(1, 1, "a", "1.005")),
+        change("d", {"name": "no key"}, None),
+        change("c", None, row(1, 1, "a")) + b"more",
+    ]
+    produce(topic, [(0, None, each) for each in bad])
+    lake.run(mapping(topic, "mode: upsert, upsert_by: [shop, id]"))
+    assert lake.rows(f"db.{topic}") == []
+    errors = [error for _, error in lake.rows(f"db.{topic}_dead", "offset, error")]
+    told = [
+        "no JSON object",
+        "no JSON object",
+        "no op",
+        "its op t",
+        "nothing in after",
+        "no name",
+        "price has more digits",
+        "nothing in shop or id",
+        "no JSON object of the mapping",
+    ]
+    assert len(errors) == len(told)
+    for error, each in zip(errors, told, strict=True):
+        assert each in error
