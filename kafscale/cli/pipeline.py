@@ -1,4 +1,4 @@
-"""`kafscale pipeline run|validate|status|prove|maintain|reset`: topics kept in Iceberg tables."""
+"""`kafscale pipeline run|validate|status|prove|maintain|reset|migrate`: topics kept in Iceberg tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import attrs
 import click
 
 from kafscale.cli.connecting import SPARK_SETTING, json_option
+from kafscale.cli.migrate import command as migrate_command
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.config import Address
 from kafscale.errors import ConfigError, KafScaleError, StartupError
@@ -39,6 +40,9 @@ class PipelineFailed(KafScaleError):
 @click.group("pipeline")
 def command() -> None:
     """Keep Iceberg tables up to date with topics, each record exactly once, without touching a broker."""
+
+
+command.add_command(migrate_command)
 
 
 def spark_options(function: Function) -> Function:

@@ -59,6 +59,13 @@ class HadoopDirectory:
         path = self._path(name)
         self._system(path).delete(path, True)
 
+    def copy_to(self, other: HadoopDirectory) -> None:
+        """Copy all that is in it, on whichever file systems both are."""
+        source, target = self._path(""), other._path("")
+        conf = self.spark._jsc.hadoopConfiguration()
+        file_util = self._jvm.org.apache.hadoop.fs.FileUtil
+        file_util.copy(self._system(source), source, other._system(target), target, False, conf)
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder of it; none if there is no such folder."""
         path = self._path(folder)

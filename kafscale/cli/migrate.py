@@ -1,0 +1,193 @@
+"""`kafscale pipeline migrate`: checkpoints of streams to and from Spark's Kafka source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from kafscale.cli.connecting import SPARK_SETTING, json_option
+from kafscale.cli.output import show
+from kafscale.cli.serve import settings_flags
+from kafscale.config import Settings, load
+from kafscale.errors import ConfigError, KafScaleError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafscale.spark.pipeline.migration import Migration
+
+STORE_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
+TARGETS = ("kafscale", "kafka")
+LAST_DEFAULT = 100_000
+MASTER_DEFAULT = "local[*]"
+Given = tuple[tuple[str, str], ...]
+
+
+class NotTheSame(KafScaleError):
+    """Both sources do not read the same; rows were shown."""
+
+
+@attrs.frozen(kw_only=True)
+class MigrateOptions:
+    """What the command was told, besides where the bucket is."""
+
+    to: str
+    source: str
+    target: str
+    bootstrap_server: str | None
+    last: int
+    dry_run: bool
+    as_json: bool
+    master: str
+    conf: Given
+    options: Given
+    kafka_options: Given
+
+    @property
+    def for_kafka(self) -> Mapping[str, str]:
+        """Return the options of the Kafka source."""
+        return {"kafka.bootstrap.servers": self.bootstrap_server or "", **dict(self.kafka_options)}
+
+
+@attrs.frozen(kw_only=True)
+class MigrationRow:
+    """One partition, as it is shown."""
+
+    topic: str
+    partition: int
+    goes_on_at: int
+    first_offset: int
+    end_offset: int
+    outcome: str
+
+
+@click.command("migrate")
+@click.argument("source")
+@click.argument("target")
+@click.option("--to", type=click.Choice(TARGETS), required=True, help="Which source is to go on with TARGET.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT",
+    help="Compare both sources row by row first, with brokers that have the same topics.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=LAST_DEFAULT,
+    show_default=True,
+    help="How many offsets of each partition to compare, before where the query goes on; 0 for all there are.",
+)
+@click.option("--dry-run", is_flag=True, help="Check and compare, and write nothing.")
+@click.option(
+    "--option",
+    "options",
+    type=SPARK_SETTING,
+    multiple=True,
+    help="An option of format(kafscale), such as freshness=segments; repeatable.",
+)
+@click.option(
+    "--kafka-option",
+    "kafka_options",
+    type=SPARK_SETTING,
+    multiple=True,
+    help="An option of format(kafka), such as kafka.security.protocol=SSL; NAME=@PATH reads a file; repeatable.",
+)
+@click.option(
+    "--conf", type=SPARK_SETTING, multiple=True, envvar="KAFSCALE_SPARK_CONF", help="A setting of Spark; repeatable."
+)
+@click.option("--master", default=MASTER_DEFAULT, show_default=True, envvar="KAFSCALE_SPARK_MASTER", help="Of Spark.")
+@json_option
+@settings_flags(only=STORE_OPTIONS)
+def command(config_file: str | None = None, **given: Any) -> None:
+    """Copy the checkpoint SOURCE of a stream to TARGET, where the query goes on with the other source.
+
+    SOURCE stays as it is. The query must have been ended between two batches. Partitions are shown, and where they go
+    on; the exit code is 1 if both sources do not read the same.
+    """
+    names = {each.name for each in attrs.fields(MigrateOptions)}
+    flags = {name: value for name, value in given.items() if name not in names}
+    options = MigrateOptions(**{name: value for name, value in given.items() if name in names})
+    settings = load(flags, os.environ, config_file).settings
+    with ExitStack() as stack:
+        spark = _session(options)
+        stack.callback(spark.stop)
+        _run(spark, settings, options)
+
+
+def _session(options: MigrateOptions) -> SparkSession:
+    from kafscale.spark import packages
+    from kafscale.spark.session import SessionOptions, start_session
+
+    name = packages.KAFKA_SOURCE.rpartition(":")[2]
+    is_given = any(name in value for _, value in options.conf)  # by spark.jars or spark.jars.packages
+    needed = [f"{packages.KAFKA_SOURCE}:{version('pyspark')}"] if options.bootstrap_server and not is_given else []
+    return start_session(
+        SessionOptions(
+            master=options.master, app_name="kafscale pipeline migrate", conf=dict(options.conf), packages=needed
+        )
+    )
+
+
+def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> None:
+    from kafscale.spark.pipeline.comparison import compare
+    from kafscale.spark.pipeline.migration import check_bucket, migrate, read_checkpoint
+    from kafscale.spark.source.options import Given as SourceOptions
+    from kafscale.spark.source.options import ReadOptions
+    from kafscale.spark.source.planning import Planner
+
+    migration = read_checkpoint(spark, options.source)
+    topics = sorted({topic for topic, _ in migration.offsets})
+    of_source = {**_source_options(settings), **dict(options.options)}
+    read = ReadOptions.of(SourceOptions({**of_source, "subscribe": ",".join(topics)}))
+    with closing(Planner.of(read)) as planner:
+        logs = check_bucket(migration, planner)
+    if options.bootstrap_server is not None:
+        last = options.last or None
+        found = compare(spark, migration.offsets, logs, of_source, options.for_kafka, last_count=last)
+        if not found.is_same:
+            raise NotTheSame(
+                f"of {found.rows} rows of the bucket, {found.only_kafscale} are not at the brokers, and "
+                f"{found.only_kafka} of theirs are not in the bucket: {'; '.join(found.shown)}"
+            )
+        click.echo(f"both sources read the same {found.rows} rows", err=True)
+    if not options.dry_run:
+        migrate(migration, options.target, options.to, logs)
+    show(MigrationRow, _rows(migration, logs, options), as_json=options.as_json)
+
+
+def _rows(migration: Migration, logs: Any, options: MigrateOptions) -> list[MigrationRow]:
+    return [
+        MigrationRow(
+            topic=topic,
+            partition=index,
+            goes_on_at=offset,
+            first_offset=logs[topic, index].start_offset,
+            end_offset=logs[topic, index].end_offset,
+            outcome=f"would be {options.to}'s" if options.dry_run else f"{options.to}'s",
+        )
+        for (topic, index), offset in sorted(migration.offsets.items())
+    ]
+
+
+def _source_options(settings: Settings) -> dict[str, str]:
+    store = settings.store
+    if store.scheme == "file" and store.path is not None:
+        store = attrs.evolve(store, path=Path(store.path).absolute())
+    chosen = {
+        "store": str(store),
+        "namespace": settings.namespace,
+        "s3Endpoint": settings.s3_endpoint,
+        "s3Region": settings.s3_region,
+        "s3PathStyle": "true" if settings.s3_path_style else None,
+        "s3CaFile": None if settings.s3_ca_file is None else str(settings.s3_ca_file.absolute()),
+    }
+    if not chosen["store"]:
+        raise ConfigError("--store is needed: where the bucket is")
+    return {name: value for name, value in chosen.items() if value is not None}

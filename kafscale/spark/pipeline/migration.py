@@ -1,0 +1,135 @@
+"""`kafscale pipeline migrate`: checkpoints of streams from Spark's Kafka source to this one, and back.
+
+A checkpoint has a line for each source of a query in each of its files `offsets/N`. Both sources write offsets there in
+one form, `{"topic":{"0":23}}`; this one adds the ids of topics, which the Kafka source refuses. So a checkpoint is
+copied, ids are added or left out in the copy, and the query goes on with the other source from the copy. All else of it
+stays as it is: the query's id, its commits, its state. This module imports pyspark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import attrs
+from pyspark.sql import SparkSession
+
+from kafscale.errors import ConfigError, KafScaleError
+from kafscale.spark.bucket.position import Position, ids_of
+from kafscale.spark.bucket.subscription import Logs, TopicPartition
+from kafscale.spark.pipeline.checkpoint import HadoopDirectory
+from kafscale.spark.source.planning import Planner
+
+KAFKA, KAFSCALE = SOURCES = ("kafka", "kafscale")
+OFFSETS, COMMITS = "offsets", "commits"
+HEADING_LINES = 2  # of a file of offsets: its version, and metadata of the batch
+
+
+class NotMigrated(KafScaleError):
+    """A checkpoint can't be migrated as it is; the message says what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """A source of the query, by the place of its line, and the partitions that it reads."""
+
+    place: int
+    topics: Sequence[str]
+    offsets: Position
+
+
+@attrs.frozen(kw_only=True)
+class Migration:
+    """A checkpoint that was read. `batch_id` is that of the last batch, which has ended; `sources` read topics."""
+
+    directory: HadoopDirectory
+    batch_id: int
+    sources: Sequence[Source]
+
+    @property
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        """Return where the query goes on."""
+        return {name: offset for each in self.sources for name, offset in each.offsets.offsets.items()}
+
+
+def read_checkpoint(spark: SparkSession, path: str) -> Migration:
+    """Raises ConfigError, NotMigrated."""
+    directory = HadoopDirectory(spark, path)
+    planned, committed = (_batches(directory, folder) for folder in (OFFSETS, COMMITS))
+    if directory.read("metadata") is None or not planned:
+        raise ConfigError(f"{path} is no checkpoint of a stream that has run: it has no metadata, or no {OFFSETS}")
+    if planned[-1] not in committed:
+        raise NotMigrated(
+            f"batch {planned[-1]} of {path} has begun and not ended: start the query as it was until it has, and end "
+            "it between two batches (as after Trigger.AvailableNow)"
+        )
+    lines = (directory.read(f"{OFFSETS}/{planned[-1]}") or "").splitlines()[HEADING_LINES:]
+    sources = [found for place, line in enumerate(lines) if (found := _source(place, line)) is not None]
+    if not sources:
+        raise NotMigrated(f"no source of the query of {path} reads topics: there are no offsets of partitions in it")
+    return Migration(directory=directory, batch_id=planned[-1], sources=sources)
+
+
+def _batches(directory: HadoopDirectory, folder: str) -> Sequence[int]:
+    return sorted(int(name) for name in directory.names(folder) if name.isdecimal())
+
+
+def _source(place: int, line: str) -> Source | None:
+    """None of one that reads no topics, as of files or rates."""
+    try:
+        position = Position.parse(line)
+    except (ValueError, AttributeError, TypeError):
+        return None
+    if not position.offsets or not all(isinstance(each, int) for each in position.offsets.values()):
+        return None
+    topics = sorted({topic for topic, _ in position.offsets})
+    return Source(place=place, topics=topics, offsets=position)
+
+
+def check_bucket(migration: Migration, planner: Planner) -> Logs:
+    """Return the partitions of the checkpoint. Raises NotMigrated if the bucket does not have where they go on."""
+    logs = planner.logs(migration.offsets.keys(), must_exist=False)
+    for partition, offset in sorted(migration.offsets.items()):
+        topic, index = partition
+        log = logs.get(partition)
+        if log is None:
+            raise NotMigrated(f"the bucket has no partition {index} of topic '{topic}'")
+        if not log.start_offset <= offset <= log.written_end_offset:
+            raise NotMigrated(
+                f"the query goes on at offset {offset} of partition {index} of topic '{topic}', and the bucket has "
+                f"{log.start_offset} to {log.written_end_offset} of it: is that topic there with the same offsets? "
+                "What was just produced comes into the bucket by `kafscale flush`"
+            )
+    for source in migration.sources:
+        there = ids_of(logs.values())
+        other = [name for name, known in source.offsets.topic_ids.items() if there.get(name, known) != known]
+        if other:
+            raise NotMigrated(f"topic '{other[0]}' has another id in the bucket than the checkpoint is of")
+    return {name: log for name, log in logs.items() if name in migration.offsets}
+
+
+def migrate(migration: Migration, target: str, to: str, logs: Logs) -> HadoopDirectory:
+    """Write the copy. Raises ConfigError if there is something at `target`."""
+    copy = HadoopDirectory(migration.directory.spark, target)
+    if copy.names(""):
+        raise ConfigError(f"there is something at {target} already: name a directory that is to be made")
+    migration.directory.copy_to(copy)
+    topic_ids = ids_of(logs.values()) if to == KAFSCALE else {}
+    places = {each.place for each in migration.sources}
+    for batch_id in _batches(copy, OFFSETS):
+        text = copy.read(f"{OFFSETS}/{batch_id}")
+        assert text is not None
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            if number - HEADING_LINES in places:
+                lines[number] = _rewritten(line, topic_ids)
+        copy.delete(f"{OFFSETS}/{batch_id}")
+        copy.write(f"{OFFSETS}/{batch_id}", "\n".join(lines))
+    return copy
+
+
+def _rewritten(line: str, topic_ids: Mapping[str, str]) -> str:
+    position = Position.parse(line)
+    topics = {topic for topic, _ in position.offsets}
+    known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+    return json.dumps(attrs.evolve(position, topic_ids=known).to_json(), separators=(",", ":"))
