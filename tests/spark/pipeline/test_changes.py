@@ -154,3 +154,53 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
     assert len(errors) == len(told)
     for error, each in zip(errors, told, strict=True):
         assert each in error
+
+
+ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
+}
+BLOCK = {
+    "type": "record",
+    "name": "block",
+    "fields": [{"name": "id", "type": "string"}, {"name": "total_order", "type": "long"}],
+}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+        {"name": "transaction", "type": ["null", BLOCK], "default": None},
+    ],
+}
+
+
+def test_changes_in_avro_are_unwrapped(lake, topic, produce, values):
+    def in_avro(op: str, before: Any, after: Any) -> bytes:
+        told = {"op": op, "before": before, "after": after, "ts_ms": 7}
+        told["transaction"] = {"id": "tx", "total_order": 1}
+        return values.avro(ENVELOPE, told, topic=topic)
+
+    first, second = {"id": 1, "name": "a"}, {"id": 2, "name": None}
+    produce(
+        topic,
+        [
+            (0, None, in_avro("c", None, first)),
+            (0, None, in_avro("r", None, second)),
+            (0, None, in_avro("u", first, {"id": 1, "name": "b"})),
+            (0, None, in_avro("d", second, None)),
+            (0, None, None),
+        ],
+    )
+    made = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro, envelope: debezium}}, mode: upsert"
+    registry = f"registry: {{url: {values.registry.url}}}"
+    lake.run(f"{made}, upsert_by: [id], metadata: [op, transaction_id]}}", registry)
+    assert lake.rows(f"db.{topic}", "id, name, op, transaction_id") == [(1, "b", "u", "tx")]
+    assert values.avro(ROW, first, topic="plain")  # so that the registry has its schema
+    plain = "value: {format: avro, envelope: debezium, subject: plain-value}"
+    seen = lake.run(f"- {{topic: {topic}, table: db.{topic}_plain, {plain}}}", registry, may_fail=True)
+    assert "has values without op" in str(seen.failures[f"db.{topic}_plain"])
