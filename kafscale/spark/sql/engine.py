@@ -8,7 +8,7 @@ is what was in the bucket when it was given.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -31,6 +31,7 @@ from kafscale.spark.sql.references import Found, Reference, find
 from kafscale.spark.sql.segments import with_segments
 from kafscale.spark.sql.tokens import tokenize
 from kafscale.spark.sql.topics import Topics
+from kafscale.spark.sql.totals import answered
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
@@ -76,14 +77,20 @@ class Engine:
             plan = session.sessionState().sqlParser().parsePlan(clauses.text)
             found = find(plan, clauses.text)
         with self._views() as views, self._naming_topics(clauses.text), spark_errors():
-            read = partial(self._read, spoken, views, is_full=found.is_explained, columns=columns)
+            reads: list[Mapping[str, str]] = []
+            read = partial(self._read, spoken, views, reads, is_full=found.is_explained, columns=columns)
             edits = [*self._references(found, clauses, read), *self._calls(found, clauses, read)]
             if edits and found.keeps_query:
                 raise QueryError(
                     "a view or a cached table would keep what its topics have now: name the query by WITH instead"
                 )
             text = edited(clauses.text, edits)
-            return explained(spark, text) if found.is_explained else spark.sql(text)
+            if found.is_explained:
+                return explained(spark, text)
+            frame = spark.sql(text)
+            if columns is None or len(reads) != 1:
+                return frame
+            return answered(frame, reads[0]) or frame
 
     @contextmanager
     def _views(self) -> Iterator[list[str]]:
@@ -126,12 +133,14 @@ class Engine:
             yield Edit(start=each.start, end=each.end, text=f"({view} AS {_quoted(each.topic)})")
 
     def _read(
-        self, spoken: Spoken, views: list[str], topic: str, bound: Bound, *, is_full: bool, **details: Any
+        self, spoken: Spoken, views: list[str], reads: list[Mapping[str, str]], topic: str, bound: Bound, **details: Any
     ) -> str:
-        """The name of a new view of a topic, with the columns that the statement knows."""
+        """The name of a new view of a topic, with the columns that the statement knows. `reads` gets its options."""
         options = {**spoken.options(), **(details.pop("options", None) or {})}
-        bound = bound.joined(Bound(is_full=is_full))
-        frame = self.topics.frame(topic, bound, options=options, **details)
+        bound = bound.joined(Bound(is_full=details.pop("is_full")))
+        chosen = self.topics.reading(topic, bound, partition=details.get("partition"), options=options)
+        reads.append(chosen)
+        frame = self.topics.frame(topic, bound, options=options, chosen=chosen, **details)
         if spoken.needs_segments:
             frame = with_segments(frame, self.topics.logs(topic))
         name = f"kafscale_reference_{next(self._numbers)}"

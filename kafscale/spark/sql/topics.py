@@ -51,13 +51,16 @@ class Topics(BucketTopics):
         partition: int | None = None,
         options: Mapping[str, str] | None = None,
         columns: Set[str] | None = None,
+        chosen: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return what the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
 
         partition: the tail of this one alone. options: for this frame alone. columns: those that are needed of those
-        that every topic has; None for all there are.
+        that every topic has; None for all there are. chosen: what `reading` gives, if that is known.
         """
-        chosen = {**self.filtering, **self.reading(topic, bound, partition=partition, options=options)}
+        if chosen is None:
+            chosen = self.reading(topic, bound, partition=partition, options=options)
+        chosen = {**self.filtering, **chosen}
         reader = self.spark.read.format(FORMAT).options(**chosen)
         if columns is not None:
             own = {"offset", *(["timestamp"] if bound.last_ms is not None else []), *_order(bound)}
