@@ -27,7 +27,7 @@ from kafscale.errors import ConfigError
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.security import ClientSecurity, client_security
 from kafscale.spark.source.client_settings import client_settings, named
-from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals
+from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals, Room
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
@@ -124,7 +124,7 @@ class _TopicWriting:
         ease_next_call()
         refusals = Refusals()
         producer = self.options.open({**FAILURES_ALONE, "error_cb": refusals.note})
-        deliveries = Deliveries(producer=producer, refusals=refusals)
+        deliveries = Deliveries(producer=producer, refusals=refusals, room=Room.of(self.options.configuration()))
         for rows in iterator:
             deliveries.send(rows, self.options.topic)
         deliveries.finish()
