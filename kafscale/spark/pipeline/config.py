@@ -246,7 +246,7 @@ class TableMapping:
     )
     properties: Mapping[str, str] = setting("Of a table that is created, as Iceberg names them.", factory=dict)
     evolve: bool = setting(
-        "Whether columns are added, int becomes long and float double, where values ask for it.", True
+        "Whether columns are added, int becomes long, float double and a decimal longer, where values ask for it.", True
     )
     deletes: str = setting(
         "Of `upsert`: what a tombstone, or a change that deletes, does to its row: `delete`, `mark` it in "

@@ -1,7 +1,7 @@
 """What a table's schema needs for rows of another one: columns to add and to widen, and how rows are made to fit.
 
-Allowed are new columns, int to long, and float to double, in structs, arrays and maps too. Anything else is a
-SchemaConflict. This module imports pyspark.
+Allowed are new columns, int to long, float to double, and decimals with more digits before the point, which are what
+Iceberg allows, in structs, arrays and maps too. Anything else is a SchemaConflict. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import Column, functions
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -97,13 +98,21 @@ def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator
     elif isinstance(table, MapType) and isinstance(rows, MapType):
         yield from _changes(table.keyType, rows.keyType, (*path, "key"))
         yield from _changes(table.valueType, rows.valueType, (*path, "value"))
-    elif type(rows) is WIDER.get(type(table)):
+    elif _is_wider(rows, table):
         yield Change(path, sql_of(rows), adds=False)
-    elif table != rows and type(table) is not WIDER.get(type(rows)):
+    elif table != rows and not _is_wider(table, rows):
         raise SchemaConflict(
             f"the column {'.'.join(path)} is {table.simpleString()} in the table and {rows.simpleString()} in the "
-            "values: only new columns, int to long and float to double are taken over"
+            "values: only new columns, int to long, float to double and decimals with more digits before the point are "
+            "taken over"
         )
+
+
+def _is_wider(type_: DataType, other: DataType) -> bool:
+    """Tell whether a type has all values of another one that Iceberg may make it of."""
+    if isinstance(type_, DecimalType) and isinstance(other, DecimalType):
+        return type_.scale == other.scale and type_.precision > other.precision
+    return type(type_) is WIDER.get(type(other))
 
 
 def fitted(rows: StructType, table: StructType) -> Sequence[Column]:

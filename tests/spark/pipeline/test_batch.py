@@ -312,6 +312,21 @@ def test_columns_are_added_and_widened_nested_ones_too(table):
     assert table.rows("a, d") == [(1, None), (1 << 40, ([1], None)), (2, ([1 << 40], "x"))]
 
 
+def test_decimals_get_more_digits_before_the_point_and_no_others(table):
+    from kafscale.spark.pipeline.schema import SchemaConflict
+
+    def decimal(type_: str) -> str:
+        return of_json(f"{{name: a, type: '{type_}'}}, {{name: s, type: 'struct<b: {type_}>'}}")
+
+    table.write([(None, as_json(a=1.25, s={"b": 2.5}))], 0, decimal("decimal(4,2)"))
+    table.write([(None, as_json(a=12345.25, s={"b": 99999.5}))], 1, decimal("decimal(9,2)"))
+    table.write([(None, as_json(a=7.5))], 2, decimal("decimal(4,2)"))
+    found = table.rows("CAST(a AS STRING), CAST(s.b AS STRING)")
+    assert found == [("1.25", "2.50"), ("12345.25", "99999.50"), ("7.50", None)]
+    with pytest.raises(SchemaConflict, match=r"decimal\(9,2\) in the table and decimal\(12,3\) in the values"):
+        table.write([(None, as_json(a=1.5))], 3, decimal("decimal(12,3)"))
+
+
 def test_rows_may_be_narrower_than_the_table(table):
     table.write([(None, as_json(a=1, b=2))], 0, of_json("{name: a, type: long}, {name: b, type: int}"))
     table.write([(None, as_json(a=7))], 1, of_json("{name: a, type: int}"))
