@@ -111,7 +111,7 @@ def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator
 def _is_wider(type_: DataType, other: DataType) -> bool:
     """Tell whether a type has all values of another one that Iceberg may make it of."""
     if isinstance(type_, DecimalType) and isinstance(other, DecimalType):
-        return type_.scale == other.scale and type_.precision > other.precision
+        return bool(type_.scale == other.scale and type_.precision > other.precision)
     return type(type_) is WIDER.get(type(other))
 
 
