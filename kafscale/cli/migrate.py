@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,8 +13,9 @@ import click
 from kafscale.cli.connecting import SPARK_SETTING, json_option
 from kafscale.cli.output import show
 from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
-from kafscale.errors import ConfigError, KafScaleError
+from kafscale.cli.sql_options import MASTER_DEFAULT, read_settings, store_options
+from kafscale.config import Settings
+from kafscale.errors import KafScaleError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 STORE_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 TARGETS = ("kafscale", "kafka")
 LAST_DEFAULT = 100_000
-MASTER_DEFAULT = "local[*]"
 Given = tuple[tuple[str, str], ...]
 
 
@@ -114,7 +112,7 @@ def command(config_file: str | None = None, **given: Any) -> None:
     names = {each.name for each in attrs.fields(MigrateOptions)}
     flags = {name: value for name, value in given.items() if name not in names}
     options = MigrateOptions(**{name: value for name, value in given.items() if name in names})
-    settings = load(flags, os.environ, config_file).settings
+    settings = read_settings(flags, config_file)
     with ExitStack() as stack:
         spark = _session(options)
         stack.callback(spark.stop)
@@ -144,7 +142,7 @@ def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> No
 
     migration = read_checkpoint(spark, options.source)
     topics = sorted({topic for topic, _ in migration.offsets})
-    of_source = {**_source_options(settings), **dict(options.options)}
+    of_source = {**store_options(settings), **dict(options.options)}
     read = ReadOptions.of(SourceOptions({**of_source, "subscribe": ",".join(topics)}))
     with closing(Planner.of(read)) as planner:
         logs = check_bucket(migration, planner)
@@ -174,20 +172,3 @@ def _rows(migration: Migration, logs: Any, options: MigrateOptions) -> list[Migr
         )
         for (topic, index), offset in sorted(migration.offsets.items())
     ]
-
-
-def _source_options(settings: Settings) -> dict[str, str]:
-    store = settings.store
-    if store.scheme == "file" and store.path is not None:
-        store = attrs.evolve(store, path=Path(store.path).absolute())
-    chosen = {
-        "store": str(store),
-        "namespace": settings.namespace,
-        "s3Endpoint": settings.s3_endpoint,
-        "s3Region": settings.s3_region,
-        "s3PathStyle": "true" if settings.s3_path_style else None,
-        "s3CaFile": None if settings.s3_ca_file is None else str(settings.s3_ca_file.absolute()),
-    }
-    if not chosen["store"]:
-        raise ConfigError("--store is needed: where the bucket is")
-    return {name: value for name, value in chosen.items() if value is not None}

@@ -130,6 +130,12 @@ def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
     """Return the options of `format("kafscale")`. Raises ConfigError."""
     if (options.value_format is None) != (options.registry is None):
         raise ConfigError("--value-format and --registry belong together; allowed: both, or neither")
+    chosen = {**store_options(settings), "valueFormat": options.value_format, "schemaRegistryUrl": options.registry}
+    return {**{name: value for name, value in chosen.items() if value is not None}, **dict(options.source_options)}
+
+
+def store_options(settings: Settings) -> dict[str, str]:
+    """Return those of the options of `format("kafscale")` that say where the bucket is."""
     store = settings.store
     if store.scheme == "file" and store.path is not None:
         store = attrs.evolve(store, path=store.path.absolute())
@@ -140,10 +146,8 @@ def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
         "s3Region": settings.s3_region,
         "s3PathStyle": "true" if settings.s3_path_style else None,
         "s3CaFile": None if settings.s3_ca_file is None else str(settings.s3_ca_file.absolute()),
-        "valueFormat": options.value_format,
-        "schemaRegistryUrl": options.registry,
     }
-    return {**{name: value for name, value in chosen.items() if value is not None}, **dict(options.source_options)}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 @contextmanager

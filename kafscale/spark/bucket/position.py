@@ -56,6 +56,18 @@ class Position:
         return cls.from_json(json.loads(text))
 
 
+def range_options(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """Return the options, of this source and of the Kafka source, that read these partitions between offsets."""
+    assigned: dict[str, list[int]] = {}
+    for topic, index in sorted(starts):
+        assigned.setdefault(topic, []).append(index)
+    return {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(Position(offsets=starts).to_json()),
+        "endingOffsets": json.dumps(Position(offsets=ends).to_json()),
+    }
+
+
 @attrs.frozen(kw_only=True)
 class Recreation:
     """A topic has another id than the offsets that were read of it."""

@@ -15,6 +15,16 @@ class Period:
     first_ms: int = FIRST_MS
     last_ms: int = LAST_MS
 
+    @classmethod
+    def compared(cls, operator: str, microseconds: int) -> Period:
+        """Return the times, which are whole milliseconds, that a comparison (`=`, `<`, `<=`, `>`, `>=`) is true of."""
+        first_ms, last_ms = FIRST_MS, LAST_MS
+        if operator in (">", ">=", "="):
+            first_ms = microseconds // 1000 + 1 if operator == ">" else -(-microseconds // 1000)
+        if operator in ("<", "<=", "="):
+            last_ms = -(-microseconds // 1000) - 1 if operator == "<" else microseconds // 1000
+        return cls(first_ms=max(FIRST_MS, first_ms), last_ms=min(LAST_MS, last_ms))
+
     @property
     def is_bounded(self) -> bool:
         """Tell whether the period leaves out any time."""

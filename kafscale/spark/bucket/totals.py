@@ -29,6 +29,8 @@ from kafscale.spark.bucket.times import FIRST_MS
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import HEADER_BYTES
 
+GROUPS = ("partition", "topic")  # columns that totals are told by
+NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
 MARKER_MAX_BYTES = HEADER_BYTES + 64  # a marker's batch has 17 bytes behind its header
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession
 
-from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.position import range_options
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 
 SHOWN_COUNT = 3  # of rows that one of both lacks
@@ -45,15 +44,7 @@ def compare(
     starts = {
         name: max(log.start_offset, 0 if last_count is None else ends[name] - last_count) for name, log in logs.items()
     }
-    assigned: dict[str, list[int]] = {}
-    for topic, index in sorted(starts):
-        assigned.setdefault(topic, []).append(index)
-    common = {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(Position(offsets=starts).to_json()),
-        "endingOffsets": json.dumps(Position(offsets={name: ends[name] for name in starts}).to_json()),
-        "includeHeaders": "true",
-    }
+    common = {**range_options(starts, {name: ends[name] for name in starts}), "includeHeaders": "true"}
     ours = spark.read.format("kafscale").options(**{**options, **common}).load()
     theirs = spark.read.format("kafka").options(**{**READ_COMMITTED, **kafka_options, **common}).load()
     return compared(ours, theirs)

@@ -20,7 +20,7 @@ from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory
 from kafscale.spark.source.planning import Planner
 
-KAFKA, KAFSCALE = SOURCES = ("kafka", "kafscale")
+KAFSCALE = "kafscale"
 OFFSETS, COMMITS = "offsets", "commits"
 HEADING_LINES = 2  # of a file of offsets: its version, and metadata of the batch
 

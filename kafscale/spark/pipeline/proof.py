@@ -7,7 +7,6 @@ are decoded once more, with the mapping as it is now, put together as the batche
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -18,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.bucket.digests import of_batches, was_compacted
-from kafscale.spark.bucket.position import Position, recreations
+from kafscale.spark.bucket.position import Position, range_options, recreations
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
@@ -80,16 +79,16 @@ def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof
     batches = [each for each in committed_batches(loaded) if each.mapping == mapping.id][::-1]
     if not batches:
         raise _Unproven("no snapshot of the table is of this mapping")
-    begin = _begin(batches) or checkpoint_of(spark, pipeline, mapping).begun()
+    end = batches[-1].end
+    begin = batches[-1].began or checkpoint_of(spark, pipeline, mapping).begun()
     if begin is None:
         raise _Unproven("neither the table nor the checkpoint tells where the mapping began")
     with closing(planner_of(pipeline, mapping)) as planner:
-        logs = _logs(planner, batches)
+        logs = planner.logs(end.offsets.keys(), must_exist=False)
         _check_topics(logs, batches)
         _check_order(batches)
-        _check_there(logs, begin, batches[-1].end)
+        _check_there(logs, begin, end)
         crc_count = sum(_check_crcs(planner, logs, each) for each in batches)
-    end = batches[-1].end
     derived = rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline)
     derived = attrs.evolve(derived, frame=derived.frame.persist())
     try:
@@ -98,15 +97,6 @@ def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof
         return _compare(table, derived, mapping, batches, found)
     finally:
         derived.frame.unpersist()
-
-
-def _begin(batches: Sequence[Committed]) -> Position | None:
-    """Return where the first batch began of which the table tells; what was before it, older ones had told."""
-    return batches[-1].began
-
-
-def _logs(planner: Planner, batches: Sequence[Committed]) -> Mapping[TopicPartition, PartitionLog]:
-    return planner.logs(batches[-1].end.offsets.keys(), must_exist=False)
 
 
 def _check_topics(logs: Mapping[TopicPartition, PartitionLog], batches: Sequence[Committed]) -> None:
@@ -171,17 +161,10 @@ def _records(
 ) -> DataFrame:
     """Return the records between the mapping's beginning and the end of its last batch."""
     starts = {name: min(begin.offsets.get(name, 0), behind) for name, behind in end.offsets.items()}
-    assigned: dict[str, list[int]] = {}
-    for topic, index in sorted(end.offsets):
-        assigned.setdefault(topic, []).append(index)
     options = source_options(pipeline, mapping)
     for name in ("subscribe", "subscribePattern", "warnOfAvailableNow"):
         options.pop(name, None)
-    options |= {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(Position(offsets=starts).to_json()),
-        "endingOffsets": json.dumps(Position(offsets=end.offsets).to_json()),
-    }
+    options |= range_options(starts, end.offsets)
     return spark.read.format("kafscale").options(**options).load()
 
 

@@ -84,7 +84,7 @@ class References:
     def _totals(self, read: TopicRead, since_us: int | None, bounds: Bounds) -> str:
         if since_us is not None:
             since = Period(first_ms=since_us // 1000)
-            bounds = attrs.evolve(bounds, period=bounds.period.without_others(since))
+            bounds = bounds.within(Bounds(period=since))
         registered = f"totals{next(self._numbers)}"
         self.connection.register(registered, TotalsDataset(read, bounds, self.reading))
         return registered

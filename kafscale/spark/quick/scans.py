@@ -57,6 +57,14 @@ class Reading:
         self.read_bytes += size_bytes
         self.report(self.read_bytes, self.planned_bytes)
 
+    def guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass batches on, and keep the error if there is one."""
+        try:
+            yield from batches
+        except Exception as exc:
+            self.failure = exc
+            raise
+
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class TopicRead:
@@ -126,16 +134,9 @@ class TopicDataset(ds.Dataset):
             raise
         schema = pa.schema([self.schema.field(name) for name in names])
         batches = pa.RecordBatchReader.from_batches(
-            schema, self._noting(self._read.records(splits, names, self._reading))
+            schema, self._reading.guarded(self._read.records(splits, names, self._reading))
         )
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
-
-    def _noting(self, records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from records
-        except Exception as exc:
-            self._reading.failure = exc
-            raise
 
 
 def _has(condition: Condition | None, name: str) -> bool:

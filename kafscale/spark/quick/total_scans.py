@@ -51,7 +51,7 @@ class TotalsDataset(ds.Dataset):
         except BaseException as exc:
             self._reading.failure = exc
             raise
-        batches = pa.RecordBatchReader.from_batches(SCHEMA, self._noting(self._rows(told, with_times)))
+        batches = pa.RecordBatchReader.from_batches(SCHEMA, self._reading.guarded(self._rows(told, with_times)))
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
 
     def _plan(self) -> Told:
@@ -72,13 +72,6 @@ class TotalsDataset(ds.Dataset):
                     if found is not None:
                         yield _batch([found])
                 self._reading.note(split.size_bytes)
-
-    def _noting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except Exception as exc:
-            self._reading.failure = exc
-            raise
 
 
 def _batch(totals: Sequence[Totals]) -> pa.RecordBatch:

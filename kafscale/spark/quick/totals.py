@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL
 from kafscale.spark.quick.comparisons import OPERATORS
 from kafscale.spark.quick.constants import timestamp_of
 from kafscale.spark.quick.errors import NotAlike
@@ -20,11 +21,9 @@ from kafscale.spark.quick.expressions import Expressions
 from kafscale.spark.quick.kinds import INTEGERS, Column, Kind
 from kafscale.spark.quick.scopes import Expression
 from kafscale.spark.quick.tree import Node
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import SWAPPED, Bounds
 
 COUNT, FIRST_OFFSET, LAST_OFFSET, LAST_TIME = "count", "first_offset", "last_offset", "last_time"
-GROUPS = ("partition", "topic")
-NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
 EXTREMES: Mapping[tuple[str, str], str] = {
     ("min", "offset"): FIRST_OFFSET,
     ("max", "offset"): LAST_OFFSET,
@@ -33,7 +32,6 @@ EXTREMES: Mapping[tuple[str, str], str] = {
     ("max", "partition"): "partition",
 }
 AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
-SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "="}
 
 
 def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
@@ -103,13 +101,13 @@ def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
     if node.type == "CONJUNCTION_AND":
         bounds = Bounds()
         for each in node.only("children").nodes("children"):
-            bounds = _both(bounds, exact_bounds(each, expressions))
+            bounds = bounds.within(exact_bounds(each, expressions))
         return bounds
     if node.type == "COMPARE_BETWEEN":
         node.only("input", "lower", "upper")
         value = node.node("input")
         above = _compared(">=", expressions.of(value), expressions.of(node.node("lower")))
-        return _both(above, _compared("<=", expressions.of(value), expressions.of(node.node("upper"))))
+        return above.within(_compared("<=", expressions.of(value), expressions.of(node.node("upper"))))
     operator = OPERATORS.get(node.type)
     if operator not in SWAPPED:
         raise NotAlike("totals are bounded by comparisons alone")
@@ -129,39 +127,11 @@ def _compared(operator: str, value: Expression, constant: Expression) -> Bounds:
         elif constant.kind is not Kind.TIMESTAMP:
             raise NotAlike(f"a time is compared with {constant.kind}")
         assert isinstance(literal, int)
-        return Bounds(period=_period(operator, literal))
+        return Bounds(period=Period.compared(operator, literal))
     if column not in ("offset", "partition") or constant.kind not in INTEGERS or not isinstance(literal, int):
         raise NotAlike("totals are bounded by offsets, partitions and times alone")
     if column == "partition":
         if operator != "=":
             raise NotAlike("totals are bounded by single partitions alone")
         return Bounds(partitions=frozenset([literal]))
-    return Bounds(
-        start_offset=max(0, literal + (operator == ">")) if operator in (">", ">=", "=") else None,
-        end_offset=literal + (operator != "<") if operator in ("<", "<=", "=") else None,
-    )
-
-
-def _period(operator: str, microseconds: int) -> Period:
-    """The times of records are whole milliseconds."""
-    period = Period()
-    if operator in (">", ">=", "="):
-        first_ms = -(-microseconds // 1000) if operator != ">" else microseconds // 1000 + 1
-        period = period.without_others(Period(first_ms=first_ms))
-    if operator in ("<", "<=", "="):
-        last_ms = microseconds // 1000 if operator != "<" else -(-microseconds // 1000) - 1
-        period = period.without_others(Period(last_ms=last_ms))
-    return period
-
-
-def _both(one: Bounds, other: Bounds) -> Bounds:
-    """Return the bounds of what is within both."""
-    sets = [each.partitions for each in (one, other) if each.partitions is not None]
-    starts = [each.start_offset for each in (one, other) if each.start_offset is not None]
-    ends = [each.end_offset for each in (one, other) if each.end_offset is not None]
-    return Bounds(
-        partitions=frozenset.intersection(*map(frozenset, sets)) if sets else None,
-        start_offset=max(starts, default=None),
-        end_offset=min(ends, default=None),
-        period=one.period.without_others(other.period),
-    )
+    return Bounds.of_offset(operator, literal)

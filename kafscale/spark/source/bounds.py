@@ -18,6 +18,16 @@ from kafscale.spark.bucket.times import ALWAYS, Period
 EPOCH = datetime.fromtimestamp(0, UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
+OPERATORS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+SWAPPED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}  # what holds with the sides exchanged
+
 Limit = TypeVar("Limit")
 
 
@@ -47,6 +57,23 @@ class Bounds:
             period=self.period.with_others(other.period),
         )
 
+    def within(self, other: Bounds) -> Bounds:
+        """Return the bounds of what is within both."""
+        return Bounds(
+            partitions=_narrower(frozenset.intersection, _frozen(self.partitions), _frozen(other.partitions)),
+            start_offset=_narrower(max, self.start_offset, other.start_offset),
+            end_offset=_narrower(min, self.end_offset, other.end_offset),
+            period=self.period.without_others(other.period),
+        )
+
+    @classmethod
+    def of_offset(cls, operator: str, offset: int) -> Bounds:
+        """Return the bounds of offsets that a comparison (`=`, `<`, `<=`, `>`, `>=`) is true of."""
+        return cls(
+            start_offset=max(0, offset + (operator == ">")) if operator in (">", ">=", "=") else None,
+            end_offset=offset + (operator != "<") if operator in ("<", "<=", "=") else None,
+        )
+
     def narrow(self, extent: Extent) -> Extent | None:
         """Return what may satisfy the conditions; None if nothing does."""
         if self.partitions is not None and extent.log.partition not in self.partitions:
@@ -68,8 +95,8 @@ class Bounds:
         if name == "partition" and kind in ("EqualTo", "EqualNullSafe", "In"):
             values = {each for each in (value if kind == "In" else (value,)) if each is not None}
             return attrs.evolve(self, partitions=values if self.partitions is None else values & self.partitions)
-        if name == "offset" and isinstance(value, int):
-            return self._with_offset(kind, value)
+        if name == "offset" and isinstance(value, int) and kind in OPERATORS:
+            return self.within(Bounds.of_offset(OPERATORS[kind], value))
         return self
 
     def _with_timestamp(self, kind: str, timestamp_ms: int) -> Bounds:
@@ -81,20 +108,17 @@ class Bounds:
             period = period.without_others(Period(last_ms=timestamp_ms))
         return attrs.evolve(self, period=period)
 
-    def _with_offset(self, kind: str, offset: int) -> Bounds:
-        bounds = self
-        if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
-            start = offset + (kind == "GreaterThan")
-            bounds = attrs.evolve(bounds, start_offset=max(start, bounds.start_offset or 0))
-        if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
-            end = offset + (kind != "LessThan")
-            bounds = attrs.evolve(bounds, end_offset=end if bounds.end_offset is None else min(end, bounds.end_offset))
-        return bounds
-
 
 def _both(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
     """Join the bounds of two conditions of which one must hold. What is not bound on one side is not bound."""
     return None if one is None or other is None else choose(one, other)
+
+
+def _narrower(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
+    """Join the bounds of two conditions that must both hold."""
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
 
 
 def _frozen(values: Set[int] | None) -> frozenset[int] | None:

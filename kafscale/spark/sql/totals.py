@@ -17,8 +17,8 @@ import attrs
 from kafscale.errors import ConfigError, StoreError
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.times import Period
-from kafscale.spark.bucket.totals import Totals, told_by_footers, totals_of
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, Totals, told_by_footers, totals_of
+from kafscale.spark.source.bounds import OPERATORS, SWAPPED, Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 LEFT_MAX_BYTES = 16 << 20  # that is read here; Spark's tasks are for more
 SCAN = "DataSourceV2ScanRelation"
-NEVER_NULL = ("partition", "topic", "offset", "timestamp", "timestampType")
-GROUPS = ("partition", "topic")
 COMPARISONS = ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
-SWAPPED = {"GreaterThan": "LessThan", "LessThan": "GreaterThan"} | {
-    "GreaterThanOrEqual": "LessThanOrEqual",
-    "LessThanOrEqual": "GreaterThanOrEqual",
-    "EqualTo": "EqualTo",
-}
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -77,7 +70,7 @@ def _query(plan: Any) -> _Query:
     [node] = _items(plan.children())
     while _class(node) != SCAN:
         if _class(node) == "Filter":
-            bounds = _narrowed(bounds, node.condition())
+            bounds = bounds.within(_bounds(node.condition()))
         elif _class(node) != "Project" or any(
             _class(each) != "AttributeReference" for each in _items(node.projectList())
         ):
@@ -111,45 +104,27 @@ def _output(expression: Any, groups: Sequence[str]) -> tuple[str, str]:
     return name, column
 
 
-def _narrowed(bounds: Bounds, condition: Any) -> Bounds:
+def _bounds(condition: Any) -> Bounds:
     kind = _class(condition)
     if kind == "And":
-        return _narrowed(_narrowed(bounds, condition.left()), condition.right())
+        return _bounds(condition.left()).within(_bounds(condition.right()))
     if kind == "IsNotNull" and _column(condition.child()) in NEVER_NULL:
-        return bounds
+        return Bounds()
     if kind not in COMPARISONS:
         raise _Other
-    left, right = condition.left(), condition.right()
+    operator, left, right = OPERATORS[kind], condition.left(), condition.right()
     if _class(left) == "Literal":
-        kind, left, right = SWAPPED[kind], right, left
+        operator, left, right = SWAPPED[operator], right, left
     if _class(right) != "Literal" or not isinstance(right.value(), int):
         raise _Other
     name, value = _column(left), right.value()
     if name == "timestamp" and right.dataType().simpleString() == "timestamp":
-        return attrs.evolve(bounds, period=bounds.period.without_others(_period(kind, value)))
-    if name == "partition" and kind == "EqualTo":
-        known = bounds.partitions
-        return attrs.evolve(bounds, partitions=frozenset([value]) if known is None else frozenset(known) & {value})
+        return Bounds(period=Period.compared(operator, value))
+    if name == "partition" and operator == "=":
+        return Bounds(partitions=frozenset([value]))
     if name != "offset":
         raise _Other
-    if kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
-        bounds = attrs.evolve(bounds, start_offset=max(bounds.start_offset or 0, value + (kind == "GreaterThan")))
-    if kind in ("EqualTo", "LessThan", "LessThanOrEqual"):
-        end = value + (kind != "LessThan")
-        bounds = attrs.evolve(bounds, end_offset=end if bounds.end_offset is None else min(end, bounds.end_offset))
-    return bounds
-
-
-def _period(kind: str, microseconds: int) -> Period:
-    """The times of records are whole milliseconds."""
-    period = Period()
-    if kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
-        first_ms = microseconds // 1000 + 1 if kind == "GreaterThan" else -(-microseconds // 1000)
-        period = period.without_others(Period(first_ms=first_ms))
-    if kind in ("EqualTo", "LessThan", "LessThanOrEqual"):
-        last_ms = -(-microseconds // 1000) - 1 if kind == "LessThan" else microseconds // 1000
-        period = period.without_others(Period(last_ms=last_ms))
-    return period
+    return Bounds.of_offset(operator, value)
 
 
 def _column(expression: Any) -> str:
