@@ -47,6 +47,7 @@ from kafscale.cluster.coordination.group_topics import follow_topics
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
+from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
 from kafscale.cluster.groups.coordinating.moving import move_groups
 from kafscale.cluster.groups.hosted.settings import consumer_group_settings
 from kafscale.cluster.groups.settings import GroupSettings
@@ -211,6 +212,7 @@ class Broker:
             broker_epoch=lead.epoch,
             cluster_id=settings.cluster_id,
             advertised=_advertised(settings, self.listeners),
+            rack=settings.rack,
         )
         producer_ids = ProducerIds(metadata, lead.epoch)
         log = open_log(
@@ -230,6 +232,7 @@ class Broker:
         acls = AclRegistry(metadata)
         access = open_access(settings, acls)
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+        offsets_partition_count = partial(_partition_count, topics, CONSUMER_OFFSETS_NAME)
         internal, leadership = InternalLog(log), Leadership(log)
         groups = GroupCoordinator(
             InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
@@ -238,8 +241,9 @@ class Broker:
             consumer_settings=group_configs.settings,
             overrides=group_configs.overrides,
             has_topic=lambda name: topics.get(name) is not None,
+            led=LedPartitions(offsets_partition_count),
         )
-        group_keeper = GroupKeeper(groups, partial(_partition_count, topics, CONSUMER_OFFSETS_NAME))
+        group_keeper = GroupKeeper(groups, offsets_partition_count)
         leadership.keepers[CONSUMER_OFFSETS_NAME] = group_keeper
         internal.on_end[CONSUMER_OFFSETS_NAME] = group_keeper.end_transaction
         quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)

@@ -38,16 +38,17 @@ class Node:
 
     `broker_epoch` is claimed in the bucket and grows with every start. `advertised` has an entry for each listener;
     None advertises the address that the client reached, because the listener is bound to a wildcard address and nothing
-    else is known to lead there.
+    else is known to lead there. `rack` is where it runs: a rack, or an availability zone.
     """
 
     node_id: int
     cluster_id: str
     broker_epoch: int
     advertised: Mapping[str, Endpoint | None]
+    rack: str | None = None
 
     def endpoint(self, peer: ReachedBy) -> Endpoint:
-        """Return what this client is told to connect to: always an address of the listener that it used."""
+        """Return what a client of this broker is told to connect to: always an address of the listener that it used."""
         advertised = self.advertised.get(peer.listener_name)
         return advertised or Endpoint(peer.reached_host, peer.reached_port)
 
@@ -64,6 +65,7 @@ async def register_node(
     broker_epoch: int,
     cluster_id: str | None,
     advertised: Mapping[str, Endpoint | None],
+    rack: str | None = None,
 ) -> Node:
     """Make known, durably, which epoch this broker has claimed, and make up the cluster's id if there is none yet.
 
@@ -82,7 +84,7 @@ async def register_node(
             "leave the option out, or give another --data-dir"
         )
     await store.commit(Transaction(puts={epoch_key(node_id): encode(broker_epoch)}, essential=True))
-    return Node(node_id=node_id, cluster_id=known_id, broker_epoch=broker_epoch, advertised=advertised)
+    return Node(node_id=node_id, cluster_id=known_id, broker_epoch=broker_epoch, advertised=advertised, rack=rack)
 
 
 async def _known_id(store: MetadataStore) -> str | None:

@@ -375,6 +375,11 @@ class Settings:
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."
     )
+    rack: str | None = option(
+        None,
+        "Rack or availability zone that this broker runs in, as clients see it. Default: none is told.",
+        why="Kafka: broker.rack.",
+    )
     group_initial_rebalance_delay_ms: Milliseconds = option(
         0,
         "How long a new consumer group waits for more members before its first rebalance.",

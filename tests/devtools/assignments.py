@@ -1,28 +1,35 @@
-"""The assignment of a cluster of two brokers, as far as the one under test is told: partitions may be led by the other.
+"""Assignments of clusters of two and three brokers, of which one is under test: partitions may be led by the others.
 
     assignment = TwoBrokers.of(running.broker)
     assignment.others["orders", 1] = Leader(OTHER_ID, 7)          # clients are told so from now on
     await hand_over(running.broker, "orders", 1)                  # and so it is: this broker leads it no more
     await take_over(running.broker, "orders", 1, epoch=8)         # the other one has given it back
 
-The other broker does not exist.
+    assignment = ThreeBrokers.of(running.broker)                  # before there are topics: it leads a third of each
+
+The other brokers do not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from kafscale.broker import Broker, topic_spec
 from kafscale.cluster.assignment import Assignment, Leader
 from kafscale.cluster.node import Endpoint, Node
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.log.partition.partition import Partition
 
 OTHER_ID = 9
 OTHER_ENDPOINTS = {"PLAINTEXT": Endpoint("other.example", 9094), "INSIDE": Endpoint("other.inside", 9095)}
+THIRD_ID = 8
+THIRD_ENDPOINTS = {"PLAINTEXT": Endpoint("third.example", 9096)}
+OTHERS_EPOCH = 40  # the leader epoch of what the others lead
 
 
 @attrs.define(eq=False)
@@ -66,6 +73,59 @@ class TwoBrokers(Assignment):
     def led_here(self, topic: Topic) -> Mapping[int, int]:
         leaders = enumerate(self.leaders(topic))
         return {index: each.epoch for index, each in leaders if each is not None and each.node_id == self.node.node_id}
+
+
+@attrs.define(eq=False)
+class ThreeBrokers(TwoBrokers):
+    """The brokers lead every third partition of each topic: the first of them this one, the second OTHER_ID.
+
+    Who leads a partition of `__consumer_offsets` coordinates its groups. `racks` and `endpoints` may be changed.
+    """
+
+    partition_count: Callable[[], int] = attrs.field(default=int)  # of `__consumer_offsets`
+    third_is_up: bool = True
+    racks: dict[int, str] = attrs.field(factory=dict)
+    endpoints: dict[int, Mapping[str, Endpoint | None]] = attrs.field(
+        factory=lambda: {OTHER_ID: OTHER_ENDPOINTS, THIRD_ID: THIRD_ENDPOINTS}
+    )
+
+    @classmethod
+    def of(cls, broker: Broker) -> ThreeBrokers:
+        topics = broker.services.topics
+        assignment = cls(broker.services.node, partition_count=lambda: _partition_count(topics))
+        broker.services.assignment = assignment
+        return assignment
+
+    def brokers(self) -> Sequence[Node]:
+        are_up = {OTHER_ID: self.other_is_up, THIRD_ID: self.third_is_up}
+        return (self.node, *(self._pretended(each) for each in (OTHER_ID, THIRD_ID) if are_up[each]))
+
+    def coordinator(self, group_id: str) -> Node | None:
+        count = self.partition_count()
+        leader = self._leader_of(CONSUMER_OFFSETS_NAME, coordinator_partition(group_id, count)) if count else None
+        return next((each for each in self.brokers() if leader is not None and each.node_id == leader.node_id), None)
+
+    def leader(self, topic: Topic, index: int) -> Leader | None:
+        return self._leader_of(topic.name, index)
+
+    def _leader_of(self, topic: str, index: int) -> Leader | None:
+        node_id = (self.node.node_id, OTHER_ID, THIRD_ID)[index % 3]
+        epoch = self.node.broker_epoch if node_id == self.node.node_id else OTHERS_EPOCH
+        return self.others.get((topic, index), Leader(node_id, epoch))
+
+    def _pretended(self, node_id: int) -> Node:
+        return Node(
+            node_id=node_id,
+            cluster_id=self.node.cluster_id,
+            broker_epoch=OTHERS_EPOCH,
+            advertised=self.endpoints[node_id],
+            rack=self.racks.get(node_id),
+        )
+
+
+def _partition_count(topics: TopicRegistry) -> int:
+    topic = topics.get(CONSUMER_OFFSETS_NAME)
+    return 0 if topic is None else topic.partition_count
 
 
 async def hand_over(broker: Broker, topic: str, index: int) -> None:

@@ -8,6 +8,7 @@ v2  fenced brokers too, if asked for (KIP-1073); there are none, a broker is in 
 from __future__ import annotations
 
 from kafscale.api.cluster.metadata import cluster_operations
+from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
@@ -32,11 +33,15 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
             error_code=UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    brokers = ((node.node_id, node.endpoint(call.peer)) for node in services.assignment.brokers())
     return DescribeClusterResponse(
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
-        brokers=[DescribeClusterBroker(broker_id=node_id, host=at.host, port=at.port) for node_id, at in brokers],
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack
+            )
+            for each in reachable_brokers(services, call.peer)
+        ],
         cluster_authorized_operations=cluster_operations(services, call, request.include_cluster_authorized_operations),
     )
 

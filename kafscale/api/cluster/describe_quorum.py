@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 
+from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.node import Node as BrokerNode
@@ -80,11 +81,11 @@ def _controller(services: Services) -> BrokerNode | None:
 
 
 def _nodes(services: Services, peer: Peer) -> list[Node]:
-    controller = _controller(services)
+    controller = reachable_broker(services, services.assignment.controller_id, peer)
     if controller is None:
         return []
-    at = controller.endpoint(peer)
-    return [Node(node_id=controller.node_id, listeners=[Listener(name=peer.listener_name, host=at.host, port=at.port)])]
+    listener = Listener(name=peer.listener_name, host=controller.at.host, port=controller.at.port)
+    return [Node(node_id=controller.node.node_id, listeners=[listener])]
 
 
 API = Api(55, "DescribeQuorum", 0, 2, DescribeQuorumRequest, DescribeQuorumResponse, handle)

@@ -17,6 +17,7 @@ from functools import partial
 import attrs
 
 from kafscale.api.cluster.layout import Layout
+from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
@@ -65,9 +66,9 @@ async def handle(
     page = _page(topics, cursor, max(1, min(request.response_partition_limit, PAGE_MAX_COUNT)))
     if (end := page.next_cursor) is not None:
         unknown = [name async for name in in_turns(unknown) if name < end.topic_name]
-    return DescribeTopicPartitionsResponse(
-        topics=mapped(partial(_answer, services, call), (*page.parts, *unknown)), next_cursor=page.next_cursor
-    )
+    brokers = frozenset(each.node.node_id for each in reachable_brokers(services, call.peer))
+    answer = partial(_answer, services, call, brokers)
+    return DescribeTopicPartitionsResponse(topics=mapped(answer, (*page.parts, *unknown)), next_cursor=page.next_cursor)
 
 
 async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor) -> tuple[list[Topic], list[str]]:
@@ -110,13 +111,15 @@ def _page(topics: Iterable[Topic], cursor: Cursor, max_count: int) -> _Page:
     return _Page(parts, None)
 
 
-def _answer(services: Services, call: Call, of: tuple[Topic, range] | str) -> DescribeTopicPartitionsResponseTopic:
+def _answer(
+    services: Services, call: Call, brokers: frozenset[int], of: tuple[Topic, range] | str
+) -> DescribeTopicPartitionsResponseTopic:
     if isinstance(of, str):
         if not services.access.allows(call, DESCRIBE_TOPIC, of):
             return DescribeTopicPartitionsResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=of)
         return _error(UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(of) else INVALID_TOPIC_EXCEPTION, of)
     topic, indexes = of
-    layout = Layout.of(topic, services.assignment)
+    layout = Layout.of(topic, services.assignment, brokers)
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

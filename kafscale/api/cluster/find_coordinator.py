@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from kafscale.api.handling.brokers import endpoint_of
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups, prepare_transactions
 from kafscale.api.handling.services import Services
@@ -69,11 +70,11 @@ def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinato
         if (error_code := services.access.error_code(call, right, key)) != NONE:
             return Coordinator(key=key, error_code=error_code, error_message=f"Not authorized to {right} {key}.")
         node = _group_coordinator(services, key) if key_type == GROUP else _transaction_coordinator(services, key)
-        if node is None:
+        at = None if node is None else endpoint_of(services, node, call.peer)
+        if node is None or at is None:
             message = "The coordinator is not available."
             return Coordinator(key=key, error_code=COORDINATOR_NOT_AVAILABLE, error_message=message)
-        endpoint = node.endpoint(call.peer)
-        return Coordinator(key=key, error_code=NONE, node_id=node.node_id, host=endpoint.host, port=endpoint.port)
+        return Coordinator(key=key, error_code=NONE, node_id=node.node_id, host=at.host, port=at.port)
     message = f"There is no coordinator of key type {key_type}."
     return Coordinator(key=key, error_code=INVALID_REQUEST, error_message=message)
 

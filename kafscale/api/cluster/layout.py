@@ -10,23 +10,30 @@ from kafscale.cluster.topics.topics import Topic
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """All that the partitions of a topic depend on, so that topics share them. `leaders` are as of the assignment."""
+    """All that the partitions of a topic depend on, so that topics share them.
+
+    `leaders` are as of the assignment. Who is not among the `brokers` that the client can connect to leads nothing, as
+    far as it is told.
+    """
 
     partition_count: int
     replication_factor: int
     leaders: tuple[Leader | None, ...]
+    brokers: frozenset[int]
 
     @classmethod
-    def of(cls, topic: Topic, assignment: Assignment) -> Layout:
+    def of(cls, topic: Topic, assignment: Assignment, brokers: frozenset[int]) -> Layout:
         return cls(
             partition_count=topic.partition_count,
             replication_factor=topic.replication_factor,
             leaders=assignment.leaders(topic),
+            brokers=brokers,
         )
 
     def leader(self, index: int) -> Leader | None:
         """Return who leads a partition; None if nobody does just now."""
-        return self.leaders[index if len(self.leaders) > 1 else 0]
+        leader = self.leaders[index if len(self.leaders) > 1 else 0]
+        return leader if leader is not None and leader.node_id in self.brokers else None
 
     def replicas(self, leader: Leader) -> list[int]:
         """Return the broker ids of a partition's replicas: its leader's, as often as the replication factor says."""

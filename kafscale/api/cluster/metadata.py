@@ -14,8 +14,9 @@ v12 topics may be asked for by id
 v13 an error code of the whole, which is always 0: no client is told to bootstrap again
 
 Who leads a partition is the assignment's answer; the leader's id fills replicas and ISR as often as the topic's
-replication factor says. Topics with as many partitions and replicas and the same leaders share them, encoded once. A
-created topic is durable and described in the same answer, not LEADER_NOT_AVAILABLE first.
+replication factor says. Brokers are those that the client can connect to by the listener that it used; a partition that
+none of them leads is LEADER_NOT_AVAILABLE. Topics with as many partitions and replicas and the same leaders share them,
+encoded once. A created topic is durable and described in the same answer, not LEADER_NOT_AVAILABLE first.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from functools import lru_cache, partial
 
 from kafscale.api.cluster.layout import Layout
 from kafscale.api.handling.access import NOT_ASKED
+from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
@@ -57,16 +59,20 @@ KEPT_LAYOUTS_COUNT = 64
 
 
 async def handle(services: Services, call: Call, request: MetadataRequest) -> MetadataResponse:
-    describe = partial(_describe, services, call, request.include_topic_authorized_operations)
+    brokers = reachable_brokers(services, call.peer)
+    ids = frozenset(each.node.node_id for each in brokers)
+    describe = partial(_describe, services, call, request.include_topic_authorized_operations, ids)
     if request.topics is None or (call.version == 0 and not request.topics):
         topics = mapped(describe, await _visible(services, call))
     else:
         asked = await distinct(request.topics, lambda topic: (topic.topic_id, topic.name))
         refused = await _create_missing(services, call, asked) if request.allow_auto_topic_creation else {}
         topics = mapped(partial(_answer, services, call, describe, refused), asked)
-    brokers = ((node.node_id, node.endpoint(call.peer)) for node in services.assignment.brokers())
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=node_id, host=at.host, port=at.port) for node_id, at in brokers],
+        brokers=[
+            MetadataResponseBroker(node_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack)
+            for each in brokers
+        ],
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
         topics=topics,
@@ -141,8 +147,10 @@ def _answer(
     return MetadataResponseTopic(error_code=error_code, name=asked.name, is_internal=is_internal(asked.name))
 
 
-def _describe(services: Services, call: Call, with_operations: bool, topic: Topic) -> MetadataResponseTopic:
-    layout = Layout.of(topic, services.assignment)
+def _describe(
+    services: Services, call: Call, with_operations: bool, brokers: frozenset[int], topic: Topic
+) -> MetadataResponseTopic:
+    layout = Layout.of(topic, services.assignment, brokers)
     kept = topic.partition_count <= KEPT_PARTITIONS_MAX_COUNT
     return MetadataResponseTopic(
         name=topic.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
@@ -81,9 +82,10 @@ def tell_leader(services: Services, peer: Peer, leader: Leader | None, answer: A
     """Say who leads a partition, if that is known, and how this client reaches that broker (KIP-951)."""
     if leader is None:
         return
-    answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
     if all(each.node_id != leader.node_id for each in response.node_endpoints):
-        for node in services.assignment.brokers():
-            if node.node_id == leader.node_id:
-                at = node.endpoint(peer)
-                response.node_endpoints.append(NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port))
+        broker = reachable_broker(services, leader.node_id, peer)
+        if broker is None:
+            return
+        endpoint = NodeEndpoint(node_id=leader.node_id, host=broker.at.host, port=broker.at.port, rack=broker.node.rack)
+        response.node_endpoints.append(endpoint)
+    answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)

@@ -2,7 +2,7 @@
 
      7  fetch sessions (KIP-227)                   12  flexible encoding
      9  the consumer's leader epoch is checked     13  topics by id (KIP-516)
-    11  rack and preferred replica (ignored)       15  the replica's state (only consumers are served)
+    11  the rack (no preferred replica is named)   15  the replica's state (only consumers are served)
                                                    16  where other leaders are (KIP-951)
                                                    17, 18  what replicas of Kafka's metadata tell (ignored)
 

@@ -80,6 +80,9 @@ _TABLE = (
     ),
     _BrokerConfig("broker.id", _INT, "-1", lambda s: s.broker_id, "Id of this broker."),
     _BrokerConfig(
+        "broker.rack", _STRING, None, lambda s: s.rack, "Rack or availability zone that this broker runs in."
+    ),
+    _BrokerConfig(
         "connection.failed.authentication.delay.ms",
         _INT,
         "100",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from kafscale.api.configs.describe_configs import API
@@ -62,6 +63,13 @@ async def test_a_topic_in_every_version(services: Any, version: int) -> None:
     long = 5 if version >= 3 else 0
     assert retention.config_type == long
     assert (retention.documentation is not None) == (version >= 3)
+
+
+@pytest.mark.parametrize("rack", ["zone-a", None])
+async def test_the_brokers_rack(services: Any, rack: str | None) -> None:
+    services.settings = attrs.evolve(services.settings, rack=rack)
+    told = by_name(await describe(services, BROKER, "3"))["broker.rack"]
+    assert (told.value, told.config_type, told.read_only) == (rack, 2, True)
 
 
 async def test_types_are_kafkas_numbers(services: Any) -> None:

@@ -86,7 +86,7 @@ class GroupCoordinator:
     _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _search_step: Step = attrs.field(default=step_in_thread, kw_only=True)
-    led: LedPartitions = attrs.field(factory=LedPartitions, init=False)
+    led: LedPartitions = attrs.field(factory=LedPartitions, kw_only=True)
     state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)

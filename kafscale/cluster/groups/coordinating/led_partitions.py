@@ -6,10 +6,13 @@
 
 A partition that is handed over meanwhile is resigned, and the loading comes to nothing. What is asked of a group in the
 meantime is answered with COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR where its partition is not led here. The
-topic is made when it is first needed, and has as many partitions from then on; before that there are no groups.
+topic is made when it is first needed, and has as many partitions from then on; before that there are no groups. A
+broker that leads none of them knows of the topic all the same, or it would take every group for one of its own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import attrs
 
@@ -18,13 +21,23 @@ from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE, NOT_COORDINATOR
 
 
+def _no_topic() -> int:
+    return 0
+
+
 @attrs.define(eq=False, repr=False)
 class LedPartitions:
-    """The partitions that are led here, or are being read. `partition_count` is the topic's; 0 if there is none yet."""
+    """The partitions that are led here, or are being read. `known_count` tells how many the topic has, 0 if none."""
 
-    partition_count: int = attrs.field(default=0, init=False)
+    known_count: Callable[[], int] = _no_topic
+    _count: int = attrs.field(default=0, init=False)  # of the topic, as of the first partition that was led here
     _led: dict[int, int] = attrs.field(factory=dict, init=False)  # partition -> leader epoch
     _loading: dict[int, GroupsLoading] = attrs.field(factory=dict, init=False)
+
+    @property
+    def partition_count(self) -> int:
+        """Return how many partitions the topic has, wherever they are led; 0 while there is none."""
+        return self._count or self.known_count()
 
     @property
     def has_topic(self) -> bool:
@@ -55,9 +68,9 @@ class LedPartitions:
 
     def begin_loading(self, partition: int, leader_epoch: int, *, partition_count: int) -> GroupsLoading:
         """This broker leads the partition from now on, with this leader epoch."""
-        assert self.partition_count in (0, partition_count), (self.partition_count, partition_count)
+        assert self._count in (0, partition_count), (self._count, partition_count)
         assert 0 <= partition < partition_count, (partition, partition_count)
-        self.partition_count = partition_count
+        self._count = partition_count
         self.resign(partition)
         loading = self._loading[partition] = GroupsLoading(partition, leader_epoch)
         return loading
