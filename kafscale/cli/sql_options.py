@@ -53,7 +53,7 @@ def option(flag: str, *names: str, help: str, shown: str = "", **details: Any) -
 
 def parse_catalog(text: str) -> CatalogOptions:
     """Read KEY=VALUE,KEY=VALUE, by the names of `CatalogOptions`, with dashes for underscores. Raises ValueError."""
-    from kafscale.spark.catalogs import CatalogOptions
+    from kafscale.spark.catalogs import TYPES, CatalogOptions
 
     fields = {field.name for field in attrs.fields(CatalogOptions)} - {"properties"}
     given: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def parse_catalog(text: str) -> CatalogOptions:
             )
         given[name] = value.strip().lower() == "true" if name == "s3_path_style" else value_or_file(value.strip())
     if "type" not in given:
-        raise ValueError(f"'{text}' has no type; allowed: type=hadoop, type=jdbc or type=rest")
+        raise ValueError(f"'{text}' has no type; allowed: type={', type='.join(TYPES)}")
     return CatalogOptions(**given)
 
 

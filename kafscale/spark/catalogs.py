@@ -1,4 +1,4 @@
-"""Iceberg catalogs as Spark's settings: hadoop (a directory), jdbc (SQLite or Postgres), rest.
+"""Iceberg catalogs as Spark's settings: hadoop (a directory), jdbc (SQLite or Postgres), rest, hive, glue.
 
     CatalogOptions(type="jdbc", uri="jdbc:sqlite:/data/catalog.db", warehouse="/data/warehouse").conf()
 
@@ -18,7 +18,8 @@ from kafscale.errors import ConfigError
 from kafscale.spark import packages
 
 NAME_DEFAULT = "lake"
-TYPES = ("hadoop", "jdbc", "rest")
+TYPES = ("hadoop", "jdbc", "rest", "hive", "glue")
+WITH_URI = ("jdbc", "rest", "hive")  # which can't do without
 DRIVERS = {"jdbc:sqlite:": packages.SQLITE, "jdbc:postgresql:": packages.POSTGRES}
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -31,14 +32,20 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class CatalogOptions:
     """A catalog of Iceberg tables. Raises ConfigError, when made, for what can't be together."""
 
-    type: str = attrs.field(metadata={"doc": "`hadoop` (a directory), `jdbc` (SQLite or Postgres), or `rest`."})
+    type: str = attrs.field(
+        metadata={"doc": "`hadoop` (a directory), `jdbc` (SQLite or Postgres), `rest`, `hive`, or `glue`."}
+    )
     name: str = attrs.field(default=NAME_DEFAULT, metadata={"doc": "What tables are found under in Spark's SQL."})
     warehouse: str | None = attrs.field(
         default=None,
         metadata={"doc": "Where tables are: a directory or `s3://BUCKET/PREFIX`. For `rest` it may be the server's."},
     )
     uri: str | None = attrs.field(
-        default=None, metadata={"doc": "Of `jdbc` (`jdbc:sqlite:PATH`, `jdbc:postgresql://HOST/DATABASE`) and `rest`."}
+        default=None,
+        metadata={
+            "doc": "Of `jdbc` (`jdbc:sqlite:PATH`, `jdbc:postgresql://HOST/DATABASE`), `rest` and `hive` "
+            "(`thrift://HOST:PORT`); of `glue` where it is not Amazon's."
+        },
     )
     user: str | None = attrs.field(default=None, metadata={"doc": "Of the database."})
     password: str | None = attrs.field(default=None, repr=False, metadata={"doc": "Of the database."})
@@ -69,8 +76,10 @@ class CatalogOptions:
         if self.type != "rest" and self.warehouse is None:
             raise ConfigError(f"a catalog of type {self.type} needs a warehouse: a directory, or s3://BUCKET/PREFIX")
         if self.type == "hadoop" and self.on_s3:
-            raise ConfigError("a hadoop catalog loses commits on S3, which can't rename: use jdbc or rest there")
-        if self.type != "hadoop" and self.uri is None:
+            raise ConfigError("a hadoop catalog loses commits on S3, which can't rename: use another type there")
+        if self.type == "glue" and not self.on_s3:
+            raise ConfigError("a glue catalog keeps its tables in S3: its warehouse is s3://BUCKET/PREFIX")
+        if self.type in WITH_URI and self.uri is None:
             raise ConfigError(f"a catalog of type {self.type} needs a uri")
         try:
             self._encryption()
@@ -112,7 +121,7 @@ class CatalogOptions:
         warehouse = self.warehouse
         if warehouse is not None and self.type != "rest" and "://" not in warehouse:
             warehouse = str(Path(warehouse.removeprefix("file:")).absolute())
-        return {"uri": self.uri, "warehouse": warehouse}
+        return {"glue.endpoint" if self.type == "glue" else "uri": self.uri, "warehouse": warehouse}
 
     def _access(self) -> dict[str, str | None]:
         if self.type == "jdbc":

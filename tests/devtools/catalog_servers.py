@@ -1,4 +1,4 @@
-"""What keeps Iceberg's catalogs, as processes for tests: Postgres where it is installed, and a REST catalog."""
+"""What keeps Iceberg's catalogs, as processes for tests: Postgres where it is installed, and servers in Java."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _postgres(*command: str) -> None:
 
 
 @contextmanager
-def rest_catalog_server(program: Path, jars: Sequence[str], properties: Mapping[str, str]) -> Iterator[str]:
-    """A Java program of one file that serves a catalog of these properties and prints where; yields its URL."""
+def java_server(program: Path, jars: Sequence[str], properties: Mapping[str, str]) -> Iterator[str]:
+    """A Java program of one file that serves what these properties say and prints where; yields its URL."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(jars), str(program)]
     command += [f"{name}={value}" for name, value in properties.items()]
     with tempfile.TemporaryFile() as errors:

@@ -90,10 +90,12 @@ def test_no_pyspark_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"type": "glue"}, "one of hadoop, jdbc, rest, not 'glue'"),
+        ({"type": "nessie"}, "one of hadoop, jdbc, rest, hive, glue, not 'nessie'"),
         ({"type": "hadoop"}, "needs a warehouse"),
-        ({"type": "hadoop", "warehouse": "s3://bucket"}, "use jdbc or rest"),
+        ({"type": "hadoop", "warehouse": "s3://bucket"}, "use another type"),
         ({"type": "rest"}, "needs a uri"),
+        ({"type": "hive", "warehouse": "w"}, "needs a uri"),
+        ({"type": "glue", "warehouse": "/data"}, "its warehouse is s3://"),
         ({"type": "jdbc", "warehouse": "w", "uri": "jdbc:mysql:x"}, "begins with jdbc:sqlite: or jdbc:postgresql:"),
         (
             {"type": "hadoop", "warehouse": "w", "s3_sse": "aws:kms"},
@@ -113,6 +115,13 @@ def test_a_database_gets_its_driver_and_its_user():
     assert list(catalog.packages()) == [packages.ICEBERG, packages.POSTGRES]
     assert catalog.conf()["spark.sql.catalog.lake.jdbc.user"] == "u"
     assert "p'" not in repr(catalog)
+
+
+def test_glue_needs_no_address_but_can_have_one():
+    conf = CatalogOptions(type="glue", warehouse="s3://b/p").conf()
+    assert not any(name.endswith((".uri", ".glue.endpoint")) for name in conf)
+    conf = CatalogOptions(type="glue", warehouse="s3://b/p", uri="http://h").conf()
+    assert conf["spark.sql.catalog.lake.glue.endpoint"] == "http://h"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from kafscale.spark import packages
-from tests.devtools.catalog_servers import PostgresProcess, has_postgres, postgres_server, rest_catalog_server
-from tests.devtools.s3_processes import S3Process, s3_server
+from tests.devtools.catalog_servers import PostgresProcess, has_postgres, java_server, postgres_server
+from tests.devtools.s3_processes import S3Process, moto_server, s3_server
 from tests.devtools.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
 
 HERE = REPOSITORY / "tests" / "spark" / "catalogs"
@@ -94,5 +95,29 @@ def rest(rest_jars, tmp_path) -> Iterator[str]:
     """The URL of a REST catalog whose tables are in a directory."""
     properties = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/rest.db", "jdbc.schema-version": "V1"}
     properties["warehouse"] = f"{tmp_path}/warehouse"
-    with rest_catalog_server(HERE / "RestCatalog.java", rest_jars, properties) as url:
+    with java_server(HERE / "RestCatalog.java", rest_jars, properties) as url:
         yield url
+
+
+@pytest.fixture
+def hive(tmp_path) -> Iterator[str]:
+    """The URL of a Hive metastore that forgets all, of the version that Spark brings with its client."""
+    import pyspark
+
+    properties = {
+        "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "datanucleus.connectionPoolingType": "HikariCP",  # the one of its pools that Spark has
+        "hive.metastore.warehouse.dir": f"{tmp_path}/warehouse-of-the-server",
+    }
+    jars = [str(Path(pyspark.__file__).parent / "jars" / "*")]
+    with java_server(HERE / "HiveMetastore.java", jars, properties) as url:
+        yield url
+
+
+@pytest.fixture
+def glue() -> Iterator[str]:
+    """The URL of moto's Glue, which takes any credentials."""
+    with moto_server() as server:
+        yield server.endpoint

@@ -28,12 +28,14 @@ QUERY = "SELECT count(*) AS records, sum(CAST(CAST(value AS STRING) AS INT)) AS 
 
 def name_of(catalog: dict[str, str]) -> str:
     kept_by = catalog.get("uri", "").split(":")[1] if catalog["type"] == "jdbc" else catalog["type"]
-    return f"{kept_by}-{'s3' if 's3_endpoint' in catalog else 'directory'}"
+    return f"{kept_by}-{'s3' if catalog.get('warehouse', '').startswith('s3://') else 'directory'}"
 
 
 def test_the_page_has_each_catalog() -> None:
     assert sorted(map(name_of, CATALOGS)) == [
+        "glue-s3",
         "hadoop-directory",
+        "hive-directory",
         "postgresql-directory",
         "postgresql-s3",
         "rest-directory",
@@ -43,7 +45,7 @@ def test_the_page_has_each_catalog() -> None:
 
 
 @pytest.fixture
-def served(request, catalog, tmp_path) -> dict[str, str]:
+def served(request, catalog, tmp_path) -> dict[str, str | bool]:
     """The catalog with the addresses of servers that run, and the variables that it names filled in."""
     name, text = name_of(catalog), json.dumps(catalog)
     places = {"/data/": f"{tmp_path}/", "${CATALOG_CREDENTIAL}": CREDENTIAL}
@@ -53,11 +55,19 @@ def served(request, catalog, tmp_path) -> dict[str, str]:
         places["${ICEBERG_PASSWORD}"] = postgres.password
     if name.startswith("rest"):
         places["https://catalog.example.com/api/catalog"] = request.getfixturevalue("rest")
+    if name.startswith("hive"):
+        places["thrift://metastore.example.com:9083"] = request.getfixturevalue("hive")
     if name.endswith("s3"):
         places["http://minio.example.com:9000"] = request.getfixturevalue("lake").server.endpoint
     for place, ours in places.items():
         text = text.replace(place, ours)
-    return json.loads(text)
+    return {**json.loads(text), **(not_of_amazon(request) if name.startswith("glue") else {})}
+
+
+def not_of_amazon(request) -> dict[str, str | bool]:
+    """Return the settings of a catalog whose Glue and whose S3 are elsewhere."""
+    endpoint = request.getfixturevalue("lake").server.endpoint
+    return {"uri": request.getfixturevalue("glue"), "s3_endpoint": endpoint, "s3_path_style": True}
 
 
 def kafscale(*arguments: str, **environ: str) -> str:
