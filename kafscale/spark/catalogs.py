@@ -28,6 +28,11 @@ S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
+def quoted(name: str) -> str:
+    """Quote a name as an identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
 @attrs.frozen(kw_only=True)
 class CatalogOptions:
     """A catalog of Iceberg tables. Raises ConfigError, when made, for what can't be together."""
@@ -92,6 +97,10 @@ class CatalogOptions:
     def on_s3(self) -> bool:
         """Tell whether the warehouse is in S3."""
         return (self.warehouse or "").startswith("s3://")
+
+    def full_name(self, table: str) -> str:
+        """Return the full name of a table, given with its namespace, in Spark's SQL."""
+        return ".".join(quoted(each) for each in [self.name, *table.split(".")])
 
     def packages(self) -> Sequence[str]:
         """Coordinates of the jars that it takes."""

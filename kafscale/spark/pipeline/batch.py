@@ -23,17 +23,19 @@ from pyspark.sql import DataFrame, SparkSession, Window, functions
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.position import Position
+from kafscale.spark.catalogs import quoted
 from kafscale.spark.pipeline.checkpoint import Checkpoint
-from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping, quoted
+from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.schema import fitted
-from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, load_table, mark_commits, newest
+from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, newest
+from kafscale.spark.pipeline.table_format import TableFormat
 from kafscale.spark.pipeline.tables import evolve
 
 logger = logging.getLogger(__name__)
 
 ATTEMPT_COUNT = 5
-CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 VIEW = "_kafscale_batch"
 GONE = "_kafscale_gone"
 PLACE = ("topic", "partition", "offset")
@@ -86,12 +88,13 @@ class BatchWriter:
         assert query_id is not None, "Spark has written it before the first batch"
         end, start = self.checkpoint.end(batch_id), self.checkpoint.start_of(batch_id)
         batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start)
+        tables = format_of(frame.sparkSession, self.pipeline)
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:
-                self.report(_Attempt(self, frame, batch).run())
+                self.report(_Attempt(self, frame, batch, tables).run())
                 return
             except Exception as exc:
-                conflict = next((each for each in CONFLICTS if each in str(exc)), None)
+                conflict = next((each for each in tables.conflicts if each in str(exc)), None)
                 if conflict is None or attempt == ATTEMPT_COUNT:
                     raise
                 logger.warning("batch %d of %s is tried again: %s", batch_id, self.mapping.id, conflict)
@@ -104,10 +107,11 @@ class _Attempt:
     writer: BatchWriter
     frame: DataFrame
     batch: Batch
+    tables: TableFormat  # as the stream's own session sees them, whose settings are no other's
 
     @property
     def spark(self) -> SparkSession:
-        """The stream's own session, whose settings are no other's."""
+        """The stream's own session."""
         return self.frame.sparkSession
 
     @property
@@ -115,15 +119,17 @@ class _Attempt:
         return self.writer.pipeline.full_name(self.writer.mapping.table)
 
     def run(self) -> Outcome:
-        committed = newest(load_table(self.spark, self.table), self.batch.mapping)
+        committed = self._newest()
         if self.batch.is_in(committed):
             return Outcome(batch=self.batch)
         self._check_continuity(committed)
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
-        mark_commits(self.spark, self._told(committed))
+        summary = self._told(committed).summary()
+        self.tables.tell(summary)
         with _kept(rows):
             dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
+            self.tables.tell(summary, once=True)
             self._commit(rows)
         return Outcome(
             batch=self.batch,
@@ -131,6 +137,9 @@ class _Attempt:
             added_bytes=self._added_bytes(),
             commit_seconds=time.monotonic() - started,
         )
+
+    def _newest(self) -> Committed | None:
+        return newest(self.tables.commits(self.writer.mapping.table), self.batch.mapping)
 
     def _told(self, committed: Committed | None) -> Batch:
         """Return the batch with what `prove` needs: where the mapping began, and CRCs of what it reads."""
@@ -140,10 +149,10 @@ class _Attempt:
 
     def _added_bytes(self) -> int:
         """Raises KafScaleError if the batch is not in the table now, which would be a bug."""
-        committed = newest(load_table(self.spark, self.table), self.batch.mapping)
+        committed = self._newest()
         if committed is None or not self.batch.is_in(committed):
             raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {self.table} does not say so")
-        return int(committed.summary.get("added-files-size", "0"))
+        return committed.added_bytes
 
     def _check_continuity(self, committed: Committed | None) -> None:
         before = self.batch.batch_id - 1
@@ -166,7 +175,7 @@ class _Attempt:
             _refuse(rows, self.writer.mapping)
             return 0, rows
         full_name = self.writer.pipeline.full_name(name)
-        rows = self._without_buried(rows, full_name, committed)
+        rows = self._without_buried(rows, name, committed)
         letters = rows.bad().select(
             functions.lit(self.batch.mapping).alias("mapping"),
             *(f"{RECORD}.{column}" for column in ("topic", "partition", "offset", "timestamp", "key", "value")),
@@ -182,7 +191,7 @@ class _Attempt:
 
         That is one at this batch, or, before the checkpoint was lost, at one that reached behind the table's end.
         """
-        buried = self.writer.buried.look(load_table(self.spark, dead_letters), committed)
+        buried = self.writer.buried.look(self.tables.commits(dead_letters), committed)
         if not buried:
             return rows
         letters = reduce(DataFrame.union, [self._appended(dead_letters, each) for each in buried])
@@ -193,17 +202,13 @@ class _Attempt:
         """Return where the records of one snapshot's dead letters were; not those of topics that there are others of
         now.
         """
-        if committed.parent_id is None:
-            letters = self.spark.read.option("versionAsOf", committed.snapshot_id).table(table)
-        else:
-            reader = self.spark.read.format("iceberg").option("start-snapshot-id", committed.parent_id)
-            letters = reader.option("end-snapshot-id", committed.snapshot_id).load(table)
+        letters = self.tables.appended(table, committed)
         now = self.batch.end.topic_ids
         gone = [topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known]
         return letters.where(~functions.col("topic").isin(gone)).select(*PLACE)
 
     def _commit(self, rows: Rows) -> None:
-        schema = evolve(self.spark, self.writer.mapping, self.table, rows.columns)
+        schema = evolve(self.spark, self.writer.mapping, self.writer.pipeline, rows.columns)
         if rows.upsert_by:
             self._merge(rows)
             return

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address, StoreUrl, parse_duration, parse_size
-from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.catalogs import CatalogOptions, quoted
 
 FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json-schema")
@@ -145,11 +145,6 @@ def sort_order(text: str) -> str:
 
 def _path(column: str) -> str:
     return ".".join(quoted(each) for each in column.split("."))
-
-
-def quoted(name: str) -> str:
-    """Quote a name as an identifier of Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 @attrs.frozen(kw_only=True)
@@ -401,4 +396,4 @@ class Pipeline:
 
     def full_name(self, table: str) -> str:
         """Return the full name of a table in Spark's SQL."""
-        return ".".join(quoted(each) for each in [self.catalog.name, *table.split(".")])
+        return self.catalog.full_name(table)

@@ -1,4 +1,4 @@
-"""Care of the tables by Iceberg's procedures: small files put together, old snapshots and lost files deleted.
+"""Care of the tables: small files put together, old snapshots and lost files deleted.
 
 The newest snapshot of each mapping is kept, and all that are newer than it, so that a pipeline finds it among the
 ancestors of the current one however often the table was compacted since. This module imports pyspark.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import attrs
 from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.spark.pipeline.config import Pipeline
-from kafscale.spark.pipeline.snapshots import load_table, newest
+from kafscale.spark.pipeline.formats import format_of
+from kafscale.spark.pipeline.snapshots import newest
+from kafscale.spark.pipeline.table_format import TableFormat
 
 
 @attrs.frozen(kw_only=True)
@@ -34,9 +35,10 @@ def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
 
     A commit that another one was in the way of is told as a problem.
     """
+    tables = format_of(spark, pipeline)
     for table in tables_of(pipeline):
-        if spark.catalog.tableExists(pipeline.full_name(table)):
-            yield _TableCare(spark, pipeline, table, datetime.now(UTC)).run()
+        if tables.exists(table):
+            yield _TableCare(tables, pipeline, table, datetime.now(UTC)).run()
 
 
 def tables_of(pipeline: Pipeline) -> Sequence[str]:
@@ -47,7 +49,7 @@ def tables_of(pipeline: Pipeline) -> Sequence[str]:
 
 @attrs.frozen
 class _TableCare:
-    spark: SparkSession
+    tables: TableFormat
     pipeline: Pipeline
     table: str
     now: datetime
@@ -64,38 +66,19 @@ class _TableCare:
 
     def _compact(self) -> int:
         options = self.pipeline.maintenance
-        if not options.compact:
-            return 0
-        size = parse_size(options.target_file_size)
-        # A file with deletes is written anew, so that readers need not apply them for ever.
-        wanted = f"map('target-file-size-bytes', '{size}', 'delete-file-threshold', '1')"
-        return int(self._call("rewrite_data_files", f"options => {wanted}")["rewritten_data_files_count"])
+        return self.tables.compact(self.table, parse_size(options.target_file_size)) if options.compact else 0
 
     def _expire(self) -> int:
         options = self.pipeline.maintenance
-        table = load_table(self.spark, self.pipeline.full_name(self.table))
-        found = [newest(table, each.id) for each in self.pipeline.mappings]
+        found = [newest(self.tables.commits(self.table), each.id) for each in self.pipeline.mappings]
         keep_count = max([options.keep_snapshots, *(each.depth + 1 for each in found if each is not None)])
-        older_than = self._before(options.expire_after)
-        deleted = self._call("expire_snapshots", f"older_than => {older_than}, retain_last => {keep_count}")
-        return sum(count for name, count in deleted.items() if name.startswith("deleted_"))
+        return self.tables.expire(self.table, self._before(options.expire_after), keep_count)
 
     def _remove_orphans(self) -> int:
-        name = f"{self.pipeline.catalog.name}.system.remove_orphan_files"
-        older_than = self._before(self.pipeline.maintenance.orphans_after)
-        # Iceberg lists by Hadoop's file systems otherwise, of which there is none for s3://.
-        listing = ", prefix_listing => true" if self.pipeline.catalog.on_s3 else ""
-        return int(self.spark.sql(f"CALL {name}(table => '{self.table}', older_than => {older_than}{listing})").count())
+        return self.tables.remove_orphans(self.table, self._before(self.pipeline.maintenance.orphans_after))
 
-    def _call(self, procedure: str, arguments: str) -> dict[str, Any]:
-        name = f"{self.pipeline.catalog.name}.system.{procedure}"
-        rows = self.spark.sql(f"CALL {name}(table => '{self.table}', {arguments})").collect()
-        found: dict[str, Any] = rows[0].asDict()
-        return found
-
-    def _before(self, duration: str) -> str:
-        moment = self.now - timedelta(microseconds=parse_duration(duration))
-        return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
+    def _before(self, duration: str) -> datetime:
+        return self.now - timedelta(microseconds=parse_duration(duration))
 
 
 def _first_line(exc: Exception) -> str:

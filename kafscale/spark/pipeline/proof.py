@@ -21,10 +21,11 @@ from kafscale.spark.bucket.position import Position, range_options, recreations
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
-from kafscale.spark.pipeline.snapshots import Committed, committed_batches, load_table
+from kafscale.spark.pipeline.snapshots import Committed, committed_batches
 from kafscale.spark.source.planning import Planner
 
 NUMBER = "_kafscale_batch_number"
@@ -72,11 +73,11 @@ def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ())
 
 
 def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof) -> Proof:
-    name = pipeline.full_name(mapping.table)
-    if not spark.catalog.tableExists(name):
+    tables = format_of(spark, pipeline)
+    if not tables.exists(mapping.table):
         raise _Unproven("there is no such table")
-    loaded = load_table(spark, name)
-    batches = [each for each in committed_batches(loaded) if each.mapping == mapping.id][::-1]
+    commits = list(tables.commits(mapping.table))
+    batches = [each for each in committed_batches(commits) if each.mapping == mapping.id][::-1]
     if not batches:
         raise _Unproven("no snapshot of the table is of this mapping")
     end = batches[-1].end
@@ -92,7 +93,7 @@ def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof
     derived = rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline)
     derived = attrs.evolve(derived, frame=derived.frame.persist())
     try:
-        table = spark.read.option("versionAsOf", loaded.currentSnapshot().snapshotId()).table(name)
+        table = spark.read.option("versionAsOf", commits[0].id).table(pipeline.full_name(mapping.table))
         found = attrs.evolve(proof, snapshots=len(batches), crcs=crc_count)
         return _compare(table, derived, mapping, batches, found)
     finally:

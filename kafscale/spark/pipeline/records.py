@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from kafscale.errors import ConfigError
+from kafscale.spark.catalogs import quoted
 from kafscale.spark.pipeline.config import (
     DEBEZIUM,
     MARK,
@@ -24,7 +25,6 @@ from kafscale.spark.pipeline.config import (
     Pipeline,
     Registry,
     TableMapping,
-    quoted,
 )
 from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
 from kafscale.spark.pipeline.schema import relaxed

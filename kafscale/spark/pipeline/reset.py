@@ -20,8 +20,9 @@ from kafscale.spark.bucket.position import Position, ids_of, recreations
 from kafscale.spark.bucket.subscription import Logs
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of
-from kafscale.spark.pipeline.snapshots import load_table, newest
+from kafscale.spark.pipeline.snapshots import newest
 from kafscale.spark.source.planning import Planner
 
 
@@ -74,8 +75,8 @@ def locked(spark: SparkSession, pipeline: Pipeline) -> closing[Any]:
 
 def _position(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Position | None:
     """Return where a mapping is: as its table says, or, before its first batch, where it began. None if it has not."""
-    name = pipeline.full_name(mapping.table)
-    committed = newest(load_table(spark, name), mapping.id) if spark.catalog.tableExists(name) else None
+    tables = format_of(spark, pipeline)
+    committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
     return checkpoint_of(spark, pipeline, mapping).begun() if committed is None else committed.end
 
 

@@ -24,9 +24,10 @@ from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
-from kafscale.spark.pipeline.snapshots import Digests, load_table, newest
+from kafscale.spark.pipeline.snapshots import Digests, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.session import jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
@@ -220,7 +221,7 @@ class MappingRun:
 
     def _first_start(self, planner: Planner) -> Position:
         """Return where the table's newest snapshot ends; without one, what the mapping says."""
-        committed = newest(load_table(self.spark, self.pipeline.full_name(self.mapping.table)), self.mapping.id)
+        committed = newest(format_of(self.spark, self.pipeline).commits(self.mapping.table), self.mapping.id)
         if committed is not None:
             return committed.end
         limit = parse_offsets("starting", self.mapping.starting)

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from kafscale.errors import KafScaleError
-from kafscale.spark.pipeline.config import quoted
+from kafscale.spark.catalogs import quoted
 
 WIDER: dict[type[DataType], type[DataType]] = {IntegerType: LongType, FloatType: DoubleType}
 

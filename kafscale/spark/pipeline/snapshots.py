@@ -1,4 +1,4 @@
-"""What a table's snapshots tell of the micro-batches that made them.
+"""What a table's commits, Iceberg's snapshots, tell of the micro-batches that made them.
 
 Each has in its summary the mapping, Spark's id of the query, the number of the batch, the offsets where it ended and
 the ids of the topics that they are of, which those of earlier versions lack. Later ones have besides where the batch
@@ -9,17 +9,14 @@ Those that compaction makes have none, so the newest that has them is looked for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 
 from kafscale.spark.bucket.digests import Digest
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.subscription import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MAPPING = "kafscale.mapping"
 QUERY_ID = "kafscale.query-id"
@@ -29,8 +26,7 @@ TOPIC_IDS = "kafscale.topic-ids"
 STARTS = "kafscale.starts"
 BEGAN = "kafscale.began"
 CRCS = "kafscale.crcs"
-SESSION_PREFIX = "spark.sql.iceberg.snapshot-property."  # every commit of a session takes these, MERGE too
-
+ADDED_BYTES = "added-files-size"  # by Iceberg's name, where the commit tells how much it has added
 
 Digests = Mapping[TopicPartition, Digest]
 
@@ -65,6 +61,29 @@ class Batch:
         return committed is not None and committed.query_id == self.query_id and committed.batch_id >= self.batch_id
 
 
+class Commit(Protocol):
+    """A commit that a table consists of. Its summary is asked for only where its number does not tell enough."""
+
+    @property
+    def id(self) -> int:
+        """The format's number of it."""
+        ...
+
+    @property
+    def parent_id(self) -> int | None:
+        """The number of the commit before it."""
+        ...
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Return when it was committed."""
+        ...
+
+    def summary(self) -> Mapping[str, str]:
+        """Return what it says of the batch that made it, and ADDED_BYTES; empty if it is no batch's."""
+        ...
+
+
 @attrs.frozen(kw_only=True)
 class Committed:
     """A micro-batch that is in the table. depth: how many snapshots are newer.
@@ -85,6 +104,11 @@ class Committed:
     began: Position | None = None
 
     @property
+    def added_bytes(self) -> int:
+        """Return how large the files are that the commit has added."""
+        return int(self.summary.get(ADDED_BYTES) or 0)
+
+    @property
     def digests(self) -> Digests:
         """Return the CRCs of what it read, as far as footers had them."""
         topics = json.loads(self.summary.get(CRCS) or "{}")
@@ -103,43 +127,26 @@ class Committed:
         return any(end > other.end.offsets.get(partition, 0) for partition, end in self.end.offsets.items())
 
 
-def load_table(spark: Any, name: str) -> Any:
-    """Iceberg's own object of a table, as it is now. `spark` is a session, whose inner parts have no types."""
-    table = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
-    table.refresh()
-    return table
-
-
-def committed_batches(table: Any) -> Iterator[Committed]:
-    """Iterate over the batches that were committed to a table, newest first."""
-    for depth, snapshot in enumerate(_ancestry(table)):
-        committed = _committed_of(snapshot, depth)
+def committed_batches(commits: Iterable[Commit]) -> Iterator[Committed]:
+    """Iterate over the batches among the commits of a table, newest first."""
+    for depth, commit in enumerate(commits):
+        committed = _committed_of(commit, depth)
         if committed is not None:
             yield committed
 
 
-def _ancestry(table: Any) -> Iterator[Any]:
-    """The current snapshot, its parent and so on. Each step is some calls into the JVM."""
-    snapshot = table.currentSnapshot()
-    while snapshot is not None:
-        yield snapshot
-        parent_id = snapshot.parentId()
-        snapshot = None if parent_id is None else table.snapshot(parent_id)
-
-
-def _committed_of(snapshot: Any, depth: int) -> Committed | None:
-    java_summary = snapshot.summary()
-    if java_summary.get(OFFSETS) is None:  # by one call: to copy the whole takes three for each of its entries
+def _committed_of(commit: Commit, depth: int) -> Committed | None:
+    summary = commit.summary()
+    if not summary:
         return None
-    summary = dict(java_summary)
     return Committed(
         mapping=summary[MAPPING],
         query_id=summary[QUERY_ID],
         batch_id=int(summary[BATCH_ID]),
         end=attrs.evolve(Position.parse(summary[OFFSETS]), topic_ids=json.loads(summary.get(TOPIC_IDS, "{}"))),
-        snapshot_id=snapshot.snapshotId(),
-        parent_id=snapshot.parentId(),
-        timestamp_ms=snapshot.timestampMillis(),
+        snapshot_id=commit.id,
+        parent_id=commit.parent_id,
+        timestamp_ms=commit.timestamp_ms,
         depth=depth,
         summary=summary,
         start=Position.parse(summary.get(STARTS) or "{}"),
@@ -158,19 +165,19 @@ class CommitsAhead:
     _head: int | None = attrs.field(default=None, init=False)  # the newest snapshot that was looked at
     _known: list[Committed] = attrs.field(factory=list, init=False)
 
-    def look(self, table: Any, committed: Committed | None) -> Sequence[Committed]:
+    def look(self, commits: Iterable[Commit], committed: Committed | None) -> Sequence[Committed]:
         """Return what was committed since the last look, newest first.
 
         What `committed`, of which no later call may give an earlier one, has passed is forgotten.
         """
         head: int | None = None
         new: list[Committed] = []
-        for depth, snapshot in enumerate(_ancestry(table)):
-            snapshot_id = snapshot.snapshotId()
-            head = snapshot_id if head is None else head
-            if snapshot_id == self._head:
+        for depth, commit in enumerate(commits):
+            commit_id = commit.id
+            head = commit_id if head is None else head
+            if commit_id == self._head:
                 break
-            found = _committed_of(snapshot, depth)
+            found = _committed_of(commit, depth)
             if found is not None and found.mapping == self.mapping:
                 new.append(found)
         else:
@@ -191,12 +198,6 @@ def _text(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def newest(table: Any, mapping: str) -> Committed | None:
-    """The newest batch of a mapping that is in the table."""
-    return next((each for each in committed_batches(table) if each.mapping == mapping), None)
-
-
-def mark_commits(spark: SparkSession, batch: Batch) -> None:
-    """Give the next commits of a session the batch's summary. A stream's session is its own."""
-    for name, value in batch.summary().items():
-        spark.conf.set(SESSION_PREFIX + name, value)
+def newest(commits: Iterable[Commit], mapping: str) -> Committed | None:
+    """Return the newest batch of a mapping that is in the table of these commits."""
+    return next((each for each in committed_batches(commits) if each.mapping == mapping), None)

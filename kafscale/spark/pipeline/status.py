@@ -13,8 +13,9 @@ from pyspark.sql.functions import col
 from kafscale.spark.bucket.lag import PartitionLag, lag_behind
 from kafscale.spark.bucket.position import Json, Position, ids_of
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.runner import planner_of, reached_of
-from kafscale.spark.pipeline.snapshots import load_table, newest
+from kafscale.spark.pipeline.snapshots import newest
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +44,8 @@ def status(spark: SparkSession, pipeline: Pipeline) -> Sequence[MappingStatus]:
 
 
 def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> MappingStatus:
-    name = pipeline.full_name(mapping.table)
-    committed = newest(load_table(spark, name), mapping.id) if spark.catalog.tableExists(name) else None
+    tables = format_of(spark, pipeline)
+    committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
     end = Position() if committed is None else committed.end
     behind = _behind(pipeline, mapping, end)
     return MappingStatus(
@@ -69,9 +70,6 @@ def _behind(pipeline: Pipeline, mapping: TableMapping, end: Position) -> Sequenc
 
 
 def _dead_letters(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> int:
-    if mapping.dead_letters is None:
+    if mapping.dead_letters is None or not format_of(spark, pipeline).exists(mapping.dead_letters):
         return 0
-    name = pipeline.full_name(mapping.dead_letters)
-    if not spark.catalog.tableExists(name):
-        return 0
-    return int(spark.table(name).where(col("mapping") == mapping.id).count())
+    return int(spark.table(pipeline.full_name(mapping.dead_letters)).where(col("mapping") == mapping.id).count())

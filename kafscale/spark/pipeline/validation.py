@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import empty_rows
 from kafscale.spark.pipeline.runner import planner_of
 from kafscale.spark.pipeline.schema import changes
@@ -58,10 +59,11 @@ def _columns(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> 
 
 
 def _table(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
-    name = pipeline.full_name(mapping.table)
-    if not spark.catalog.tableExists(name):
+    if not format_of(spark, pipeline).exists(mapping.table):
         if not mapping.create:
             raise KafScaleError(f"there is no table {mapping.table}, and create is off")
         return "will be created"
-    found = list(changes(spark.table(name).schema, empty_rows(spark, mapping, pipeline).columns))
+    found = list(
+        changes(spark.table(pipeline.full_name(mapping.table)).schema, empty_rows(spark, mapping, pipeline).columns)
+    )
     return f"is there, and will get {len(found)} changes" if found else "is there"

@@ -123,8 +123,9 @@ def test_a_batch_is_found_behind_a_compaction(table):
 
 
 def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
+    from kafscale.spark.pipeline.formats import format_of
     from kafscale.spark.pipeline.maintenance import maintain
-    from kafscale.spark.pipeline.snapshots import load_table, newest
+    from kafscale.spark.pipeline.snapshots import newest
 
     for batch_id in range(6):
         table.write([(b"a", b"1")], batch_id)
@@ -132,7 +133,7 @@ def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
     pipeline = attrs.evolve(pipeline, maintenance=attrs.evolve(pipeline.maintenance, expire_after="1ms"))
     (care,) = maintain(table.spark, pipeline)
     assert (care.problem, care.compacted_files) == (None, 6)
-    committed = newest(load_table(table.spark, f"lake.{table.name}"), table.name)
+    committed = newest(format_of(table.spark, pipeline).commits(table.name), table.name)
     assert committed is not None
     assert (committed.batch_id, committed.depth) == (5, 1)
     assert table.batches() == ["5", None]

@@ -59,7 +59,11 @@ def test_all_parts_of_a_pipeline_are_read():
             "p.yaml:14: mappings[0].partition_by: 'dys(timestamp)' is no partition",
         ),
         ("file:/data", "fle:/data", "p.yaml:2: source.store: 'fle:/data/bucket' is not a store"),
-        ("type: hadoop", "type: glue", "p.yaml:3: catalog: a catalog's type is one of hadoop, jdbc, rest, not 'glue'"),
+        (
+            "type: hadoop",
+            "type: nessie",
+            "p.yaml:3: catalog: a catalog's type is one of hadoop, jdbc, rest, hive, glue, not 'nessie'",
+        ),
         ("[partition, offset]", "{at: ofset}", "p.yaml:13: mappings[0].metadata: there is no metadata 'ofset'"),
         ("log-.*", "log-(", "p.yaml:15: mappings[1].pattern: "),
         ("topic: orders", "topic: {a", "p.yaml:8: "),

@@ -130,9 +130,7 @@ def test_a_snapshot_tells_where_its_batch_began_and_its_crcs():
     start, end = Position(offsets={("t", 0): 3}), Position(offsets={("t", 0): 9}, topic_ids={"t": "id"})
     digests = {("t", 0): Digest(4, 8, 77)}
     batch = Batch(mapping="m", query_id="q", batch_id=1, end=end, start=start, began=start, digests=digests)
-    snapshot = SimpleNamespace(
-        summary=batch.summary, snapshotId=lambda: 1, parentId=lambda: None, timestampMillis=lambda: 2
-    )
-    found = _committed_of(snapshot, 0)
+    commit = SimpleNamespace(summary=batch.summary, id=1, parent_id=None, timestamp_ms=2)
+    found = _committed_of(commit, 0)
     assert found is not None
     assert (found.start, found.end, found.began, found.digests) == (start, end, start, digests)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from kafscale.spark.pipeline.iceberg import ancestry
 from kafscale.spark.pipeline.snapshots import CommitsAhead, committed_batches
 
 
@@ -57,19 +58,19 @@ def numbers(found: Sequence[object]) -> list[int]:
 def test_the_search_for_dead_letters_walked_all_snapshots_for_each_batch():
     table = Table([Snapshot(number=number) for number in range(1, 201)])
     letters = CommitsAhead(mapping="mine")
-    (committed,) = [each for each in committed_batches(table) if each.batch_id == 198]
-    assert numbers(letters.look(table, committed)) == [200, 199]
+    (committed,) = [each for each in committed_batches(ancestry(table)) if each.batch_id == 198]
+    assert numbers(letters.look(ancestry(table), committed)) == [200, 199]
     for each in table.snapshots:
         each.looks = 0
     table.snapshots += [Snapshot(number=201, mapping="another's"), Snapshot(number=202)]
-    assert numbers(letters.look(table, committed)) == [202, 200, 199]
+    assert numbers(letters.look(ancestry(table), committed)) == [202, 200, 199]
     assert sum(each.looks for each in table.snapshots) == 2
-    assert numbers(letters.look(table, committed)) == [202, 200, 199]
+    assert numbers(letters.look(ancestry(table), committed)) == [202, 200, 199]
     assert sum(each.looks for each in table.snapshots) == 2
 
 
 def test_what_was_looked_at_of_a_table_that_was_rolled_back_does_not_count():
     letters = CommitsAhead(mapping="mine")
-    assert numbers(letters.look(Table([Snapshot(number=1), Snapshot(number=2)]), None)) == [2, 1]
-    assert numbers(letters.look(Table([Snapshot(number=1)]), None)) == [1]
-    assert numbers(letters.look(Table([]), None)) == []
+    assert numbers(letters.look(ancestry(Table([Snapshot(number=1), Snapshot(number=2)])), None)) == [2, 1]
+    assert numbers(letters.look(ancestry(Table([Snapshot(number=1)])), None)) == [1]
+    assert numbers(letters.look(ancestry(Table([])), None)) == []

@@ -1,0 +1,154 @@
+"""Iceberg: the summary of a batch is that of its snapshot. Care is taken by Iceberg's procedures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.pipeline.snapshots import OFFSETS, Commit, Committed
+from kafscale.spark.pipeline.table_format import create_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kafscale.spark.pipeline.schema import Change
+
+DEFAULT_PROPERTIES = {"format-version": "2", "write.parquet.compression-codec": "zstd"}
+UPSERT_PROPERTIES = {"write.merge.mode": "merge-on-read", "write.update.mode": "merge-on-read"}
+SESSION_PREFIX = "spark.sql.iceberg.snapshot-property."  # every commit of a session takes these, MERGE too
+
+
+@attrs.frozen
+class Snapshot:
+    """A snapshot of Iceberg's, as a commit. `java` is Iceberg's own object; each look at it is a call into the JVM."""
+
+    java: Any
+
+    @property
+    def id(self) -> int:
+        """Iceberg's number of it."""
+        return int(self.java.snapshotId())
+
+    @property
+    def parent_id(self) -> int | None:
+        """The number of the one before it."""
+        found = self.java.parentId()
+        return None if found is None else int(found)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Return when it was committed."""
+        return int(self.java.timestampMillis())
+
+    def summary(self) -> Mapping[str, str]:
+        """Return its summary, if it is a batch's."""
+        summary = self.java.summary()
+        if summary.get(OFFSETS) is None:  # by one call: to copy the whole takes three for each of its entries
+            return {}
+        return dict(summary)
+
+
+def ancestry(table: Any) -> Iterator[Snapshot]:
+    """Iterate over the current snapshot of Iceberg's own object of a table, its parent and so on."""
+    snapshot = table.currentSnapshot()
+    while snapshot is not None:
+        yield Snapshot(snapshot)
+        parent_id = snapshot.parentId()
+        snapshot = None if parent_id is None else table.snapshot(parent_id)
+
+
+@attrs.frozen
+class IcebergTables:
+    """Tables of one of Iceberg's catalogs. `spark` is a session, whose inner parts have no types."""
+
+    spark: SparkSession
+    catalog: CatalogOptions
+    conflicts: Sequence[str] = attrs.field(
+        default=("CommitFailedException", "ValidationException", "CommitStateUnknownException"), init=False
+    )
+
+    def exists(self, table: str) -> bool:
+        """See `TableFormat`."""
+        return bool(self.spark.catalog.tableExists(self.catalog.full_name(table)))
+
+    def create(
+        self,
+        table: str,
+        definition: str,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str],
+        is_upserted: bool = False,
+    ) -> None:
+        """See `TableFormat`. Tables that are upserted get files of deletes, which readers apply."""
+        name = self.catalog.full_name(table)
+        all_properties = {**DEFAULT_PROPERTIES, **(UPSERT_PROPERTIES if is_upserted else {}), **properties}
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
+        self.spark.sql(create_table(name, definition, "iceberg", partition_by, all_properties))
+
+    def sort(self, table: str, order: Sequence[str]) -> None:
+        """See `TableFormat`."""
+        if self._load(table).sortOrder().isUnsorted():
+            self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} WRITE ORDERED BY {', '.join(order)}")
+
+    def change(self, table: str, change: Change) -> None:
+        """See `TableFormat`."""
+        self.spark.sql(change.sql(self.catalog.full_name(table)))
+
+    def commits(self, table: str) -> Iterator[Commit]:
+        """See `TableFormat`."""
+        return ancestry(self._load(table))
+
+    def appended(self, table: str, commit: Committed) -> DataFrame:
+        """See `TableFormat`."""
+        name = self.catalog.full_name(table)
+        if commit.parent_id is None:
+            return self.spark.read.option("versionAsOf", commit.snapshot_id).table(name)
+        reader = self.spark.read.format("iceberg").option("start-snapshot-id", commit.parent_id)
+        return reader.option("end-snapshot-id", commit.snapshot_id).load(name)
+
+    def tell(self, summary: Mapping[str, str], *, once: bool = False) -> None:
+        """See `TableFormat`."""
+        for name, value in summary.items():
+            self.spark.conf.set(SESSION_PREFIX + name, value)
+
+    def compact(self, table: str, target_bytes: int) -> int:
+        """See `TableFormat`."""
+        # A file with deletes is written anew, so that readers need not apply them for ever.
+        wanted = f"map('target-file-size-bytes', '{target_bytes}', 'delete-file-threshold', '1')"
+        return int(self._call("rewrite_data_files", table, f"options => {wanted}")["rewritten_data_files_count"])
+
+    def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
+        """See `TableFormat`."""
+        arguments = f"older_than => {_moment(older_than)}, retain_last => {keep_count}"
+        deleted = self._call("expire_snapshots", table, arguments)
+        return sum(count for name, count in deleted.items() if name.startswith("deleted_"))
+
+    def remove_orphans(self, table: str, older_than: datetime) -> int:
+        """See `TableFormat`."""
+        # Iceberg lists by Hadoop's file systems otherwise, of which there is none for s3://.
+        listing = ", prefix_listing => true" if self.catalog.on_s3 else ""
+        arguments = f"table => '{table}', older_than => {_moment(older_than)}{listing}"
+        return int(self.spark.sql(f"CALL {self.catalog.name}.system.remove_orphan_files({arguments})").count())
+
+    def _call(self, procedure: str, table: str, arguments: str) -> dict[str, Any]:
+        name = f"{self.catalog.name}.system.{procedure}"
+        rows = self.spark.sql(f"CALL {name}(table => '{table}', {arguments})").collect()
+        found: dict[str, Any] = rows[0].asDict()
+        return found
+
+    def _load(self, table: str) -> Any:
+        """Iceberg's own object of a table, as it is now."""
+        session: Any = self.spark
+        util = session._jvm.org.apache.iceberg.spark.Spark3Util
+        found = util.loadIcebergTable(session._jsparkSession, self.catalog.full_name(table))
+        found.refresh()
+        return found
+
+
+def _moment(moment: datetime) -> str:
+    return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
