@@ -339,11 +339,11 @@ def _read(file: Path) -> Pipeline:
 def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkSession]:
     from kafscale.spark.session import SessionOptions, jvm_may_have_gone, start_session
 
-    # Other processes commit to the same tables: what this one would remember of them is old.
-    catalog = attrs.evolve(pipeline.catalog, properties={"cache-enabled": "false", **pipeline.catalog.properties})
     settings = {**pipeline.spark, **dict(conf)}
     spark = start_session(
-        SessionOptions(master=master, app_name="kafscale pipeline", conf=settings, catalogs=[catalog])
+        SessionOptions(
+            master=master, app_name="kafscale pipeline", conf=settings, catalogs=[pipeline.catalog.uncached()]
+        )
     )
     try:
         yield spark

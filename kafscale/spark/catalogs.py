@@ -1,4 +1,5 @@
-"""Iceberg catalogs as Spark's settings: hadoop (a directory), jdbc (SQLite or Postgres), rest, hive, glue.
+"""Catalogs as Spark's settings: those of Iceberg, which are hadoop (a directory), jdbc (SQLite or Postgres), rest, hive
+and glue; and delta, which is a directory of Delta Lake's tables.
 
     CatalogOptions(type="jdbc", uri="jdbc:sqlite:/data/catalog.db", warehouse="/data/warehouse").conf()
 
@@ -18,10 +19,16 @@ from kafscale.errors import ConfigError
 from kafscale.spark import packages
 
 NAME_DEFAULT = "lake"
-TYPES = ("hadoop", "jdbc", "rest", "hive", "glue")
+ICEBERG, DELTA = FORMATS = ("iceberg", "delta")
+TYPES = ("hadoop", "jdbc", "rest", "hive", "glue", DELTA)
 WITH_URI = ("jdbc", "rest", "hive")  # which can't do without
 DRIVERS = {"jdbc:sqlite:": packages.SQLITE, "jdbc:postgresql:": packages.POSTGRES}
-EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+EXTENSIONS = {
+    ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    DELTA: "io.delta.sql.DeltaSparkSessionExtension",
+}
+DELTA_CATALOG = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
+OF_DELTA = ("type", "name", "warehouse")
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 
@@ -35,10 +42,13 @@ def quoted(name: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class CatalogOptions:
-    """A catalog of Iceberg tables. Raises ConfigError, when made, for what can't be together."""
+    """A catalog of tables. Raises ConfigError, when made, for what can't be together."""
 
     type: str = attrs.field(
-        metadata={"doc": "`hadoop` (a directory), `jdbc` (SQLite or Postgres), `rest`, `hive`, or `glue`."}
+        metadata={
+            "doc": "Of Iceberg: `hadoop` (a directory), `jdbc` (SQLite or Postgres), `rest`, `hive`, or `glue`. Of "
+            "Delta Lake: `delta` (a directory)."
+        }
     )
     name: str = attrs.field(default=NAME_DEFAULT, metadata={"doc": "What tables are found under in Spark's SQL."})
     warehouse: str | None = attrs.field(
@@ -80,6 +90,8 @@ class CatalogOptions:
             raise ConfigError("spark_catalog is Spark's own catalog; give the catalog another name")
         if self.type != "rest" and self.warehouse is None:
             raise ConfigError(f"a catalog of type {self.type} needs a warehouse: a directory, or s3://BUCKET/PREFIX")
+        if self.type == DELTA:
+            self._check_delta()
         if self.type == "hadoop" and self.on_s3:
             raise ConfigError("a hadoop catalog loses commits on S3, which can't rename: use another type there")
         if self.type == "glue" and not self.on_s3:
@@ -93,6 +105,23 @@ class CatalogOptions:
         if self.type == "jdbc" and self._driver is None:
             raise ConfigError(f"the uri of a jdbc catalog begins with {' or '.join(DRIVERS)}, unlike '{self.uri}'")
 
+    def _check_delta(self) -> None:
+        if self.on_s3:
+            raise ConfigError("Delta Lake writes by Hadoop's file systems, which know S3 as s3a://, by another jar")
+        for field in attrs.fields(type(self)):
+            if field.name not in OF_DELTA and getattr(self, field.name):
+                raise ConfigError(f"a catalog of type {DELTA} has no {field.name}: it is a directory, the warehouse")
+
+    @property
+    def format(self) -> str:
+        """Return what its tables are: one of FORMATS."""
+        return DELTA if self.type == DELTA else ICEBERG
+
+    @property
+    def extensions(self) -> str:
+        """Return the class that adds statements to Spark's SQL."""
+        return EXTENSIONS[self.format]
+
     @property
     def on_s3(self) -> bool:
         """Tell whether the warehouse is in S3."""
@@ -100,10 +129,24 @@ class CatalogOptions:
 
     def full_name(self, table: str) -> str:
         """Return the full name of a table, given with its namespace, in Spark's SQL."""
+        if self.type == DELTA:
+            return f"{DELTA}.{quoted(self.path(table))}"
         return ".".join(quoted(each) for each in [self.name, *table.split(".")])
+
+    def path(self, table: str) -> str:
+        """Return the directory of one of Delta's tables."""
+        return "/".join([(self._warehouse() or "").rstrip("/"), *table.split(".")])
+
+    def uncached(self) -> CatalogOptions:
+        """Return the same catalog, which asks anew for tables that other processes commit to."""
+        if self.type == DELTA:
+            return self  # and does so anyhow
+        return attrs.evolve(self, properties={"cache-enabled": "false", **self.properties})
 
     def packages(self) -> Sequence[str]:
         """Coordinates of the jars that it takes."""
+        if self.type == DELTA:
+            return [packages.DELTA]
         on_s3 = self.on_s3 or self.s3_endpoint or self.s3_region or self.s3_sse
         aws = [packages.ICEBERG_AWS] if on_s3 else []
         driver = [] if self._driver is None else [self._driver]
@@ -111,10 +154,12 @@ class CatalogOptions:
 
     def conf(self) -> dict[str, str]:
         """Spark's settings."""
+        if self.type == DELTA:
+            return {"spark.sql.extensions": self.extensions, **DELTA_CATALOG}
         settings = {"type": self.type, **self._location(), **self._access(), **self._s3(), **self.properties}
         prefix = f"spark.sql.catalog.{self.name}"
         return {
-            "spark.sql.extensions": EXTENSIONS,
+            "spark.sql.extensions": self.extensions,
             prefix: SPARK_CATALOG,
             **{f"{prefix}.{name}": value for name, value in settings.items() if value is not None},
         }
@@ -127,10 +172,12 @@ class CatalogOptions:
         return next((jar for prefix, jar in DRIVERS.items() if (self.uri or "").startswith(prefix)), None)
 
     def _location(self) -> dict[str, str | None]:
-        warehouse = self.warehouse
-        if warehouse is not None and self.type != "rest" and "://" not in warehouse:
-            warehouse = str(Path(warehouse.removeprefix("file:")).absolute())
-        return {"glue.endpoint" if self.type == "glue" else "uri": self.uri, "warehouse": warehouse}
+        return {"glue.endpoint" if self.type == "glue" else "uri": self.uri, "warehouse": self._warehouse()}
+
+    def _warehouse(self) -> str | None:
+        if self.warehouse is None or self.type == "rest" or "://" in self.warehouse:
+            return self.warehouse
+        return str(Path(self.warehouse.removeprefix("file:")).absolute())
 
     def _access(self) -> dict[str, str | None]:
         if self.type == "jdbc":

@@ -70,6 +70,8 @@ class SessionOptions:
         local = LOCAL_DEFAULTS if self.master.startswith("local") else {}
         logging = {JAVA_OPTIONS: f"-Dlog4j2.configurationFile={LOGGING} {self.conf.get(JAVA_OPTIONS, '')}".strip()}
         catalogs = {name: value for each in self.catalogs for name, value in each.conf().items()}
+        if self.catalogs:
+            catalogs["spark.sql.extensions"] = ",".join(dict.fromkeys(each.extensions for each in self.catalogs))
         settings = {**DEFAULTS, **local, **catalogs, **self.conf, **logging}
         return {name: value for name, value in settings.items() if name not in JARS}
 
@@ -128,8 +130,8 @@ def check_pyspark(*, needs_iceberg: bool = False) -> None:
     version = pyspark.__version__
     if needs_iceberg and version.split(".")[:2] != packages.ICEBERG_SPARK.split("."):
         raise StartupError(
-            f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK}, pyspark here is {version}: "
-            "pip install 'kafscale[iceberg]'"
+            f"tables are written with Spark {packages.ICEBERG_SPARK}, which Iceberg {packages.ICEBERG_VERSION} is made "
+            f"for, and pyspark here is {version}: pip install 'kafscale[iceberg]'"
         )
 
 

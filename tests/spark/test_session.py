@@ -90,7 +90,7 @@ def test_no_pyspark_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"type": "nessie"}, "one of hadoop, jdbc, rest, hive, glue, not 'nessie'"),
+        ({"type": "nessie"}, "one of hadoop, jdbc, rest, hive, glue, delta, not 'nessie'"),
         ({"type": "hadoop"}, "needs a warehouse"),
         ({"type": "hadoop", "warehouse": "s3://bucket"}, "use another type"),
         ({"type": "rest"}, "needs a uri"),
@@ -101,6 +101,9 @@ def test_no_pyspark_is_told(monkeypatch):
             {"type": "hadoop", "warehouse": "w", "s3_sse": "aws:kms"},
             "s3_sse: 'aws:kms' is no encryption; allowed: AES256",
         ),
+        ({"type": "delta"}, "needs a warehouse"),
+        ({"type": "delta", "warehouse": "s3://b/p"}, "know S3 as s3a://"),
+        ({"type": "delta", "warehouse": "w", "s3_region": "r"}, "has no s3_region"),
         ({"type": "hadoop", "warehouse": "w", "name": "a-b"}, "letters, digits and _"),
         ({"type": "hadoop", "warehouse": "w", "name": "spark_catalog"}, "another name"),
     ],
@@ -115,6 +118,24 @@ def test_a_database_gets_its_driver_and_its_user():
     assert list(catalog.packages()) == [packages.ICEBERG, packages.POSTGRES]
     assert catalog.conf()["spark.sql.catalog.lake.jdbc.user"] == "u"
     assert "p'" not in repr(catalog)
+
+
+def test_delta_is_a_directory_beside_the_catalogs_of_iceberg():
+    delta = CatalogOptions(type="delta", warehouse="/data/lake/")
+    assert delta.full_name("sales.orders") == "delta.`/data/lake/sales/orders`"
+    assert list(delta.packages()) == [packages.DELTA]
+    settings = session.SessionOptions(catalogs=[HADOOP, delta]).settings()
+    assert settings["spark.sql.extensions"].split(",") == [HADOOP.extensions, delta.extensions]
+    assert settings["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+    assert settings["spark.sql.catalog.lake.type"] == "hadoop"
+
+
+def test_a_pipelines_catalog_remembers_no_tables_unless_it_is_told_to():
+    assert HADOOP.uncached().properties == {"cache-enabled": "false"}
+    told = CatalogOptions(type="hadoop", warehouse="w", properties={"cache-enabled": "true"})
+    assert told.uncached() == told
+    delta = CatalogOptions(type="delta", warehouse="w")
+    assert delta.uncached() == delta
 
 
 def test_glue_needs_no_address_but_can_have_one():

@@ -103,6 +103,10 @@ class IcebergTables:
         """See `TableFormat`."""
         return ancestry(self._load(table))
 
+    def has_forgotten(self, table: str, mapping: str) -> bool:
+        """See `TableFormat`. Where another tool has expired the newest snapshot of a mapping, nothing tells it."""
+        return False
+
     def appended(self, table: str, commit: Committed) -> DataFrame:
         """See `TableFormat`."""
         name = self.catalog.full_name(table)

@@ -221,9 +221,15 @@ class MappingRun:
 
     def _first_start(self, planner: Planner) -> Position:
         """Return where the table's newest snapshot ends; without one, what the mapping says."""
-        committed = newest(format_of(self.spark, self.pipeline).commits(self.mapping.table), self.mapping.id)
+        tables = format_of(self.spark, self.pipeline)
+        committed = newest(tables.commits(self.mapping.table), self.mapping.id)
         if committed is not None:
             return committed.end
+        if tables.has_forgotten(self.mapping.table, self.mapping.id):
+            raise KafScaleError(
+                f"the table {self.mapping.table} has batches of the mapping '{self.mapping.id}', and its log tells no "
+                "more where they end: give the mapping another name, and `starting` where it is to begin"
+            )
         limit = parse_offsets("starting", self.mapping.starting)
         logs = planner.logs(limit.names)
         return Position(offsets=OffsetFinder(planner.catalog).find(limit, logs), topic_ids=ids_of(logs.values()))

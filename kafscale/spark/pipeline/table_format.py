@@ -35,11 +35,14 @@ class TableFormat(Protocol):
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """Make a table of columns, as SQL has them, if it is missing; properties go before the format's own."""
+        """Make a table of columns, as SQL has them, if it is missing; properties go before the format's own.
+
+        Raises ConfigError for what the format does not have.
+        """
         ...
 
     def sort(self, table: str, order: Sequence[str]) -> None:
-        """Have files sorted by these keys, as SQL has them, if they are not sorted by others."""
+        """Have files sorted by these keys, as SQL has them, if they are not sorted by others. Raises ConfigError."""
         ...
 
     def change(self, table: str, change: Change) -> None:
@@ -48,6 +51,10 @@ class TableFormat(Protocol):
 
     def commits(self, table: str) -> Iterator[Commit]:
         """Iterate over what the table consists of now, newest first."""
+        ...
+
+    def has_forgotten(self, table: str, mapping: str) -> bool:
+        """Tell whether batches of a mapping are in the table though none of its commits tells of one."""
         ...
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
@@ -78,7 +85,9 @@ def create_table(
     parts = [f"CREATE TABLE IF NOT EXISTS {name} ({definition}) USING {provider}"]
     if partition_by:
         parts.append(f"PARTITIONED BY ({', '.join(partition_by)})")
-    parts.append(f"TBLPROPERTIES ({', '.join(f'{_text(key)} = {_text(value)}' for key, value in properties.items())})")
+    if properties:
+        given = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+        parts.append(f"TBLPROPERTIES ({given})")
     return " ".join(parts)
 
 

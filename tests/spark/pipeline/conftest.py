@@ -108,12 +108,13 @@ class Lake:
     warehouse: Path
     checkpoints: Path
     store: str
+    catalog: str = "hadoop"  # its type
 
     def pipeline(self, mappings: str, more: str = "") -> Pipeline:
         """mappings: YAML of the list."""
         text = f"""
 source: {{store: "{self.store}"}}
-catalog: {{type: hadoop, warehouse: "{self.warehouse}"}}
+catalog: {{type: {self.catalog}, warehouse: "{self.warehouse}"}}
 checkpoints: "{self.checkpoints}"
 {more}
 mappings:
@@ -130,15 +131,21 @@ mappings:
         assert may_fail or not seen.failures
         return seen
 
+    def name(self, table: str) -> str:
+        """Of a table, in Spark's SQL."""
+        return CatalogOptions(type=self.catalog, warehouse=str(self.warehouse)).full_name(table)
+
     def rows(self, table: str, columns: str = "*") -> Sequence[tuple[Any, ...]]:
         """Of a table, in one order."""
-        found = self.spark.sql(f"SELECT {columns} FROM lake.{table}").collect()
+        found = self.spark.sql(f"SELECT {columns} FROM {self.name(table)}").collect()
         return sorted((tuple(row) for row in found), key=repr)
 
     def summaries(self, table: str) -> Sequence[dict[str, str]]:
-        """Of the snapshots, oldest first."""
-        query = f"SELECT summary FROM lake.{table}.snapshots ORDER BY committed_at"
-        return [row.summary for row in self.spark.sql(query).collect()]
+        """Of the snapshots, oldest first; empty if they are no batch's."""
+        from kafscale.spark.pipeline.formats import format_of
+
+        pipeline = self.pipeline(f"- {{topic: t, table: {table}}}")
+        return [dict(commit.summary()) for commit in format_of(self.spark, pipeline).commits(table)][::-1]
 
     def check(self, topic: str, expected: Expected) -> None:
         """The tables of `tests.devtools.pipelines.MAPPINGS` against what was produced."""

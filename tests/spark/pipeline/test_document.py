@@ -62,7 +62,7 @@ def test_all_parts_of_a_pipeline_are_read():
         (
             "type: hadoop",
             "type: nessie",
-            "p.yaml:3: catalog: a catalog's type is one of hadoop, jdbc, rest, hive, glue, not 'nessie'",
+            "p.yaml:3: catalog: a catalog's type is one of hadoop, jdbc, rest, hive, glue, delta, not 'nessie'",
         ),
         ("[partition, offset]", "{at: ofset}", "p.yaml:13: mappings[0].metadata: there is no metadata 'ofset'"),
         ("log-.*", "log-(", "p.yaml:15: mappings[1].pattern: "),

@@ -1,0 +1,234 @@
+"""Pipelines whose tables are Delta Lake's: what the tests of Iceberg's show, in short, and what is Delta's alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from kafscale.errors import KafScaleError
+from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.pipeline.delta import Entry, in_effect
+from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
+
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    JAVA_OPTIONS: QUICK_JAVA,
+}
+UPSERT = "mode: upsert, key: {format: string, column: id}"
+of_spark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
+]
+
+
+def entry(number: int, operation: str = "WRITE", **more: Any) -> Entry:
+    return Entry(id=number, timestamp_ms=number * 10, operation=operation, **more)
+
+
+def test_what_a_restore_has_undone_is_not_in_the_table():
+    entries = [
+        entry(9),
+        entry(8, "RESTORE", restored_ms=65),
+        entry(7),
+        entry(6),
+        entry(5, "RESTORE", restored_id=2),
+        entry(4),
+        entry(3, "RESTORE", restored_id=1),
+        entry(2),
+        entry(1),
+    ]
+    assert [each.id for each in in_effect(iter(entries))] == [9, 8, 6, 5, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "told", "is_batch"),
+    [
+        ("WRITE", '{"kafscale.mapping":"m"}', True),
+        ("MERGE", '{"kafscale.mapping":"m"}', True),
+        ("ADD COLUMNS", '{"kafscale.mapping":"m"}', False),  # in the session of a batch, before its rows
+        ("WRITE", None, False),
+        ("WRITE", "a user's own words", False),
+        ("WRITE", '["a list"]', False),
+        ("WRITE", '{"another":"program"}', False),
+    ],
+)
+def test_only_what_writes_rows_of_a_batch_is_its_commit(operation, told, is_batch):
+    assert bool(entry(1, operation, told=told, added_bytes=7).summary()) is is_batch
+
+
+@pytest.fixture(scope="module")
+def spark(iceberg) -> Iterator[Any]:
+    from kafscale.spark.session import SessionOptions, start_session
+    from tests.devtools.spark import end_jvm
+
+    end_jvm()
+    catalog = CatalogOptions(type="delta", warehouse="/wherever a mapping says")
+    session = start_session(SessionOptions(master="local[2]", catalogs=[catalog], conf=SETTINGS))
+    yield session
+    session.stop()
+    end_jvm()
+
+
+@pytest.fixture
+def delta(lake) -> Lake:
+    return attrs.evolve(lake, catalog="delta")
+
+
+def forget_last_batch(lake: Lake, mapping: str) -> None:
+    """As if the driver had died between the commit of the table and that of the checkpoint."""
+    commits = lake.checkpoints / mapping / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+class TestTables:
+    pytestmark = of_spark
+
+    def test_rows_are_appended_once_though_the_checkpoint_lags_or_is_lost(self, delta, topic, produce):
+        mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 4, metadata: [partition, offset]}}"
+        produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(10)])
+        seen = delta.run(mapping)
+        assert sum(outcome.added_bytes > 0 for _, outcome, _, _ in seen.outcomes) == 3
+        before = delta.summaries(f"db.{topic}")
+        assert [int(each["kafscale.batch-id"]) for each in before if each] == [0, 1, 2]
+        forget_last_batch(delta, f"db.{topic}")
+        seen = delta.run(mapping)
+        assert [outcome.commit_seconds for _, outcome, _, _ in seen.outcomes] == [None]
+        assert delta.summaries(f"db.{topic}") == before
+        shutil.rmtree(delta.checkpoints)
+        produce(topic, [(0, b"k", b"10")])
+        delta.run(mapping)
+        rows = [(number % 2, number // 2, b"%d" % number) for number in range(11)]
+        assert delta.rows(f"db.{topic}", "partition, offset, value") == sorted(rows, key=repr)
+
+    def test_the_last_record_of_a_key_wins_and_a_batch_that_changes_nothing_is_one(self, delta, topic, produce):
+        value = "value: {format: json, columns: [{name: n, type: int}]}"
+        mapping = f"- {{topic: {topic}, table: db.{topic}, {UPSERT}, {value}, metadata: [offset]}}"
+        for records in (
+            [(0, b"a", b'{"n":1}'), (0, b"b", b'{"n":1}'), (0, b"a", b'{"n":2}')],
+            [(0, b"a", None), (0, b"c", b'{"n":3}'), (0, b"b", None), (0, b"b", b'{"n":4}')],
+            [(0, b"never there", None)],
+        ):
+            produce(topic, records)
+            delta.run(mapping)
+        assert delta.rows(f"db.{topic}", "id, n, offset") == [("b", 4, 6), ("c", 3, 4)]
+        found = [int(each["kafscale.batch-id"]) for each in delta.summaries(f"db.{topic}") if each]
+        assert found == [0, 1, 2]
+        forget_last_batch(delta, f"db.{topic}")
+        delta.run(mapping)
+        assert len([each for each in delta.summaries(f"db.{topic}") if each]) == 3
+
+    def test_dead_letters_of_a_batch_that_is_tried_again_are_once_there(self, delta, topic, produce, monkeypatch):
+        """What is bad by then, too: a second commit of the batch to the table of dead letters is not passed over."""
+        from kafscale.spark.pipeline import batch
+
+        mapping = f"- {{topic: {topic}, table: db.{topic}, dead_letters: db.{topic}_dead, metadata: [offset], VALUE}}"
+        text = mapping.replace("VALUE", "value: {format: string}")
+        numbers = mapping.replace("VALUE", "value: {format: json, columns: [{name: n, type: int, required: true}]}")
+        produce(topic, [(0, None, b'{"n":1}'), (0, None, b"\xff"), (0, None, b"good text")])
+        with monkeypatch.context() as patched:
+            patched.setattr(batch._Attempt, "_commit", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                delta.run(text)
+        assert delta.rows(f"db.{topic}_dead", "offset") == [(1,)]
+        delta.spark.sql(f"ALTER TABLE {delta.name(f'db.{topic}')} ADD COLUMN n INT")
+        delta.run(numbers)
+        assert delta.rows(f"db.{topic}_dead", "offset") == [(1,), (2,)]
+        assert delta.rows(f"db.{topic}", "offset, n") == [(0, 1)]
+
+    def test_columns_are_added_and_become_wider(self, delta, topic, produce):
+        template = f"- {{topic: {topic}, table: db.{topic}, value: {{format: json, columns: COLUMNS}}}}"
+        first = "[{name: n, type: int}, {name: d, type: 'decimal(5,2)'}, {name: s, type: 'struct<x: int>'}]"
+        then = (
+            "[{name: n, type: long}, {name: d, type: 'decimal(9,2)'}, {name: s, type: 'struct<x: bigint, y: string>'},"
+            " {name: t, type: string}]"
+        )
+        produce(topic, [(0, None, b'{"n":1,"d":1.25,"s":{"x":1}}')])
+        delta.run(template.replace("COLUMNS", first))
+        produce(
+            topic, [(0, None, json.dumps({"n": 2**40, "d": 12345.25, "s": {"x": 2**40, "y": "y"}, "t": "t"}).encode())]
+        )
+        mapping = template.replace("COLUMNS", then)
+        delta.run(mapping)
+        assert delta.rows(f"db.{topic}", "n, CAST(d AS STRING), s.x, s.y, t") == [
+            (1, "1.25", 1, None, None),
+            (2**40, "12345.25", 2**40, "y", "t"),
+        ]
+        assert self.proof_of(delta, mapping).is_proven
+
+    def test_a_table_is_proven_cared_for_and_its_status_told(self, delta, topic, produce):
+        from kafscale.spark.pipeline.maintenance import maintain
+        from kafscale.spark.pipeline.status import status
+
+        mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 10, metadata: [partition, offset]}}"
+        produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(30)])
+        delta.run(mapping)
+        (care,) = maintain(delta.spark, delta.pipeline(mapping))
+        assert care.problem is None
+        assert care.compacted_files >= 3
+        assert delta.summaries(f"db.{topic}")[-1] == {}
+        proof = self.proof_of(delta, mapping)
+        assert (proof.found, proof.snapshots, proof.rows) == ("proven", 3, 30)
+        produce(topic, [(0, b"k", b"30")])
+        (told,) = status(delta.spark, delta.pipeline(mapping))
+        assert (told.batch_id, told.lag, told.offsets) == (2, 1, {topic: {"0": 15, "1": 15}})
+        delta.run(mapping)
+        assert len(delta.rows(f"db.{topic}")) == 31
+        delta.spark.sql(f"UPDATE {delta.name(f'db.{topic}')} SET offset = 99 WHERE offset = 3")
+        assert self.proof_of(delta, mapping).missing == 2
+
+    def test_a_table_that_was_restored_is_told_and_goes_on_where_it_is(self, delta, topic, produce):
+        mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
+        for _ in range(3):
+            produce(topic, [(0, None, b"v")])
+            delta.run(mapping)
+        delta.spark.sql(f"RESTORE {delta.name(f'db.{topic}')} TO VERSION AS OF 2")
+        produce(topic, [(0, None, b"v")])
+        seen = delta.run(mapping, may_fail=True)
+        assert "rolled back? Delete this checkpoint" in str(seen.failures[f"db.{topic}"])
+        shutil.rmtree(delta.checkpoints)
+        delta.run(mapping)
+        assert delta.rows(f"db.{topic}", "offset") == [(0,), (1,), (2,), (3,)]
+
+    def test_a_log_that_tells_no_more_of_the_batches_is_no_reason_to_begin_again(self, delta, topic, produce):
+        mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
+        produce(topic, [(0, None, b"v")])
+        delta.run(mapping)
+        for _ in range(10):  # then there is a checkpoint of the log, and entries before it may go
+            delta.spark.sql(f"ALTER TABLE {delta.name(f'db.{topic}')} SET TBLPROPERTIES ('a' = 'b')")
+        log = delta.warehouse / "db" / topic / "_delta_log"
+        newest = max(log.glob("*.checkpoint.parquet")).name[:20]
+        for path in [each for each in log.glob("*.json") if each.name[:20] < newest]:
+            path.unlink()
+            path.with_suffix(".crc").unlink(missing_ok=True)
+        shutil.rmtree(delta.checkpoints)
+        seen = delta.run(mapping, may_fail=True)
+        assert "its log tells no more where they end" in str(seen.failures[f"db.{topic}"])
+        assert isinstance(seen.failures[f"db.{topic}"], KafScaleError)
+        delta.run(mapping.replace("metadata", "name: another, metadata"))
+        assert len(delta.rows(f"db.{topic}")) == 2
+
+    @pytest.mark.parametrize(
+        ("more", "told"), [("partition_by: [days(at)]", "takes columns"), ("sort_by: [at]", "has no sort order")]
+    )
+    def test_what_delta_lacks_is_refused(self, delta, topic, produce, more, told):
+        produce(topic, [(0, None, b"v")])
+        mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: {{at: timestamp}}, {more}}}"
+        assert told in str(delta.run(mapping, may_fail=True).failures[f"db.{topic}"])
+
+    @staticmethod
+    def proof_of(lake: Lake, mapping: str) -> Any:
+        from kafscale.spark.pipeline.proof import prove
+
+        (proof,) = prove(lake.spark, lake.pipeline(mapping))
+        return proof
