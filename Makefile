@@ -74,12 +74,14 @@ audit: $(AUDIT_VENV)/installed ## Write build/sbom.cdx.json, and ask a vulnerabi
 	$(AUDIT_BIN)/cyclonedx-py requirements requirements/image.txt --pyproject pyproject.toml --mc-type application \
 	  --spec-version 1.6 --output-reproducible --output-format JSON --output-file build/sbom.cdx.json
 	$(AUDIT_BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/image.txt \
-	  --requirement requirements/build.txt --progress-spinner off || { \
+	  --requirement requirements/spark.txt --requirement requirements/build.txt --progress-spinner off || { \
 	  echo "make audit: not clean. Either a package has a known vulnerability, of which there is a table above; or the" >&2; \
 	  echo "service could not be asked about one (an ERROR line above), and then nothing is known of it." >&2; exit 1; }
 
-lock: $(AUDIT_VENV)/installed ## Write anew which versions and hashes the image installs (requirements/), as of today
+lock: $(AUDIT_VENV)/installed ## Write anew which versions and hashes the images install (requirements/), as of today
 	$(LOCK) --output-file requirements/image.txt pyproject.toml
+	$(LOCK) --extra iceberg --constraint requirements/image.txt --output-file requirements/spark.txt pyproject.toml
+	sed -i '/^# WARNING: pip install/,+3d' requirements/spark.txt # the project itself, which an extra of it names
 	$(LOCK) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml
 
 # Neither addresses of an index nor of this machine get into the files. Python 3.11 is the image's.

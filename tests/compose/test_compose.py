@@ -1,4 +1,5 @@
-"""compose.yaml as a user runs it: two clients on the host, a broker that is killed under load, a bucket in MinIO.
+"""compose.yaml as a user runs it: two clients on the host, a broker that is killed under load, a bucket in MinIO; and
+the profile with Spark, whose pipeline keeps a table in a REST catalog.
 
 Says what it does while it does it; `make test-compose` shows that.
 """
@@ -6,16 +7,18 @@ Says what it does while it does it; `make test-compose` shows that.
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import shutil
 import socket
 import subprocess
+import urllib.request
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Condition
 from typing import Any, Protocol
@@ -29,6 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.formats.segment import decode_footer
 from kafscale.store.paths import SegmentKey, parse_segment_key
+from tests.devtools.clients import wait_until
 from tests.devtools.history import History, Read
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
@@ -38,12 +42,14 @@ with warnings.catch_warnings():  # kafka-python reads its definitions in a depre
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).parents[2]
-PORT_VARIABLES = ("KAFKA_PORT", "ADMIN_PORT", "S3_PORT", "S3_CONSOLE_PORT")
+PORT_VARIABLES = ("KAFKA_PORT", "ADMIN_PORT", "S3_PORT", "S3_CONSOLE_PORT", "CATALOG_PORT", "METRICS_PORT")
 MINIO_KEYS = {"MINIO_ROOT_USER": "kafscale", "MINIO_ROOT_PASSWORD": "kafscale-test"}
 PARTITIONS = range(3)
 ACKNOWLEDGED_COUNT = 5000  # by each client before the kill, and again after it
 UNACKNOWLEDGED_MAX_COUNT = 1000
 WAIT_SECONDS = 120.0
+DEAD_LETTERS = "kafscale_pipeline_dead_letters_total{"
+TABLE_SECONDS = 600.0  # Spark fetches its jars first
 
 
 def say(text: str) -> None:
@@ -60,30 +66,41 @@ class Compose:
     command: Sequence[str]
     project: str
     ports: Mapping[str, int]
+    options: Sequence[str] = ()
 
     @property
     def kafka(self) -> str:
         return f"127.0.0.1:{self.ports['KAFKA_PORT']}"
 
     def run(self, *arguments: str, stdout: int | None = None) -> str:
-        command = [*self.command, "--project-name", self.project, *arguments]
+        command = [*self.command, "--project-name", self.project, *self.options, *arguments]
         environ = os.environ | MINIO_KEYS | {name: str(port) for name, port in self.ports.items()}
         done = subprocess.run(command, cwd=REPOSITORY, env=environ, check=True, stdout=stdout, text=True)
         return done.stdout or ""
+
+    def execute(self, service: str, *command: str) -> str:
+        """Run a command in a container. Returns what it wrote to its standard output."""
+        return self.run("exec", "-T", service, *command, stdout=subprocess.PIPE)
 
     def container(self, service: str) -> str:
         return self.run("ps", "--quiet", service, stdout=subprocess.PIPE).strip()
 
 
 @pytest.fixture
-def compose() -> Iterator[Compose]:
-    """A project of its own on free ports, up; all of it is gone afterwards but the image."""
-    project = Compose(command=_compose_command(), project=f"kafscale-test-{uuid4().hex[:8]}", ports=_free_ports())
+def compose(request: pytest.FixtureRequest) -> Iterator[Compose]:
+    """A project of its own on free ports, up, with the profile that is a parameter; gone afterwards but for images."""
+    profile = getattr(request, "param", None)
+    project = Compose(
+        command=_compose_command(),
+        project=f"kafscale-test-{uuid4().hex[:8]}",
+        ports=_free_ports(),
+        options=["--profile", profile] if profile else [],
+    )
     try:
         project.run("up", "--detach", "--build")
         yield project
     finally:
-        project.run("logs", "--no-color", "kafscale")
+        project.run("logs", "--no-color", "kafscale", *(["catalog", "pipeline"] if profile else []))
         project.run("down", "--volumes")
 
 
@@ -380,3 +397,33 @@ def test_a_killed_broker_loses_nothing(compose: Compose, caplog: pytest.LogCaptu
     compose.run("up", "--detach", "kafscale")
     check_reading(clients[1], loads)
     gc.collect()  # while that warning is no error
+
+
+# ---- the profile with Spark -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compose", ["spark"], indirect=True)
+def test_a_pipeline_keeps_a_table_of_the_topic(compose: Compose) -> None:
+    producer = confluent_kafka.Producer(_confluent(compose.kafka))
+    for number in range(100):
+        producer.produce("readings", json.dumps({"room": "attic", "celsius": number}))
+    producer.produce("readings", "smoke")
+    assert producer.flush(WAIT_SECONDS) == 0
+    say("waiting for the table")
+    wait_until(lambda: _dead_letters(compose) == 1, "its rows", seconds=TABLE_SECONDS)
+    query = "SELECT count(*) AS records, sum(celsius) AS total FROM lake.home.readings"
+    found = json.loads(compose.execute("pipeline", "kafscale", "sql", "--format", "json", query))
+    assert found == {"records": 100, "total": 4950.0}
+    compose.run("stop", "pipeline")
+    say("proving it by another container, with the checkpoint and the jars of the first")
+    prove = ["run", "--rm", "-T", "--no-deps", "pipeline", "pipeline", "prove", "/etc/kafscale/pipeline.yaml"]
+    assert "proven" in compose.run(*prove, stdout=subprocess.PIPE)
+
+
+def _dead_letters(compose: Compose) -> float:
+    """Return what the pipeline's metrics tell; 0 as long as it does not answer."""
+    url = f"http://127.0.0.1:{compose.ports['METRICS_PORT']}/metrics"
+    with suppress(OSError), urllib.request.urlopen(url) as reply:
+        lines = [line for line in reply.read().decode().splitlines() if line.startswith(DEAD_LETTERS)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+    return 0.0

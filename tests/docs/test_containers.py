@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from kafscale.cli.sql_options import parse_catalog
+from kafscale.spark.pipeline.document import read_pipeline
+
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 PAGE = (REPOSITORY / "docs" / "how-to" / "run-with-minio.md").read_text()
 BY_DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
-LOCKS = ("image.txt", "build.txt")
+LOCKS = ("image.txt", "spark.txt", "build.txt")
+BUILT = ("kafscale", "pipeline")
 
 
 def _locked(name: str) -> dict[str, str]:
@@ -37,21 +41,51 @@ def _declared(requirements: list[str]) -> set[str]:
 def test_base_images_are_named_by_digest() -> None:
     [argument] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE)
     assert BY_DIGEST.fullmatch(argument)
-    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
-    built_of = SERVICES["kafscale"]["build"]["args"]["PYTHON_IMAGE"]
-    assert built_of == f"${{PYTHON_IMAGE:-{argument}}}"
+    stages = set(re.findall(r" AS (\S+)$", DOCKERFILE, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) - stages == {"${PYTHON_IMAGE}"}
+    for service in BUILT:
+        assert SERVICES[service]["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{argument}}}"
+        assert SERVICES[service]["build"]["target"] in stages
+    [catalog] = re.findall(r"\$\{CATALOG_IMAGE:-(.*)\}", SERVICES["catalog"]["image"])
+    assert BY_DIGEST.fullmatch(catalog)
     [minio] = re.findall(r"\$\{MINIO_IMAGE:-(.*)\}", SERVICES["minio"]["image"])
     assert BY_DIGEST.fullmatch(minio)
     tag = minio.partition(":")[2].partition("@")[0]
     assert tag in PAGE, "the page does not say which MinIO it is"
 
 
-def test_the_broker_is_no_root() -> None:
-    *_, runtime = DOCKERFILE.split("\nFROM ")
+@pytest.mark.parametrize("service", BUILT)
+def test_what_is_built_is_no_root(service: str) -> None:
+    [runtime] = [
+        each for each in DOCKERFILE.split("\nFROM ") if f" AS {SERVICES[service]['build']['target']}\n" in each
+    ]
     [user] = re.findall(r"^USER (\S+)$", runtime, re.MULTILINE)
     assert int(user.partition(":")[0]) >= 1000
     assert runtime.index("USER ") < runtime.index("ENTRYPOINT")
-    assert "user" not in SERVICES["kafscale"]
+    assert "user" not in SERVICES[service]
+
+
+def test_what_is_built_without_a_target_is_the_broker() -> None:
+    *_, last = re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
+    assert last == SERVICES["kafscale"]["build"]["target"] == "broker"
+
+
+def test_a_profile_adds_a_catalog_and_a_pipeline_to_what_runs_anyhow(monkeypatch) -> None:
+    assert {name for name, each in SERVICES.items() if "profiles" not in each} == {"minio", "kafscale"}
+    assert {name for name, each in SERVICES.items() if each.get("profiles") == ["spark"]} == {"catalog", "pipeline"}
+    environ = SERVICES["pipeline"]["environment"]
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    pipeline = read_pipeline(REPOSITORY / "compose" / "pipeline.yaml")
+    catalog = SERVICES["catalog"]["environment"]
+    assert pipeline.source.store == "s3://kafscale"
+    assert catalog["CATALOG_WAREHOUSE"].startswith("s3://kafscale/")
+    assert pipeline.catalog.s3_endpoint == catalog["CATALOG_S3_ENDPOINT"] == environ["KAFSCALE_S3_ENDPOINT"]
+    assert parse_catalog(environ["KAFSCALE_SQL_CATALOG"]) == pipeline.catalog
+    assert any(volume.endswith(":/data") for volume in SERVICES["pipeline"]["volumes"])
+    assert pipeline.checkpoints.startswith("/data/")
+    (port,) = SERVICES["pipeline"]["ports"]
+    assert port.endswith(str(pipeline.metrics).rpartition(":")[2])
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -67,7 +101,7 @@ def test_containers_are_confined(service: str) -> None:
 
 def test_the_image_installs_by_hash_and_by_nothing_else() -> None:
     commands = re.findall(r"pip (?:install|wheel)[^&\n]*", DOCKERFILE.replace("\\\n", " "))
-    assert len(commands) == 4
+    assert len(commands) == 7
     for command in commands:
         assert (
             "--require-hashes" in command
@@ -88,8 +122,11 @@ def test_locks_have_a_version_and_hashes_of_each_package_and_no_address(name: st
 
 def test_the_lock_has_what_is_depended_on() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    missing = _declared(project["project"]["dependencies"]) - _locked("image.txt").keys()
-    assert not missing, "run `make lock`"
+    needed = _declared(project["project"]["dependencies"])
+    assert not needed - _locked("image.txt").keys(), "run `make lock`"
+    extras = project["project"]["optional-dependencies"]
+    needed |= _declared([*extras["spark"], *extras["iceberg"]]) - {"kafscale"}
+    assert not needed - _locked("spark.txt").keys(), "run `make lock`"
     assert _declared(project["build-system"]["requires"]) <= _locked("build.txt").keys(), "run `make lock`"
 
 
