@@ -15,9 +15,6 @@ halved until it is found.
 
 Columns that headers of batches tell need none of that (`_told_by_headers`): a batch is then held to its CRC, and not
 decompressed or looked into.
-
-A column of bytes is made by one `take` from an Arrow array that alternates between values and the gaps between them:
-the offsets of both are known, and nothing is copied before.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, check_crcs, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
+from kafscale.spark.workers.slices import bytes_column
 from kafscale.spark.workers.varints import (
     Positions,
     Raw,
@@ -432,22 +430,7 @@ def _check(holds: NDArray[np.bool_]) -> None:
 
 
 def _bytes_column(data: memoryview, slices: _Slices) -> pa.Array:
-    """Values and the gaps between them alternate; the `take` copies the values, and makes null of what is none."""
-    count = len(slices.starts)
-    if not count:
-        return pa.array([], pa.binary())
-    is_null = slices.ends < slices.starts
-    bounds = np.empty(2 * count + 1, np.int32 if len(data) <= np.iinfo(np.int32).max else np.int64)
-    bounds[0:-1:2] = slices.starts
-    bounds[1::2] = np.maximum(slices.ends, slices.starts)
-    bounds[-1] = bounds[-2]
-    wide = bounds.dtype == np.int64
-    pieces = pa.Array.from_buffers(
-        pa.large_binary() if wide else pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
-    wanted = pa.array(np.arange(0, 2 * count, 2), mask=is_null if is_null.any() else None)
-    taken = pieces.take(wanted)
-    return taken.cast(pa.binary()) if wide else taken
+    return bytes_column(data, slices.starts, slices.ends)
 
 
 def _headers_column(fields: _Fields) -> pa.Array:

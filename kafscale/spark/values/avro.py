@@ -13,15 +13,19 @@ from io import BytesIO
 from typing import Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
+from kafscale.spark.values.avro_columns import LANES_MIN_COUNT
+from kafscale.spark.values.avro_plan import Plan
 from kafscale.spark.values.avro_resolution import Resolution, needs_wrapping, parsed
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.cells import CELLS_MAX, RowMemory, uncounted_bytes
-from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
+from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, scatter, to_columns
+from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.values.schema_bounds import COLUMNS_MAX, Count, Place
 
@@ -77,9 +81,31 @@ class AvroReader:
         except Exception as exc:
             raise DecodeError(f"{schema} is not a valid Avro schema: {error_text(exc)}") from exc
         reader = None if whole == of_reader else self._parsed(Count(DEFAULTS_MAX, ""), wrapped=wrapped)
-        return partial(self._decode, Resolution(writer, reader, wrapped), walk_of(node, named))
+        walk = walk_of(node, named)
+        plan = None if walk.is_needed or wrapped or self._convert is not None else self._plan(writer, reader)
+        return partial(self._decode, Resolution(writer, reader, wrapped), walk, plan)
 
-    def _decode(self, resolution: Resolution, walk: Walk, payloads: list[bytes]) -> Decoded:
+    def _plan(self, writer: Node, reader: Node | None) -> Plan | None:
+        return Plan.of(writer, writer if reader is None else reader, self._raw_type, self.type)
+
+    def _decode(
+        self, resolution: Resolution, walk: Walk, plan: Plan | None, payloads: Payloads | Sequence[bytes]
+    ) -> Decoded:
+        """Decode by columns what the plan can read, and by fastavro what is left."""
+        if plan is None or len(payloads) < LANES_MIN_COUNT:
+            return self._decode_each(resolution, walk, payloads)
+        payloads = Payloads.of(payloads)
+        found, is_read = plan.decode(payloads, max_bytes=self._items_max)
+        if is_read.all():
+            return Decoded(values=found, errors=[None] * len(payloads))
+        places = np.flatnonzero(is_read), np.flatnonzero(~is_read)
+        others = self._decode_each(resolution, walk, payloads.only(places[1]))
+        errors: list[str | None] = [None] * len(payloads)
+        for place, error in zip(places[1].tolist(), others.errors, strict=True):
+            errors[place] = error
+        return Decoded(values=scatter([found, others.values], places, len(payloads), self.type), errors=errors)
+
+    def _decode_each(self, resolution: Resolution, walk: Walk, payloads: Sequence[bytes]) -> Decoded:
         convert, items_max = self._convert, self._items_max
 
         def one(payload: bytes) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.registry import Schema
@@ -22,7 +24,8 @@ class Decoded:
     errors: list[str | None]
 
 
-Decode = Callable[[list[bytes]], Decoded]  # payloads of one writer schema
+Decode = Callable[[Sequence[bytes]], Decoded]  # payloads of one writer schema
+Places = NDArray[np.int64]
 
 
 class Reader(Protocol):
@@ -49,7 +52,7 @@ def error_text(exc: Exception) -> str:
     return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
 
 
-def decode_each(payloads: list[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], list[str | None]]:
+def decode_each(payloads: Iterable[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], list[str | None]]:
     """The decoded rows, None for those that are bad, and the texts of what is bad in them."""
     rows: list[Any] = []
     errors: list[str | None] = []
@@ -81,3 +84,17 @@ def to_columns(
                 middle = (start + end) // 2
                 pending += [(middle, end), (start, middle)]
     return Decoded(values=parts[0] if len(parts) == 1 else pa.concat_arrays(parts), errors=errors)
+
+
+def scatter(parts: Sequence[pa.Array], places: Sequence[Places], count: int, type_: pa.DataType) -> pa.Array:
+    """Put parts together, each value in its place, with null in the places that are in no part."""
+    if len(parts) == 1 and len(parts[0]) == count:
+        return parts[0]
+    if not parts:
+        return pa.nulls(count, type_)
+    indices = np.zeros(count, np.int64)
+    missing = np.ones(count, np.bool_)
+    order = np.concatenate(places)
+    indices[order] = np.arange(len(order))
+    missing[order] = False
+    return pa.concat_arrays(parts).take(pa.array(indices, mask=missing))

@@ -6,16 +6,18 @@ else a registry's hour of downtime would send every value to the dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import attrs
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
 from kafscale.spark.values.cells import RowMemory
-from kafscale.spark.values.columns import Decode, Decoded, Reader, error_text
+from kafscale.spark.values.columns import Decode, Decoded, Places, Reader, error_text, scatter
+from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import RegistryClient, Schema
 
 PREFIX_BYTES = 5  # 0, and an id
@@ -86,40 +88,30 @@ class ValueDecoder:
     def memory(self) -> RowMemory:
         return self.reader.memory
 
-    def decode(self, values: Sequence[bytes | None], with_header: Container[int] = ()) -> Decoded:
+    def decode(self, values: pa.Array | Sequence[bytes | None], with_header: Collection[int] = ()) -> Decoded:
         """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError.
 
         with_header: positions of values in front of which stands what was their header; it may be a global id.
         """
-        errors: list[str | None] = [None] * len(values)
+        array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+        framed = Payloads.of(array)
+        errors: list[str | None] = [None] * len(framed)
         parts: list[pa.Array] = []
-        places: list[list[int]] = []
-        for prefix, positions in _group(values, with_header, errors).items():
+        places: list[Places] = []
+        for prefix, positions in _group(framed, array.is_valid(), with_header, errors).items():
             try:
                 decode = self._of_prefix(prefix)
             except (UnknownSchema, DecodeError) as exc:
-                for position in positions:
+                for position in positions.tolist():
                     errors[position] = error_text(exc)
                 continue
-            decoded = decode([values[position][len(prefix) :] for position in positions])  # type: ignore[index]
-            for position, error in zip(positions, decoded.errors, strict=True):
-                errors[position] = error
+            decoded = decode(framed.only(positions, len(prefix)))
+            if any(decoded.errors):
+                for position, error in zip(positions.tolist(), decoded.errors, strict=True):
+                    errors[position] = error
             parts.append(decoded.values)
             places.append(positions)
-        return Decoded(values=self._scatter(parts, places, len(values)), errors=errors)
-
-    def _scatter(self, parts: list[pa.Array], places: list[list[int]], count: int) -> pa.Array:
-        """The decoded values in the order that they came in, null in the places that are in no part."""
-        if len(parts) == 1 and len(parts[0]) == count:
-            return parts[0]
-        if not parts:
-            return pa.nulls(count, self.type)
-        indices = np.zeros(count, np.int64)
-        missing = np.ones(count, np.bool_)
-        order = np.concatenate([np.asarray(positions) for positions in places])
-        indices[order] = np.arange(len(order))
-        missing[order] = False
-        return pa.concat_arrays(parts).take(pa.array(indices, mask=missing))
+        return Decoded(values=scatter(parts, places, len(framed), self.type), errors=errors)
 
     def _of_prefix(self, prefix: bytes) -> Decode:
         decode = self._decoders.get(prefix)
@@ -140,19 +132,36 @@ class ValueDecoder:
 
 
 def _group(
-    values: Sequence[bytes | None], with_header: Container[int], errors: list[str | None]
-) -> dict[bytes, list[int]]:
+    framed: Payloads, is_valid: pa.Array, with_header: Collection[int], errors: list[str | None]
+) -> dict[bytes, Places]:
     """The positions of the values by prefix; those without one get their error text."""
+    found = is_valid.to_numpy(zero_copy_only=False).copy()
+    prefixes = _take_global(framed, found, with_header) if with_header else {}
+    lengths, first = framed.lengths, framed.raw.take(framed.starts, mode="clip")
+    is_long, begins = lengths >= PREFIX_BYTES, first == 0
+    for position in np.flatnonzero(found & ~is_long).tolist():
+        errors[position] = f"{lengths[position]} bytes are too few for a schema registry's prefix of {PREFIX_BYTES}"
+    for position in np.flatnonzero(found & is_long & ~begins).tolist():
+        errors[position] = (
+            f"the first byte is {first[position]}, not 0: the value was not written with a schema registry"
+        )
+    positions = np.flatnonzero(found & is_long & begins)
+    ids = framed.raw.take(framed.starts[positions, np.newaxis] + np.arange(1, PREFIX_BYTES)).view(">u4")[:, 0]
+    order = np.argsort(ids, kind="stable")
+    changes = np.flatnonzero(np.diff(ids[order])) + 1
+    for of_one in np.split(positions[order], changes) if len(positions) else ():
+        prefixes[framed[int(of_one[0])][:PREFIX_BYTES]] = of_one
+    return prefixes
+
+
+def _take_global(framed: Payloads, found: NDArray[np.bool_], with_header: Collection[int]) -> dict[bytes, Places]:
+    """The positions of the values that begin with a global id, which are not among those found any more."""
     positions: dict[bytes, list[int]] = {}
-    for position, value in enumerate(values):
-        if value is None:
-            continue
-        if position in with_header and value[0] == 1 and len(value) >= GLOBAL_PREFIX_BYTES:
+    for position in with_header:
+        value = framed[position] if found[position] else b""
+        if len(value) >= GLOBAL_PREFIX_BYTES and value[0] == 1:
             positions.setdefault(value[:GLOBAL_PREFIX_BYTES], []).append(position)
-        elif len(value) < PREFIX_BYTES:
-            errors[position] = f"{len(value)} bytes are too few for a schema registry's prefix of {PREFIX_BYTES}"
-        elif value[0]:
-            errors[position] = f"the first byte is {value[0]}, not 0: the value was not written with a schema registry"
-        else:
-            positions.setdefault(value[:PREFIX_BYTES], []).append(position)
-    return positions
+    prefixes = {prefix: np.array(sorted(of_one)) for prefix, of_one in positions.items()}
+    for of_one in prefixes.values():
+        found[of_one] = False
+    return prefixes

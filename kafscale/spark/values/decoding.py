@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 import attrs
@@ -65,9 +65,9 @@ class Decoding:
             arrays = [decoded if name == DECODED else rows[name] for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
-    def _decode(self, values: pa.Array, with_header: Container[int] = ()) -> pa.StructArray:
+    def _decode(self, values: pa.Array, with_header: Collection[int] = ()) -> pa.StructArray:
         decoder = _decoder(self)
-        decoded = decoder.decode(values.to_pylist(), with_header)
+        decoded = decoder.decode(values, with_header)
         type_ = _struct_type(decoder.type)
         errors = pa.array(decoded.errors, pa.string())
         return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
@@ -91,7 +91,7 @@ def _rows_at_once_count(values: pa.Array, memory: RowMemory) -> int:
     return max(1, int(np.searchsorted(taken, ROWS_AT_ONCE_BYTES, side="right")))
 
 
-def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Container[int]]:
+def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Collection[int]]:
     """The values, the first header that has a schema's id in front of those that have one; and which these are."""
     entries = headers.flatten()
     named = pc.equal(entries.field("key"), ID_HEADER)

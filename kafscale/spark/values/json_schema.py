@@ -7,7 +7,7 @@ string where an object belongs, is an error; what a schema says beyond types is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,7 @@ class JsonReader:
             raise DecodeError(f"{schema} is of type {schema.format}, not JSON")
         return partial(self._decode, _validator(schema) if self.validate else None)
 
-    def _decode(self, validator: Any, payloads: list[bytes]) -> Decoded:
+    def _decode(self, validator: Any, payloads: Sequence[bytes]) -> Decoded:
         from kafscale.spark.values.json_validation import validate
 
         convert, type_ = self._shape.convert, self.type

@@ -84,7 +84,7 @@ class ProtobufReader:
         """Raises DecodeError if the schema is no Protobuf."""
         return partial(self._decode, protobuf_schema.load(schema), {})
 
-    def _decode(self, file: FileDescriptor, checked: dict[tuple[int, ...], str], payloads: list[bytes]) -> Decoded:
+    def _decode(self, file: FileDescriptor, checked: dict[tuple[int, ...], str], payloads: Sequence[bytes]) -> Decoded:
         """checked: for each indexes met in the writer's file the full name of the message there."""
         parse = message_factory.GetMessageClass(self._descriptor).FromString
         wanted, type_ = self._descriptor.full_name, self.type

@@ -2,6 +2,7 @@
 
     calls     what a worker pays for each call of Spark, and how that is kept small
     http      blocking HTTP, since trio is not for workers
+    slices    columns of bytes from one buffer
     varints   zigzag varints, by themselves and by columns
 
 `source`, `bucket` and `values` enter here, and `pyspark_kafscale` for `calls`.

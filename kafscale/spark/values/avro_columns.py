@@ -1,0 +1,350 @@
+"""Avro payloads into Arrow columns, many at once: a field of all of them, then the next one, by array operations.
+
+A payload that is not as its schema says becomes no error here: it is marked as not read, and fastavro reads it again
+and says what is wrong with it. So each step may give up any payload, but must never read one that fastavro would
+refuse, nor read anything else in it. `avro_plan` puts the steps together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.workers.slices import bytes_column
+from kafscale.spark.workers.varints import VARINT_MAX_BYTES, Positions, Raw, read_varints
+
+LANES_MIN_COUNT = 16  # payloads for which a step of all costs about what fastavro takes for them
+LONE_STEPS_MAX = 64  # of items, with fewer: those that have more items than the others are left to fastavro
+INT32 = np.iinfo(np.int32)
+
+Numbers = NDArray[np.int64]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Cursor:
+    """Where the reading is in each of some payloads, and which of them are as they should be until there.
+
+    lone_steps_left: in its only element, shared by all cursors of a reading.
+    """
+
+    data: pa.Buffer
+    raw: Raw
+    positions: Positions
+    ends: Positions
+    is_good: NDArray[np.bool_]
+    lone_steps_left: list[int] = attrs.field(factory=lambda: [LONE_STEPS_MAX])
+
+    @classmethod
+    def of(cls, payloads: Payloads) -> Cursor:
+        """Begin with all of them."""
+        return cls(
+            data=payloads.data,
+            raw=payloads.raw,
+            positions=payloads.starts.copy(),
+            ends=payloads.ends,
+            is_good=np.ones(len(payloads), np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def left(self) -> Numbers:
+        """Return how many bytes each has left; below zero where more were read than there are."""
+        return self.ends - self.positions
+
+    def only(self, rows: Positions) -> Cursor:
+        """A cursor of its own for some payloads; `join` brings back where it is then."""
+        return Cursor(
+            data=self.data,
+            raw=self.raw,
+            positions=self.positions[rows],
+            ends=self.ends[rows],
+            is_good=self.is_good[rows],
+            lone_steps_left=self.lone_steps_left,
+        )
+
+    def join(self, rows: Positions, other: Cursor) -> None:
+        """Go on where a cursor of some payloads is."""
+        self.positions[rows] = other.positions
+        self.is_good[rows] = other.is_good
+
+    def refuse(self, is_bad: NDArray[np.bool_]) -> None:
+        """Leave payloads to fastavro."""
+        self.is_good &= ~is_bad
+
+    def varints(self) -> Numbers:
+        """Read a number of each. Those that do not fit 64 bits are refused."""
+        values, ends = read_varints(self.raw, self.positions)
+        long = np.flatnonzero(ends - self.positions >= VARINT_MAX_BYTES)
+        if len(long):
+            self.is_good[long] &= self.raw.take(ends[long] - 1, mode="clip") <= 1
+        self.positions = ends
+        return values
+
+    def slices(self, lengths: Numbers | int) -> tuple[Positions, Positions]:
+        """Pass over so many bytes of each. Those that have fewer are refused."""
+        fits = (lengths >= 0) & (lengths <= self.left)
+        starts = np.minimum(self.positions, self.ends)
+        ends = starts + np.where(fits, lengths, 0)
+        self.is_good &= fits
+        self.positions = np.maximum(self.positions, ends)
+        return starts, ends
+
+    def fixed(self, size: int) -> NDArray[np.uint8]:
+        """Read so many bytes of each, as rows of a matrix."""
+        starts, _ = self.slices(size)
+        return self.raw.take(starts[:, np.newaxis] + np.arange(size), mode="clip")
+
+
+Read = Callable[[Cursor], pa.Array]
+Skip = Callable[[Cursor], None]
+Step = Callable[[Cursor], Sequence[pa.Array]]  # of an item: its columns, or none where it is passed over
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def whole_numbers(type_: pa.DataType) -> Read:
+    """Numbers as they are, be they dates or times; one that is too large for the type is refused."""
+
+    def read(cursor: Cursor) -> pa.Array:
+        values = cursor.varints()
+        if type_.bit_width == 64:
+            return _plain(type_, values)
+        is_bad = (values < INT32.min) | (values > INT32.max)
+        if is_bad.any():
+            cursor.refuse(is_bad)
+        return _plain(type_, values.astype(np.int32))
+
+    return read
+
+
+def floats_of_numbers(type_: pa.DataType) -> Read:
+    """Whole numbers that the reader has as floating-point ones, by way of Python's, which have 64 bits."""
+    return lambda cursor: pa.array(cursor.varints().astype(np.float64)).cast(type_)
+
+
+def floats(written: str, type_: pa.DataType) -> Read:
+    """Float or double, as `written`, into either."""
+    size, dtype = (4, "<f4") if written == "float" else (8, "<f8")
+    return lambda cursor: pa.array(cursor.fixed(size).view(dtype)[:, 0]).cast(type_)
+
+
+def booleans(cursor: Cursor) -> pa.Array:
+    """A byte that is 0 or 1."""
+    values = cursor.fixed(1)[:, 0]
+    cursor.refuse(values > 1)
+    return pa.array(values == 1)
+
+
+def sized(type_: pa.DataType) -> Read:
+    """Bytes behind their length, as binary or text."""
+    is_text = type_ == pa.string()
+
+    def read(cursor: Cursor) -> pa.Array:
+        found = bytes_column(cursor.data, *cursor.slices(cursor.varints()))
+        return _texts(found, cursor) if is_text else found
+
+    return read
+
+
+def fixed(size: int) -> Read:
+    """Bytes of one length."""
+    return lambda cursor: bytes_column(cursor.data, *cursor.slices(size))
+
+
+def enums(symbols: Sequence[str | None]) -> Read:
+    """Texts by number; None for those that the reader does not know."""
+    texts = pa.array([*symbols, None], pa.string())
+    is_unknown = np.array([each is None for each in symbols] + [True])
+
+    def read(cursor: Cursor) -> pa.Array:
+        numbers = cursor.varints()
+        numbers = np.where((numbers >= 0) & (numbers < len(symbols)), numbers, len(symbols))
+        cursor.refuse(is_unknown[numbers])
+        return texts.take(pa.array(numbers))
+
+    return read
+
+
+def decimals(type_: pa.Decimal128Type, size: int | None) -> Read:
+    """Decimals of at most 16 bytes, behind their length if `size` is None. What has more digits is refused."""
+    high, low = divmod(10**type_.precision, 1 << 64)
+
+    def read(cursor: Cursor) -> pa.Array:
+        starts, ends = cursor.slices(cursor.varints() if size is None else size)
+        lengths = ends - starts
+        cursor.refuse((lengths < 1) | (lengths > 16))
+        found = cursor.raw.take(ends[:, np.newaxis] - 1 - np.arange(16), mode="clip")  # the lowest byte first
+        is_negative = cursor.raw.take(starts, mode="clip") >= 0x80
+        fill = np.where(is_negative, 0xFF, 0).astype(np.uint8)
+        words = np.where(np.arange(16) < lengths[:, np.newaxis], found, fill[:, np.newaxis]).view("<u8")
+        lows, highs = words[:, 0].copy(), words[:, 1].copy()
+        lows[is_negative] = ~lows[is_negative] + np.uint64(1)
+        highs[is_negative] = ~highs[is_negative] + (lows[is_negative] == 0)
+        cursor.refuse((highs > high) | ((highs == high) & (lows >= low)))
+        return pa.Array.from_buffers(type_, len(cursor), [None, pa.py_buffer(np.ascontiguousarray(words))])
+
+    return read
+
+
+def _plain(type_: pa.DataType, values: NDArray[np.int32] | Numbers) -> pa.Array:
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
+
+
+def _texts(found: pa.Array, cursor: Cursor) -> pa.Array:
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        rows = found.to_pylist()
+    for number, each in enumerate(rows):
+        try:
+            each.decode()
+        except UnicodeDecodeError:
+            cursor.is_good[number], rows[number] = False, b""
+    return pa.array(rows, pa.binary()).cast(pa.string())
+
+
+# ---- what has others within it --------------------------------------------------------------------------------------
+
+
+def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | None) -> Read:
+    """A union of one type and null; `null_branch` is None where there is none, or the reader's is none."""
+
+    def read_some(cursor: Cursor) -> pa.Array:
+        branches = cursor.varints()
+        has_value = branches == branch
+        cursor.refuse(~has_value & ((branches != null_branch) if null_branch is not None else True))
+        if has_value.all():
+            return read(cursor)
+        rows = np.flatnonzero(has_value)
+        if not len(rows):
+            return pa.array([None] * len(cursor), type_)
+        some = cursor.only(rows)
+        found = read(some)
+        cursor.join(rows, some)
+        return _with_nulls(found, ~has_value)
+
+    return read_some
+
+
+def _with_nulls(values: pa.Array, is_null: NDArray[np.bool_]) -> pa.Array:
+    """Put nulls between values. What is within a record that is null must not be: it has a type that is never so."""
+    indices = np.cumsum(~is_null) - 1
+    if not pa.types.is_struct(values.type) or not values.type.num_fields:
+        return values.take(pa.array(indices, mask=is_null))
+    whole = values.take(pa.array(np.maximum(indices, 0)))
+    columns = [whole.field(place) for place in range(values.type.num_fields)]
+    return pa.StructArray.from_arrays(columns, fields=list(values.type), mask=pa.array(is_null))
+
+
+def skip_union(branches: Sequence[Skip]) -> Skip:
+    """Pass over whichever branch a payload has."""
+
+    def skip(cursor: Cursor) -> None:
+        found = cursor.varints()
+        cursor.refuse((found < 0) | (found >= len(branches)))
+        for number, skip_branch in enumerate(branches):
+            rows = np.flatnonzero(found == number)
+            if len(rows):
+                some = cursor.only(rows)
+                skip_branch(some)
+                cursor.join(rows, some)
+
+    return skip
+
+
+def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
+    """Read how many items of an array or a map each payload has, and their columns, in the order of the payloads.
+
+    The first items of all payloads are read together, then the second ones, and so on.
+    """
+    counts = np.zeros(len(cursor), np.int64)
+    parts: list[Sequence[pa.Array]] = []
+    owners: list[Positions] = []
+    rows = np.arange(len(cursor))
+    while len(rows):
+        some = cursor.only(rows)
+        item_counts = _item_counts(some)
+        cursor.join(rows, some)
+        rows, item_counts = rows[item_counts > 0], item_counts[item_counts > 0]
+        active, number = rows, 0
+        while len(active):
+            if len(active) < LANES_MIN_COUNT:
+                cursor.lone_steps_left[0] -= 1
+                if cursor.lone_steps_left[0] < 0:
+                    cursor.is_good[active] = False
+                    break
+            lane = cursor.only(active)
+            parts.append(step(lane))
+            cursor.join(active, lane)
+            owners.append(active)
+            counts[active] += 1
+            number += 1
+            active = rows[(item_counts > number) & cursor.is_good[rows]]
+        rows = rows[cursor.is_good[rows]]
+    return counts, _in_order(parts, owners)
+
+
+def _item_counts(cursor: Cursor) -> Numbers:
+    """Read how many items there are in the next block of each; 0 for one that ends or is refused.
+
+    A block of a negative count has its size in bytes behind it, which tells nothing that is needed.
+    """
+    counts = cursor.varints()
+    with_size = np.flatnonzero(counts < 0)
+    if len(with_size):
+        some = cursor.only(with_size)
+        some.varints()
+        cursor.join(with_size, some)
+        counts = np.abs(counts)
+    cursor.refuse((counts < 0) | (counts > np.maximum(cursor.left, 0)))  # an item takes a byte at least
+    return np.where(cursor.is_good, counts, 0)
+
+
+def _in_order(parts: Sequence[Sequence[pa.Array]], owners: Sequence[Positions]) -> Sequence[pa.Array]:
+    """Put the columns of items in the order of the payloads that have them."""
+    if not parts:
+        return ()
+    if len(parts) == 1:
+        return parts[0]
+    order = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
+    return [pa.concat_arrays(each).take(order) for each in zip(*parts, strict=True)]
+
+
+def arrays(read_item: Read, type_: pa.ListType) -> Read:
+    """Lists of items."""
+
+    def read(cursor: Cursor) -> pa.Array:
+        counts, columns = blocks(cursor, lambda lane: (read_item(lane),))
+        items = columns[0] if columns else pa.array([], type_.value_type)
+        return pa.ListArray.from_arrays(_offsets(counts), items, type=type_)
+
+    return read
+
+
+def maps(read_value: Read, type_: pa.MapType) -> Read:
+    """Maps by text. One that has a key twice is refused, as Python's have the last of its values."""
+    read_key = sized(pa.string())
+
+    def read(cursor: Cursor) -> pa.Array:
+        counts, columns = blocks(cursor, lambda lane: (read_key(lane), read_value(lane)))
+        keys, values = columns or (pa.array([], pa.string()), pa.array([], type_.item_type))
+        owners = np.repeat(np.arange(len(cursor)), counts)
+        codes = keys.dictionary_encode()
+        pairs = np.sort(owners * max(1, len(codes.dictionary)) + codes.indices.to_numpy())
+        twice = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(codes.dictionary))
+        cursor.is_good[twice] = False
+        return pa.MapArray.from_arrays(_offsets(counts), keys, values, type=type_)
+
+    return read
+
+
+def _offsets(counts: Numbers) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
