@@ -35,6 +35,7 @@ from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 
 POLL_SECONDS = 0.2
+WRITING = "addBatch"  # what Spark calls the part of a batch that writes it, among how long its parts took
 RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task
 FIRST_RESTART_SECONDS = 1.0  # then twice as long each time
 MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not committed then is not there
@@ -249,10 +250,14 @@ class MappingRun:
         self._outcomes[outcome.batch.batch_id] = outcome
 
     def _tell(self, observer: Observer) -> None:
-        """Tell the observer of batches that Spark has reported since the last time."""
+        """Tell the observer of batches that Spark has reported since the last time.
+
+        A query that waits for records reports, too, by the number of the batch that they will be.
+        """
         for progress in self._query.recentProgress:
-            batch_id = progress["batchId"]
-            outcome = self._outcomes.pop(batch_id, None)
+            if WRITING not in progress["durationMs"]:
+                continue
+            outcome = self._outcomes.pop(progress["batchId"], None)
             if outcome is not None:
                 self._restart_count = 0
                 lag = lag_of(outcome.batch.end, bucket_ends(self.pipeline, self.mapping))

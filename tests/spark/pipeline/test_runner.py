@@ -1,6 +1,8 @@
-"""Which failures of a query are tried again."""
+"""What a run makes of what a query tells: which failures are tried again, and which batches are done."""
 
 import traceback
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,25 @@ def test_a_query_is_tried_again_where_another_try_may_do(text, may_pass, told):
     failure = QueryFailed(text)
     assert failure.passing is may_pass
     assert str(failure).startswith(told)
+
+
+def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
+    from kafscale.spark.pipeline import runner
+    from kafscale.spark.pipeline.batch import Outcome
+    from kafscale.spark.pipeline.snapshots import Batch
+
+    waits, writes = {"latestOffset": 1, "triggerExecution": 2}, {"latestOffset": 1, "addBatch": 9}
+    reports = [(0, 5, writes), (1, 0, waits), (1, 0, waits), (1, 3, writes), (2, 0, waits)]
+    progress = [{"batchId": number, "numInputRows": rows, "durationMs": parts} for number, rows, parts in reports]
+    monkeypatch.setattr(runner, "bucket_ends", lambda *_: Position())
+    told: list[tuple[int, int]] = []
+    run: Any = object.__new__(runner.MappingRun)
+    run.mapping, run.pipeline, run._query = SimpleNamespace(id="m"), None, SimpleNamespace(recentProgress=progress)
+    batches = [Batch(mapping="m", query_id="q", batch_id=number, end=Position()) for number in range(2)]
+    run._outcomes = {batch.batch_id: Outcome(batch=batch) for batch in batches}
+    observer = SimpleNamespace(batch_done=lambda _, outcome, rows, __: told.append((outcome.batch.batch_id, rows)))
+    run._tell(observer)
+    assert told == [(0, 5), (1, 3)]
 
 
 def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():
