@@ -42,7 +42,7 @@ class Registry:
     basic_auth: `user:password` that requests must have. bearer_token: likewise.
     failures: HTTP statuses that the next requests get instead of an answer, in this order.
     compatible: what every check of compatibility answers.
-    requests: method and path of each request, for assertions.
+    requests: method and path of each request, for assertions. headers: likewise, with names in lower case.
     """
 
     basic_auth: str | None = None
@@ -50,6 +50,7 @@ class Registry:
     failures: list[int] = attrs.field(factory=list)
     compatible: bool = True
     requests: list[str] = attrs.field(factory=list)
+    headers: list[dict[str, str]] = attrs.field(factory=list)
     url: str = attrs.field(default="", init=False)
     _schemas: dict[int, Json] = attrs.field(factory=dict, init=False)
     _subjects: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)  # version -> id
@@ -231,6 +232,7 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             registry.requests.append(f"{self.command} {self.path}")
+            registry.headers.append({name.lower(): value for name, value in self.headers.items()})
             if registry.failures:
                 self._reply(registry.failures.pop(0), {"message": "as the test has asked for"})
             elif not registry.allows(self.headers.get("authorization")):

@@ -141,7 +141,7 @@ OPTIONS: Sequence[Option] = (
         name="schemaRegistryConfigFile",
         used_in="read",
         doc="A file of the driver by the names of Confluent's clients: `basic.auth.user.info`, `bearer.auth.token`, "
-        "and `ssl.…` for authorities and a certificate of your own. "
+        "tokens of an issuer, and `ssl.…` for authorities and a certificate of your own. "
         "[Which names](../how-to/spark-values.md#a-registry-that-is-secured).",
     ),
     Option(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from uuid import UUID
 
 import attrs
 
-from kafscale.errors import ConfigError, RegistryError, UnknownSchema
+from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError, RegistryError, UnknownSchema
 from kafscale.login.tls import tls_context
+from kafscale.login.tokens import TokenEndpoint
 
 if TYPE_CHECKING:  # else imported with the first client: they take longer to import than a small query to run
     import httpx
@@ -37,12 +39,37 @@ SchemaId = int | UUID  # newer serializers name a schema by its global id, in a 
 UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
 
 
+@attrs.frozen(kw_only=True)
+class OAuthOptions:
+    """Who asks which issuer for tokens (OAuth's client credentials). May be pickled.
+
+    cluster, identity_pool: what Confluent Cloud wants told beside a token, in headers.
+    """
+
+    url: str
+    client_id: str
+    client_secret: str = attrs.field(repr=False)
+    scope: str | None = None
+    cluster: str | None = None
+    identity_pool: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"the URL of the schema registry's issuer is {self.url!r}: give https://…")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return what is sent with a token."""
+        found = {"target-sr-cluster": self.cluster, "confluent-identity-pool-id": self.identity_pool}
+        return {name: value for name, value in found.items() if value is not None}
+
+
 @attrs.define(frozen=True, kw_only=True)
 class RegistryOptions:
     """Where the registry is and who asks it. May be pickled: tasks make their own client of it.
 
     urls: tried in order, at least one; a path before `/subjects` is kept.
-    basic_auth: `user:password`. bearer_token: sent as it is. At most one of them.
+    basic_auth: `user:password`. bearer_token: sent as it is. oauth: tokens of an issuer. At most one of them.
     ca_file: PEM file of the authorities that the registry's certificate is checked against; None for the system's.
     tls: Kafka's client settings of TLS (`kafscale.login.tls`), as pairs; they name files, which tasks read, too.
     """
@@ -50,6 +77,7 @@ class RegistryOptions:
     urls: tuple[str, ...]
     basic_auth: str | None = attrs.field(default=None, repr=False)
     bearer_token: str | None = attrs.field(default=None, repr=False)
+    oauth: OAuthOptions | None = None
     ca_file: str | None = None
     tls: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     timeout_seconds: float = 10.0
@@ -64,8 +92,8 @@ class RegistryOptions:
                 "the schema registry's URL has credentials in it: give them by a file or the environment "
                 f"({BASIC_AUTH_VARIABLE})"
             )
-        if self.basic_auth is not None and self.bearer_token is not None:
-            raise ConfigError("give the schema registry either basic auth or a bearer token, not both")
+        if [self.basic_auth, self.bearer_token, self.oauth].count(None) < 2:
+            raise ConfigError("give the schema registry one of basic auth, a bearer token and an issuer of tokens")
         if self.basic_auth is not None and ":" not in self.basic_auth:
             raise ConfigError("basic auth for the schema registry has the form user:password")
         if self.ca_file is not None and any(name.startswith(("ssl.ca.", "ssl.truststore.")) for name, _ in self.tls):
@@ -111,6 +139,7 @@ class RegistryClient:
     clock: Callable[[], float] = time.monotonic
     request_count: int = attrs.field(default=0, init=False)
     _transport: BlockingTransport = attrs.field(init=False)
+    _tokens: TokenEndpoint | None = attrs.field(default=None, init=False)
     _schemas: dict[SchemaId, Schema] = attrs.field(factory=dict, init=False)
     _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -126,6 +155,8 @@ class RegistryClient:
             except ConfigError as exc:
                 raise ConfigError(f"the schema registry's {exc}") from exc
         self._transport = BlockingTransport(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
+        if self.options.oauth is not None:
+            self._tokens = _token_endpoint(self.options.oauth, context)
 
     def by_id(self, schema_id: SchemaId) -> Schema:
         """The schema with this id, with all that it references. Raises UnknownSchema, RegistryError."""
@@ -209,8 +240,33 @@ class RegistryClient:
             headers["authorization"] = f"Basic {credentials}"
         elif self.options.bearer_token is not None:
             headers["authorization"] = f"Bearer {self.options.bearer_token}"
+        elif self.options.oauth is not None and self._tokens is not None:
+            headers |= {"authorization": f"Bearer {_token(self._tokens)}", **self.options.oauth.headers}
         self.request_count += 1
         return self._transport.handle_request(httpx.Request("GET", url, headers=headers))
+
+
+def _token_endpoint(oauth: OAuthOptions, context: ssl.SSLContext | None) -> TokenEndpoint:
+    """Make what asks the issuer, which is trusted by the system's authorities and the registry's."""
+    trust = None
+    if oauth.url.startswith("https://"):
+        trust = ssl.create_default_context()
+        for certificate in () if context is None else context.get_ca_certs(binary_form=True):
+            trust.load_verify_locations(cadata=certificate)
+    return TokenEndpoint(
+        url=oauth.url,
+        client_id=oauth.client_id,
+        client_secret=oauth.client_secret,
+        scope=oauth.scope,
+        context=trust,
+    )
+
+
+def _token(tokens: TokenEndpoint) -> str:
+    try:
+        return tokens.get().text
+    except (BrokerUnavailable, KafkaError) as exc:
+        raise RegistryError(f"the schema registry can't be asked: {exc}") from exc
 
 
 def _answer(url: str, path: str, response: httpx.Response) -> dict[str, Any]:
@@ -223,7 +279,8 @@ def _answer(url: str, path: str, response: httpx.Response) -> dict[str, Any]:
         body = {}
     if response.status_code in (401, 403):
         raise RegistryError(
-            f"the schema registry {url} refuses (HTTP {response.status_code}): check basic auth or bearer token"
+            f"the schema registry {url} refuses (HTTP {response.status_code}): check basic auth or bearer token, "
+            "or what the issuer of tokens allows"
         )
     if response.status_code == 404 and body.get("error_code") in UNKNOWN_ERROR_CODES:
         raise UnknownSchema(f"the schema registry {url} has no {path}: {body.get('message', '')}")

@@ -5,6 +5,9 @@ of who plans the query. In such a file, `schema.registry.` may be before each na
 
     basic.auth.user.info   USER:PASSWORD, with basic.auth.credentials.source=USER_INFO, or without it
     bearer.auth.token      with bearer.auth.credentials.source=STATIC_TOKEN, or without it
+    bearer.auth.credentials.source=OAUTHBEARER, and who asks which issuer for tokens:
+        bearer.auth.issuer.endpoint.url, bearer.auth.client.id, bearer.auth.client.secret, bearer.auth.scope
+        bearer.auth.logical.cluster, bearer.auth.identity.pool.id, which Confluent Cloud wants told
     ssl.…                  whom to trust and what to show, as in `kafscale.login.tls`
 """
 
@@ -19,14 +22,23 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.login import tls
 from kafscale.login.properties import read_properties
-from kafscale.spark.values.registry import BASIC_AUTH_VARIABLE, RegistryOptions
+from kafscale.spark.values.registry import BASIC_AUTH_VARIABLE, OAuthOptions, RegistryOptions
 
 BEARER_TOKEN_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN"
 PREFIX = "schema.registry."
 USER_INFO, TOKEN = "basic.auth.user.info", "bearer.auth.token"
-_SOURCES = {"basic.auth.credentials.source": "USER_INFO", "bearer.auth.credentials.source": "STATIC_TOKEN"}
+BASIC_SOURCE, BEARER_SOURCE = "basic.auth.credentials.source", "bearer.auth.credentials.source"
+OAUTHBEARER = "OAUTHBEARER"
+ISSUER_URL, CLIENT_ID, CLIENT_SECRET = (
+    "bearer.auth.issuer.endpoint.url",
+    "bearer.auth.client.id",
+    "bearer.auth.client.secret",
+)
+SCOPE, CLUSTER, POOL = "bearer.auth.scope", "bearer.auth.logical.cluster", "bearer.auth.identity.pool.id"
+_SOURCES = {BASIC_SOURCE: ("USER_INFO",), BEARER_SOURCE: ("STATIC_TOKEN", OAUTHBEARER)}
 _PREFIXES = ("basic.auth.", "bearer.auth.", "ssl.")
-_KNOWN = frozenset({USER_INFO, TOKEN, *_SOURCES, *tls.KNOWN})
+_OAUTH = (ISSUER_URL, CLIENT_ID, CLIENT_SECRET, SCOPE, CLUSTER, POOL)
+_KNOWN = frozenset({USER_INFO, TOKEN, *_SOURCES, *_OAUTH, *tls.KNOWN})
 
 
 @attrs.frozen(kw_only=True)
@@ -45,14 +57,16 @@ class Credentials:
         settings = {} if self.config_file is None else _settings_in(self.config_file)
         basic = _secret("basic auth", self.basic_auth, self.basic_auth_file)
         bearer = _secret("bearer token", self.bearer_token, self.bearer_token_file)
+        oauth = None
         if basic is None and bearer is None:
-            basic, bearer = settings.get(USER_INFO), settings.get(TOKEN)
-        if basic is None and bearer is None:
+            basic, bearer, oauth = settings.get(USER_INFO), settings.get(TOKEN), _oauth(self.config_file, settings)
+        if basic is None and bearer is None and oauth is None:
             basic, bearer = environment.get(BASIC_AUTH_VARIABLE) or None, environment.get(BEARER_TOKEN_VARIABLE) or None
         return RegistryOptions(
             urls=RegistryOptions.parse_urls(urls),
             basic_auth=basic,
             bearer_token=bearer,
+            oauth=oauth,
             ca_file=self.ca_file,
             tls=tuple(sorted((name, value) for name, value in settings.items() if name in tls.KNOWN)),
         )
@@ -65,9 +79,25 @@ def _settings_in(file: str) -> Mapping[str, str]:
     for name, value in found.items():
         if name.startswith(_PREFIXES) and name not in _KNOWN:
             raise ConfigError(f"{file}: {name} is not known here; allowed: {', '.join(sorted(_KNOWN))}")
-        if value.strip() != _SOURCES.get(name, value.strip()):
-            raise ConfigError(f"{file}: {name} is '{value}'; allowed: {_SOURCES[name]}")
+        if name in _SOURCES and value.strip() not in _SOURCES[name]:
+            raise ConfigError(f"{file}: {name} is '{value}'; allowed: {', '.join(_SOURCES[name])}")
     return found
+
+
+def _oauth(file: str | None, settings: Mapping[str, str]) -> OAuthOptions | None:
+    if settings.get(BEARER_SOURCE, "").strip() != OAUTHBEARER:
+        return None
+    for name in (ISSUER_URL, CLIENT_ID, CLIENT_SECRET):
+        if not settings.get(name):
+            raise ConfigError(f"{file}: {name} is missing, which {BEARER_SOURCE}={OAUTHBEARER} needs")
+    return OAuthOptions(
+        url=settings[ISSUER_URL].strip(),
+        client_id=settings[CLIENT_ID],
+        client_secret=settings[CLIENT_SECRET],
+        scope=settings.get(SCOPE),
+        cluster=settings.get(CLUSTER),
+        identity_pool=settings.get(POOL),
+    )
 
 
 def _secret(what: str, given: str | None, file: str | None) -> str | None:

@@ -7,10 +7,12 @@ import ssl
 import pytest
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
-from kafscale.spark.values.registry import UNKNOWN_SECONDS, RegistryClient, RegistryOptions
+from kafscale.login import tokens
+from kafscale.spark.values.registry import UNKNOWN_SECONDS, OAuthOptions, RegistryClient, RegistryOptions
 from kafscale.spark.values.registry_credentials import Credentials
 from kafscale.testing.certificates import make_authority
 from tests.devtools.registry import Registry, running_registry
+from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Endpoint, token_endpoint
 
 
 @pytest.fixture
@@ -143,7 +145,11 @@ def test_a_registry_of_another_authority_is_not_trusted(secured, tmp_path):
     [
         ("basic.auth.user=u:p", "basic.auth.user is not known here; allowed: basic.auth.credentials.source, "),
         ("basic.auth.credentials.source=SASL_INHERIT", "is 'SASL_INHERIT'; allowed: USER_INFO"),
-        ("bearer.auth.credentials.source=OAUTHBEARER", "is 'OAUTHBEARER'; allowed: STATIC_TOKEN"),
+        ("bearer.auth.credentials.source=CUSTOM", "is 'CUSTOM'; allowed: STATIC_TOKEN, OAUTHBEARER"),
+        (
+            "bearer.auth.credentials.source=OAUTHBEARER\nbearer.auth.issuer.endpoint.url=https://i\nbearer.auth.client.id=i",
+            "bearer.auth.client.secret is missing, which bearer.auth.credentials.source=OAUTHBEARER needs",
+        ),
         ("ssl.truststore.location=a.jks", "the schema registry's ssl.truststore.type: 'JKS' can't be read here"),
         ("ssl.ca.location=/nowhere", "the schema registry's ssl.ca.location: '/nowhere' can't be read"),
         ("basic.auth.user.info=user", "has the form user:password"),
@@ -158,6 +164,69 @@ def test_a_file_of_settings_that_is_wrong(registry, tmp_path, text, message):
 def test_authorities_are_given_once(registry, tmp_path):
     with pytest.raises(ConfigError, match="authorities of the schema registry once"):
         client_by(tmp_path / "registry.properties", registry, "ssl.ca.location=a", ca_file="b")
+
+
+@pytest.fixture
+def issuer(authority):
+    with token_endpoint(authority.issue("issuer").server_context()) as running:
+        running.answers = [(200, {"access_token": f"token-{number}", "expires_in": 100}) for number in (1, 2)]
+        yield running
+
+
+def oauth(issuer: Endpoint, authority, **more: str) -> str:
+    settings = {
+        "credentials.source": "OAUTHBEARER",
+        "issuer.endpoint.url": issuer.url,
+        "client.id": CLIENT_ID,
+        "client.secret": CLIENT_SECRET,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    return "".join(f"bearer.auth.{name}={value}\n" for name, value in settings.items()) + (
+        f"ssl.ca.location={authority.ca_file}\n"
+    )
+
+
+def test_tokens_of_an_issuer_are_asked_for_by_a_file_of_confluents_names(
+    authority, secured, issuer, tmp_path, monkeypatch
+):
+    registry, _ = secured
+    registry.basic_auth, registry.bearer_token = None, "token-1"
+    text = oauth(issuer, authority, scope="read", logical_cluster="lsrc-1", identity_pool_id="pool-1")
+    client = client_by(tmp_path / "f", registry, text)
+    assert pickle.loads(pickle.dumps(client.options)) == client.options
+    assert CLIENT_SECRET not in repr(client.options)
+    assert client.by_subject("s").id == 1
+    (asked,) = issuer.asked  # the token served for both requests
+    assert len(registry.requests) == 2
+    assert asked.credentials == f"{CLIENT_ID}:{CLIENT_SECRET}"
+    assert asked.form == {"grant_type": ["client_credentials"], "scope": ["read"]}
+    assert registry.headers[0]["target-sr-cluster"] == "lsrc-1"
+    assert registry.headers[0]["confluent-identity-pool-id"] == "pool-1"
+    now = tokens.time.time()
+    monkeypatch.setattr(tokens.time, "time", lambda: now + 90)  # of 100 s
+    registry.bearer_token = "token-2"
+    assert client.by_subject("s", 1).id == 1
+    client.close()
+
+
+def test_an_issuer_that_gives_no_token_is_no_dead_letter(authority, secured, issuer, tmp_path):
+    registry, _ = secured
+    issuer.answers = [(401, {"error": "invalid_client"})]
+    client = client_by(tmp_path / "f", registry, oauth(issuer, authority))
+    with pytest.raises(RegistryError, match=r"can't be asked: no token for 'an app' from .*invalid_client"):
+        client.by_id(1)
+    assert not registry.requests
+    client.close()
+
+
+def test_an_issuer_of_another_authority_is_not_trusted(secured, issuer, authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    registry, _ = secured
+    other = make_authority(tmp_path, "another")
+    client = client_by(tmp_path / "f", registry, oauth(issuer, other))
+    with pytest.raises(RegistryError, match="certificate verify failed"):
+        client.by_id(1)
+    client.close()
 
 
 def test_what_is_given_goes_before_the_file(registry, tmp_path):
@@ -189,6 +258,11 @@ def test_a_subject_of_any_name_is_found(registry):
         {"urls": ("registry:8081",)},
         {"urls": ("http://r",), "basic_auth": "user"},
         {"urls": ("http://r",), "basic_auth": "a:b", "bearer_token": "c"},
+        {
+            "urls": ("http://r",),
+            "bearer_token": "c",
+            "oauth": OAuthOptions(url="http://i", client_id="", client_secret=""),
+        },
     ],
 )
 def test_options_that_can_not_work_are_refused(options):
