@@ -17,7 +17,7 @@ from kafscale.cluster.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
 from kafscale.security.authorizer import AclAuthorizer
-from kafscale.server.http.access import AdminAccess, AdminToken
+from kafscale.server.http.access import AdminAccess, AdminToken, own_names
 from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
 from kafscale.server.secret_files import warn_of_readable
 from kafscale.server.watched_files import FileWatch, Watched
@@ -56,15 +56,9 @@ def open_security(settings: Settings) -> BrokerSecurity:
         watched.append(token)
     return BrokerSecurity(
         tls=tls,
-        access=AdminAccess(own_names=_own_names(settings), token=token, tls=admin_tls),
+        access=AdminAccess(own_names=own_names(settings), token=token, tls=admin_tls),
         watch=FileWatch(watched, settings.ssl.ssl_reload_interval_seconds),
     )
-
-
-def _own_names(settings: Settings) -> set[str]:
-    """Return the names by which the broker may be reached."""
-    listeners = (*settings.listeners, *settings.advertised_listeners)
-    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
 
 
 def open_access(settings: Settings, acls: AclRegistry) -> Access:

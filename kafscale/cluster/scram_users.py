@@ -25,13 +25,12 @@ from kafscale.cluster.metadata.follower import Follower
 from kafscale.config import SaslMechanism, Settings
 from kafscale.errors import DamagedObject, KafkaError, StartupError
 from kafscale.security.decoys import Decoys
-from kafscale.security.secret_keys import Sealed, SecretKeys, make_key_file, read_key_file
+from kafscale.security.secret_keys import KEY_FILE_NAME, Sealed, SecretKeys, make_key_file, read_key_file
 from kafscale.security.verifiers import ScramVerifier
 from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 
 # All of them are in memory, 1 KiB each. Kafka has no limit.
 USERS_MAX_COUNT: Final = 100_000
-KEY_FILE_NAME: Final = "secret.key"
 
 _PREFIX = "scram-users/"
 

@@ -18,6 +18,7 @@ import attrs
 
 from kafscale.errors import DamagedObject, StartupError
 
+KEY_FILE_NAME = "secret.key"  # in the data directory, unless the operator has named another
 KEY_BYTES = 32
 NONCE_BYTES = 12
 FILE_MAX_BYTES = 64 << 10

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import attrs
 import h11
 
+from kafscale.config import Settings
 from kafscale.server.tls.contexts import Tls, read_secret
 
 LOCAL_NAME = "localhost"
@@ -69,11 +70,17 @@ class AdminAccess:
         return self.token is None or self.token.is_in(request)
 
 
-def refusal(request: h11.Request, own_names: Iterable[str]) -> str | None:
+def own_names(settings: Settings) -> set[str]:
+    """Return the names by which the broker may be reached."""
+    listeners = (*settings.listeners, *settings.advertised_listeners)
+    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
+
+
+def refusal(request: h11.Request, names: Iterable[str]) -> str | None:
     """Why the request is refused, for its sender; None if it may be done."""
     hosts = _values(request, b"host")
     host = _host_of(f"//{hosts[0]}") if len(hosts) == 1 else None
-    if host is None or not (_is_address(host) or host in {LOCAL_NAME, *own_names}):
+    if host is None or not (_is_address(host) or host in {LOCAL_NAME, *names}):
         return (
             "the Host of this request is none of this broker's: reach it by an IP address, localhost, or a name that "
             "is in --admin-listen, --listen or --advertised-listener"

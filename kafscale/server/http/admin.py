@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 
@@ -21,24 +20,17 @@ from kafscale.log.log import Log
 from kafscale.metrics import Metrics
 from kafscale.outside import bounded, escaped
 from kafscale.server.http.access import AdminAccess, refusal
+from kafscale.server.http.answers import (
+    EXPOSITION,
+    FLUSH_PROGRESS_SECONDS,
+    FLUSHES_MAX_COUNT,
+    JSON_LINES,
+    FlushProgress,
+    unavailable,
+)
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
-FLUSHES_MAX_COUNT = 8  # requests for one; each is told how far it has come, and no more than these are worth that
-JSON_LINES = "application/x-ndjson"
-FLUSH_PROGRESS_SECONDS = 1.0
-EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@attrs.frozen(kw_only=True)
-class FlushProgress:
-    """A line of the answer to `POST /flush`. `wanted_bytes` is what there was to flush when it began."""
-
-    done: bool
-    segments: int
-    bytes: int
-    wanted_bytes: int
-    seconds: float
 
 
 @attrs.define(eq=False, repr=False)
@@ -76,7 +68,7 @@ class AdminServer:
 
     def _readiness(self) -> Page:
         reason = self.not_ready()
-        return text_page(HTTPStatus.OK, "ready") if reason is None else _unavailable(reason)
+        return text_page(HTTPStatus.OK, "ready") if reason is None else unavailable(reason)
 
     async def _answer_flush(self, exchange: Exchange) -> None:
         self._flushes_count += 1
@@ -96,9 +88,9 @@ class AdminServer:
             return text_page(HTTPStatus.FORBIDDEN, refused)
         reason = self.not_ready()
         if reason is not None:
-            return _unavailable(reason)
+            return unavailable(reason)
         if self._flushes_count > FLUSHES_MAX_COUNT:
-            return _unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already")
+            return unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already")
         for topic in topics:
             if topic not in self.log().by_name:
                 shown = escaped(bounded(topic, NAME_MAX_COUNT))
@@ -124,7 +116,7 @@ async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: Exc
             wanted_bytes=report.wanted_bytes,
             seconds=round(trio.current_time() - began, 3),
         )
-        await exchange.send(json.dumps(attrs.asdict(line)).encode() + b"\n")
+        await exchange.send(line.encode())
 
     await exchange.begin(JSON_LINES)
     with ungrouped():
@@ -135,7 +127,3 @@ async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: Exc
                     await done.wait()
                 await tell()
     await exchange.end()
-
-
-def _unavailable(reason: str) -> Page:
-    return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)

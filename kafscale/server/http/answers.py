@@ -1,0 +1,44 @@
+"""What admin servers answer, those of brokers and that of a supervisor: forms, and the progress of a flush."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from http import HTTPStatus
+
+import attrs
+
+from kafscale.server.http.loop import Page, text_page
+
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+JSON_LINES = "application/x-ndjson"
+FLUSHES_MAX_COUNT = 8  # requests for one; each is told how far it has come, and no more than these are worth that
+FLUSH_PROGRESS_SECONDS = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class FlushProgress:
+    """A line of the answer to `POST /flush`. `wanted_bytes` is what there was to flush when it began."""
+
+    done: bool
+    segments: int
+    bytes: int
+    wanted_bytes: int
+    seconds: float
+
+    def encode(self) -> builtins.bytes:
+        """Write the line."""
+        return json.dumps(attrs.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: str) -> FlushProgress:
+        """Read a line. Raises ValueError."""
+        try:
+            return cls(**json.loads(line))
+        except TypeError as exc:
+            raise ValueError(f"this is no progress of a flush: {line}") from exc
+
+
+def unavailable(reason: str) -> Page:
+    """Say why what was asked for can't be done now."""
+    return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)

@@ -1,0 +1,141 @@
+"""One broker among those of a supervisor: it is started, and when it dies it is started again, on its own log.
+
+What it writes goes where the supervisor's log goes, each line with the broker's id.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from kafscale.config import Address
+from kafscale.supervisor.backoff import Backoff
+from kafscale.supervisor.plans import BrokerPlan
+from kafscale.supervisor.process import Running, lines
+
+logger = logging.getLogger(__name__)
+
+REFUSED_CODES = (1, 2)  # `kafscale.cli.main`: it can't start, a setting is wrong
+OUTPUT_SECONDS = 1.0  # for the last lines of one that has ended: whoever it has started may hold them open
+_READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)((?: \S+)*)")
+
+
+@attrs.frozen(kw_only=True)
+class Reached:
+    """Where a broker that is ready can be reached: its listeners in their order, and its admin server."""
+
+    listeners: Sequence[Address]
+    admin: Address
+
+    @classmethod
+    def parse(cls, line: str) -> Reached | None:
+        """Read a broker's ready line; None if it is another one."""
+        match = _READY.fullmatch(line)
+        if match is None:
+            return None
+        listeners = [Address.parse(each) for each in (match[1], *match[3].split())]
+        return cls(listeners=listeners, admin=Address.parse(match[2]))
+
+
+@attrs.define(eq=False, repr=False)
+class Child:
+    """One broker. `reached` is None while it is not ready; `launch` starts its process."""
+
+    plan: BrokerPlan
+    launch: Callable[[BrokerPlan], Running]
+    reached: Reached | None = attrs.field(default=None, init=False)
+    restarts_count: int = attrs.field(default=0, init=False)
+    was_ready: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _backoff: Backoff = attrs.field(factory=Backoff, init=False)
+    _running: Running | None = attrs.field(default=None, init=False)
+    _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def broker_id(self) -> int:
+        return self.plan.broker_id
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def stop(self) -> None:
+        """Have it drain and end, and do not start it again."""
+        self._stopping.set()
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if there is one."""
+        if self._running is not None:
+            self._running.send_signal(number)
+
+    async def run(self) -> int:
+        """Keep it running until `stop`, or until it refuses to start the first time. Returns its last exit code."""
+        while True:
+            began = trio.current_time()
+            code = await self._live()
+            if self._stopping.is_set():
+                return code
+            if code in REFUSED_CODES and not self.was_ready.is_set():
+                return code
+            pause = self._backoff.pause_seconds(trio.current_time() - began)
+            logger.error("broker %d has ended, %s; starting it again%s", self.broker_id, _ending(code), _in(pause))
+            with trio.move_on_after(pause):
+                await self._stopping.wait()
+            if self._stopping.is_set():
+                return 0
+            self.restarts_count += 1
+
+    async def _live(self) -> int:
+        """One life of its process. Returns the exit code."""
+        try:
+            process = self._running = self.launch(self.plan)
+        except OSError as exc:
+            logger.error("no process for broker %d can be made: %s", self.broker_id, exc)
+            return REFUSED_CODES[0]
+        try:
+            async with trio.open_nursery() as readers:
+                readers.start_soon(self._read_output, process)
+                readers.start_soon(self._read_errors, process)
+                code = await process.wait()
+                readers.cancel_scope.deadline = trio.current_time() + OUTPUT_SECONDS
+            return code
+        finally:
+            self._running = self.reached = None
+            await process.aclose()
+
+    async def _read_output(self, process: Running) -> None:
+        async for line in lines(process.output):
+            reached = Reached.parse(line)
+            if reached is None:
+                self._pass_on(line)
+                continue
+            self.reached = reached
+            self.plan = self.plan.on_ports(reached.listeners)
+            self.was_ready.set()
+            logger.info("broker %d is ready, as process %d", self.broker_id, process.pid)
+
+    async def _read_errors(self, process: Running) -> None:
+        async for line in lines(process.errors):
+            self._pass_on(line)
+
+    def _pass_on(self, line: str) -> None:
+        """Write a line of its log to ours, with its id; one of JSON stays JSON."""
+        if line.startswith("{"):
+            text = f'{{"broker": {self.broker_id}, {line[1:]}'
+        else:
+            text = f"broker {self.broker_id}: {line}"
+        print(text, file=sys.stderr, flush=True)
+
+
+def _ending(code: int) -> str:
+    return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+
+
+def _in(seconds: float) -> str:
+    return f" in {seconds:g} s" if seconds else ""

@@ -1,0 +1,185 @@
+"""From the settings of `kafscale serve --processes N` to the settings and the command of each of the N brokers.
+
+A budget of memory, disk, money or connections is that of the machine: each broker has its part. What bounds one request
+or one connection, a rate of one client, and what the metadata hold, are the same for each. Listeners are on consecutive
+ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from kafscale.config import (
+    CONFIG_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    WILDCARD_HOSTS,
+    Address,
+    Limits,
+    Listener,
+    Loaded,
+    Settings,
+    options,
+)
+from kafscale.errors import ConfigError
+from kafscale.security.secret_keys import KEY_FILE_NAME
+
+PORT_MAX = 65535
+SHARED_OUT = frozenset(
+    {
+        "s3_concurrency",
+        "wal_max_bytes",
+        "chunk_pool_bytes",
+        "cache_bytes",
+        "cache_disk_bytes",
+        "fetch_buffer_bytes",
+        "flush_objects_per_minute",
+        "log_cleaner_dedupe_buffer_bytes",
+        "max_connections_count",
+        "max_ssl_handshakes_count",
+        "queued_max_request_bytes",
+        "max_fetch_sessions_count",
+        "group_state_bytes",
+        "max_producer_ids_count",
+        "max_producer_state_bytes",
+        "footer_cache_bytes",
+    }
+)
+_OWN = frozenset(
+    {"broker_id", "data_dir", "store", "cache_directory", "listeners", "advertised_listeners"}
+    | {"admin_listen", "admin_ssl", "secret_key_file"}
+)
+_LOOPBACK = Address("127.0.0.1", 0)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerPlan:
+    """One of the brokers. `given` are the options that its command names, by attribute; the others have defaults."""
+
+    settings: Settings
+    given: frozenset[str]
+
+    @property
+    def broker_id(self) -> int:
+        return self.settings.broker_id
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Return where its listeners are, by their order."""
+        return [each.address for each in self.settings.listeners]
+
+    def arguments(self) -> list[str]:
+        """Return what follows `kafscale`. There are no secrets in it, as none are options."""
+        return ["serve", *(word for each in self._flags() for word in each)]
+
+    def _flags(self) -> Iterator[tuple[str, str]]:
+        for each in options():
+            if each.attribute not in self.given:
+                continue
+            value: Any = self.settings.value(each)
+            if each.is_repeatable:
+                yield from ((each.flag, each.format((item,))) for item in value)
+            elif value is not None:
+                yield each.flag, each.format(value)
+
+    def on_ports(self, addresses: Sequence[Address]) -> BrokerPlan:
+        """Return the plan with the ports that its listeners have got, so that they have them after the next start."""
+        listeners = tuple(
+            attrs.evolve(listener, port=address.port)
+            for listener, address in zip(self.settings.listeners, addresses, strict=True)
+        )
+        return attrs.evolve(self, settings=attrs.evolve(self.settings, listeners=listeners))
+
+
+def environment_of_brokers(environment: Mapping[str, str], supervisor_pid: int) -> dict[str, str]:
+    """Return the environment without options, which brokers get as flags, and with the process that they end with."""
+    ours = {each.variable for each in options()} | {CONFIG_VARIABLE}
+    kept = {name: value for name, value in environment.items() if name not in ours}
+    return {**kept, SUPERVISOR_VARIABLE: str(supervisor_pid)}
+
+
+def plan_brokers(loaded: Loaded, count: int) -> tuple[BrokerPlan, ...]:
+    """Plan so many. Raises ConfigError if they can't be on one machine, or if a part of something is too little."""
+    settings = loaded.settings
+    if settings.store.scheme == "memory":
+        raise ConfigError(
+            f"--processes: '{count}' brokers can't share --store {settings.store}; "
+            "allowed: with file:PATH or s3://BUCKET"
+        )
+    given = frozenset(loaded.sources) | SHARED_OUT | _OWN
+    try:
+        plans = [BrokerPlan(settings=_settings_of(settings, number, count), given=given) for number in range(count)]
+    except ConfigError as exc:
+        raise ConfigError(f"--processes: '{count}' leaves too little for each broker: {exc}") from exc
+    _check_ports(settings, plans)
+    return tuple(plans)
+
+
+def _settings_of(settings: Settings, number: int, count: int) -> Settings:
+    """Return those of the broker of this number; the first one has the data directory itself."""
+    broker_id = settings.broker_id + number
+    shared = _shares(settings, count)
+    limits = {name: shared.pop(name) for name in attrs.fields_dict(Limits) if name in shared}
+    return attrs.evolve(
+        settings,
+        broker_id=broker_id,
+        data_dir=_own_directory(settings.data_dir, broker_id, number),
+        cache_directory=settings.cache_directory and _own_directory(settings.cache_directory, broker_id, number),
+        listeners=_moved(settings.listeners, number, "--listen"),
+        advertised_listeners=_moved(settings.advertised_listeners, number, "--advertised-listener"),
+        admin_listen=_LOOPBACK,
+        admin_ssl=False,
+        limits=attrs.evolve(settings.limits, **limits),
+        sasl=attrs.evolve(settings.sasl, secret_key_file=key_file_of(settings)),
+        **shared,
+    )
+
+
+def key_file_of(settings: Settings) -> Path:
+    """Return which file has the keys of passwords; all brokers need the same ones."""
+    return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
+
+
+def _own_directory(directory: Path, broker_id: int, number: int) -> Path:
+    return directory / f"broker-{broker_id}" if number else directory
+
+
+def _shares(settings: Settings, count: int) -> dict[str, Any]:
+    """Return a broker's part of each budget: at least what the option allows. 0, which is none or no limit, stays."""
+    shares = {}
+    for each in options():
+        if each.attribute in SHARED_OUT:
+            value: Any = settings.value(each)
+            shares[each.attribute] = value and max(value // count, int(each.help.least), 1)
+    return shares
+
+
+def _moved(listeners: Sequence[Listener], number: int, flag: str) -> tuple[Listener, ...]:
+    moved = tuple(attrs.evolve(each, port=each.port + number if each.port else 0) for each in listeners)
+    for each in moved:
+        if each.port > PORT_MAX:
+            raise ConfigError(f"{flag}: '{each}' is no port; allowed: up to {PORT_MAX}")
+    return moved
+
+
+def _check_ports(settings: Settings, plans: Sequence[BrokerPlan]) -> None:
+    admin = ("--admin-listen", settings.admin_listen)
+    _check_apart([admin, *(("--listen", each.address) for plan in plans for each in plan.settings.listeners)])
+    advertised = (each.address for plan in plans for each in plan.settings.advertised_listeners)
+    _check_apart([("--advertised-listener", each) for each in advertised])
+
+
+def _check_apart(addresses: Sequence[tuple[str, Address]]) -> None:
+    """Raise ConfigError if two of these are the same one; each is with its option."""
+    taken: dict[int, list[Address]] = {}
+    for flag, address in addresses:
+        for other in taken.setdefault(address.port, []) if address.port else ():
+            if address.host == other.host or not WILDCARD_HOSTS.isdisjoint((address.host, other.host)):
+                raise ConfigError(
+                    f"{flag}: '{address}' would be taken twice, as each broker of --processes has the ports one above "
+                    "those of the one before; allowed: ports that are further apart"
+                )
+        taken.setdefault(address.port, []).append(address)

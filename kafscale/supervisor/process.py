@@ -1,0 +1,110 @@
+"""A process that a task watches: what it writes comes as lines, and its end is waited for without a thread.
+
+It is started by the thread that runs trio, as the kernel ends it when that thread ends (`parent`); trio's own would be
+started by a worker thread. It is in a process group of its own: Ctrl-C in a terminal reaches the supervisor alone,
+which tells it.
+
+May not import anything of KafScale.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+import trio
+
+RECEIVE_BYTES = 64 << 10
+LINE_MAX_BYTES = 256 << 10  # a longer one is handed on in pieces
+REAP_SECONDS = 5.0
+
+
+class Running(Protocol):
+    """A process that has been started."""
+
+    pid: int
+    output: trio.abc.ReceiveStream
+    errors: trio.abc.ReceiveStream
+
+    async def wait(self) -> int:
+        """Wait until it has ended. Returns its exit code, negative for a signal."""
+        ...
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        ...
+
+    async def aclose(self) -> None:
+        """Kill it, if it has not ended, and let go of it."""
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class Process:
+    """A real one. Made by `start`."""
+
+    pid: int
+    output: trio.abc.ReceiveStream
+    errors: trio.abc.ReceiveStream
+    _process: subprocess.Popen[bytes]
+    _pidfd: int
+
+    @classmethod
+    def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Process:
+        """Start it. Takes a millisecond, in which nothing else runs. Raises OSError."""
+        output, errors = os.pipe(), os.pipe()
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output[1],
+                stderr=errors[1],
+                process_group=0,
+            )
+        except BaseException:
+            os.close(output[0])
+            os.close(errors[0])
+            raise
+        finally:
+            os.close(output[1])
+            os.close(errors[1])
+        streams = trio.lowlevel.FdStream(output[0]), trio.lowlevel.FdStream(errors[0])
+        return cls(process.pid, *streams, process, os.pidfd_open(process.pid))
+
+    async def wait(self) -> int:
+        """Wait until it has ended. Returns its exit code, negative for a signal."""
+        await trio.lowlevel.wait_readable(self._pidfd)
+        return self._process.wait()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        self._process.send_signal(number)
+
+    async def aclose(self) -> None:
+        """Kill it, if it has not ended, and let go of it."""
+        self._process.kill()
+        with trio.move_on_after(REAP_SECONDS, shield=True):
+            await self.wait()
+        trio.lowlevel.notify_closing(self._pidfd)
+        os.close(self._pidfd)
+        await trio.aclose_forcefully(self.output)
+        await trio.aclose_forcefully(self.errors)
+
+
+async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+    """Give the lines of what it writes, without their ends, until it writes no more."""
+    pending = b""
+    while data := bytes(await stream.receive_some(RECEIVE_BYTES)):
+        *whole, pending = (pending + data).split(b"\n")
+        if len(pending) > LINE_MAX_BYTES:
+            whole.append(pending)
+            pending = b""
+        for line in whole:
+            yield line.decode(errors="backslashreplace")
+    if pending:
+        yield pending.decode(errors="backslashreplace")
