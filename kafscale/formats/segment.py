@@ -10,10 +10,10 @@
                         | i64 last offset | i64 record count | u16 version | u16 0 | "KFE2"
 
 Sections: identity (1), index (2), producers (3), leader epochs (4), in what compaction wrote, compaction (5), aborted
-transactions (6) and open ones (7) if there are any, and coordinator epochs of producers (8). A reader skips kinds that
-it does not know, so later versions can add some; a known kind in a newer version is refused. The index has a row per
-batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the one
-GET of the last 64 KiB.
+transactions (6) and open ones (7) if there are any, coordinator epochs of producers (8), and rows of the index that may
+have a marker of a transaction (9), where its writer knows that. A reader skips kinds that it does not know, so later
+versions can add some; a known kind in a newer version is refused. The index has a row per batch, or per ~size/1024
+bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
 
 The version is 3 if there is a section 6 or 7, and else 2: who does not know these would take records that were aborted,
 or are not committed yet, for all others. Version 3 has a 3 in the header and version 2 of the section of leader epochs,
@@ -23,6 +23,7 @@ a section that they know in a newer version tells them, and their users, to star
     aborted transactions   those whose marker is in this segment, in order of it; as in `kafscale.formats.transactions`
     open transactions      those that have no marker up to the end of this segment, in order of their first offset
     coordinator epochs     of the producers in section 3, where a marker has told one
+    rows with markers      u32 row of the index, in order; in a row that is not named, each offset is that of a record
 
     producers, version 1   producers                                   all that there are after the last batch
     producers, version 2   i64 producers from | producers              some: those that wrote here, and a few others
@@ -79,7 +80,7 @@ TRAILER_MAGIC = b"KFE2"
 FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
 
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
-ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION = 6, 7, 8
+ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION, MARKERS_SECTION = 6, 7, 8, 9
 SECTION_VERSION = 1  # of each of these
 EPOCHS_VERSION_WITH_TRANSACTIONS = 2  # of the section of leader epochs, in a segment of version 3
 SOME_PRODUCERS_VERSION = 2  # of the producers' section, where it has not all of them
@@ -89,6 +90,7 @@ PRODUCER = struct.Struct(">qhqB")
 PRODUCED_BATCH = struct.Struct(">iiqq")
 EPOCH = struct.Struct(">iq")
 COMPACTION = struct.Struct(">q")
+MARKER_ROW = struct.Struct(">I")
 
 INDEX_ROWS_MAX_COUNT = 1024
 
@@ -151,6 +153,7 @@ class Footer:
 
     `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
     `aborted` are the transactions whose marker is in the segment, `open_transactions` those open at its end.
+    `marker_rows` are those of the index that may have markers of transactions; None if nobody knows them.
     """
 
     identity: Identity
@@ -163,6 +166,7 @@ class Footer:
     first_dirty_offset: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
+    marker_rows: tuple[int, ...] | None = None
     version: int = attrs.field()
 
     @producers_from.default
@@ -220,19 +224,27 @@ def build_footer(
     epochs: Sequence[EpochStart],
     aborted: Iterable[AbortedTransaction] = (),
     open_transactions: Iterable[OpenTransaction] = (),
+    marker_offsets: Iterable[int] | None = None,
 ) -> Footer:
     """The footer of a segment that holds these batches, in this order. Without `producers_from` it has all of them."""
+    index = _build_index(identity, spans)
     return Footer(
         identity=identity,
         last_offset=spans[-1].last_offset,
         record_count=sum(span.last_offset - span.base_offset + 1 for span in spans),
-        index=_build_index(identity, spans),
+        index=index,
         producers=producers,
         producers_from=identity.base_offset if producers_from is None else producers_from,
         epochs=epochs,
         aborted=tuple(aborted),
         open_transactions=tuple(open_transactions),
+        marker_rows=None if marker_offsets is None else rows_of(index, marker_offsets),
     )
+
+
+def rows_of(index: Index, offsets: Iterable[int]) -> tuple[int, ...]:
+    """Return which rows of an index have these offsets."""
+    return tuple(sorted({bisect_right(index.base_offsets, offset) - 1 for offset in offsets}))
 
 
 def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
@@ -282,6 +294,8 @@ def encode_footer(footer: Footer) -> bytes:
         (COORDINATORS_SECTION, SECTION_VERSION, encode_coordinators(footer.producers)),
     )
     sections += [section for section in transactions if section[-1]]
+    if footer.marker_rows is not None:
+        sections.append((MARKERS_SECTION, SECTION_VERSION, b"".join(map(MARKER_ROW.pack, footer.marker_rows))))
     encoded = b"".join(
         SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload for kind, version, payload in sections
     )
@@ -378,6 +392,7 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             first_dirty_offset=_decode_compaction(sections.get((COMPACTION_SECTION, SECTION_VERSION))),
             aborted=decode_aborted(sections.get((ABORTED_SECTION, SECTION_VERSION), b"")),
             open_transactions=decode_open(sections.get((OPEN_SECTION, SECTION_VERSION), b"")),
+            marker_rows=_decode_marker_rows(sections.get((MARKERS_SECTION, SECTION_VERSION))),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
@@ -461,6 +476,10 @@ def _decode_compaction(payload: Buffer | None) -> int:
     return 0 if payload is None else int(COMPACTION.unpack(payload)[0])
 
 
+def _decode_marker_rows(payload: Buffer | None) -> tuple[int, ...] | None:
+    return None if payload is None else tuple(row for (row,) in MARKER_ROW.iter_unpack(payload))
+
+
 def body_crc(buffers: Iterable[Buffer]) -> int:
     """CRC-32C over the batches as they are stored."""
     crc = 0
@@ -478,5 +497,7 @@ def check_index_order(footer: Footer, name: str) -> None:
         raise DamagedObject(f"{name}: the index points outside of the segment")
     if footer.index.base_offsets[0] != footer.identity.base_offset:
         raise DamagedObject(f"{name}: the index does not begin at the base offset")
+    if max(footer.marker_rows or (0,)) >= len(footer.index.positions):
+        raise DamagedObject(f"{name}: the footer tells of markers in a row that the index does not have")
     if footer.index.base_offsets[-1] > footer.last_offset:
         raise DamagedObject(f"{name}: the index goes on behind the last offset")

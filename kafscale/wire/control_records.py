@@ -12,13 +12,15 @@ from typing import Final
 import attrs
 
 from kafscale.errors import CorruptBatch
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, BatchHeader, set_crc
+from kafscale.wire.batch_header import CONTROL, HEADER_BYTES, TRANSACTIONAL, BatchHeader, set_crc
 from kafscale.wire.batch_records import Record, build_batch, iterate_records
 
 ABORT: Final = 0
 COMMIT: Final = 1
 MARKER_MAX_BYTES: Final = 1 << 10
 """What the records of a marker may take unpacked: they have some 20 bytes."""
+MARKER_BATCH_MAX_BYTES: Final = HEADER_BYTES + 64
+"""A longer batch is no marker: one has 17 bytes behind its header."""
 
 _NO_SEQUENCE: Final = -1
 _key = struct.Struct(">hh")

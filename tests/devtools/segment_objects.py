@@ -94,8 +94,13 @@ def version_1_objects(key: SegmentKey, batches: Sequence[bytes], *, interval: in
     return SegmentObjects(key, kfs, index)
 
 
-def version_2_objects(key: SegmentKey, batches: Sequence[bytes], *, leader_epoch: int = 0) -> SegmentObjects:
-    """Make a segment's objects as a flush writes them, which gives the batches its leader epoch; without producers."""
+def version_2_objects(
+    key: SegmentKey, batches: Sequence[bytes], *, leader_epoch: int = 0, tells_markers: bool = True
+) -> SegmentObjects:
+    """Make a segment's objects as a flush writes them, which gives the batches its leader epoch; without producers.
+
+    `tells_markers` is false of what was written before footers told which rows have markers.
+    """
     batches = [_with_leader_epoch(batch, leader_epoch) for batch in batches]
     headers = [parse_header(memoryview(batch)) for batch in batches]
     identity = Identity(
@@ -111,7 +116,8 @@ def version_2_objects(key: SegmentKey, batches: Sequence[bytes], *, leader_epoch
         body_crc=body_crc(batches),
     )
     epochs = [EpochStart(leader_epoch, key.base_offset)]
-    footer = build_footer(identity, headers, producers=[], epochs=epochs)
+    markers = [header.base_offset for header in headers if header.is_control] if tells_markers else None
+    footer = build_footer(identity, headers, producers=[], epochs=epochs, marker_offsets=markers)
     index = encode_footer(footer)
     return SegmentObjects(key, b"".join([encode_header(footer), *batches, index]), index)
 

@@ -67,6 +67,7 @@ footers = st.builds(
     first_dirty_offset=int64,
     aborted=st.lists(st.builds(AbortedTransaction, int64, int64, int64, int64), max_size=3).map(tuple),
     open_transactions=st.lists(st.builds(OpenTransaction, int64, int16, int64, int32), max_size=3).map(tuple),
+    marker_rows=st.none() | st.lists(st.integers(0, 2**16 - 1), max_size=20).map(tuple),
 )
 ABORTED = AbortedTransaction(producer_id=9, first_offset=100, marker_offset=102, stable_offset=101)
 OPEN = OpenTransaction(producer_id=8, epoch=2, first_offset=101, coordinator_epoch=5)

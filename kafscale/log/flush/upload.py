@@ -37,9 +37,11 @@ from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.partition.partition import FlushPlan, Partition
+from kafscale.log.partition.tail import TailBatch
 from kafscale.log.read.reader import LogReader
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.control_records import MARKER_BATCH_MAX_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +222,14 @@ async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buf
         epochs=plan.epochs,
         aborted=plan.aborted,
         open_transactions=plan.open_transactions,
+        marker_offsets=[batch.base_offset for batch in plan.batches if may_be_marker(batch)],
+    )
+
+
+def may_be_marker(batch: TailBatch) -> bool:
+    """Tell whether a batch may be a transaction's marker, which is small, and has one offset."""
+    return (
+        batch.is_transactional and batch.last_offset == batch.base_offset and batch.size_bytes <= MARKER_BATCH_MAX_BYTES
     )
 
 

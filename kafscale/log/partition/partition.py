@@ -317,6 +317,7 @@ class Partition:
             size_bytes=len(entry.data),
             lease=None if placed is None else placed.lease,
             start=ALONE if placed is None else placed.start,
+            is_transactional=bool(header.attributes & TRANSACTIONAL),
         )
         batch.file, batch.position, batch.sequence = entry.file, entry.position, entry.sequence
         self.next_offset = self.high_watermark = batch.last_offset + 1

@@ -137,6 +137,7 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         epochs=epochs,
         aborted=transactions.aborted_by_markers(key.base_offset, end_offset),
         open_transactions=transactions.open_at(end_offset),
+        marker_offsets=[header.base_offset for header in headers if header.is_control],
     )
 
 

@@ -19,7 +19,7 @@ from kafscale.formats.body import LocatedBatch
 from kafscale.formats.footer_reading import decode_end
 from kafscale.formats.manifest import Segment
 from kafscale.formats.producers import Producer
-from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index
+from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index, rows_of
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.flush.upload import crc_of
 from kafscale.log.partition.partition import Partition
@@ -89,6 +89,7 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
     first, last = footers[0], footers[-1]
     body: list[Buffer] = [source.body for source in sources]
     body_bytes = size_of(body)
+    index = await _merged_index(footers, body_bytes)
     identity = Identity(
         topic_id=partition.topic_id,
         partition=partition.index,
@@ -105,13 +106,14 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
         identity=identity,
         last_offset=last.last_offset,
         record_count=sum(footer.record_count for footer in footers),
-        index=await _merged_index(footers, body_bytes),
+        index=index,
         producers=producers_of(partition, footers),
         producers_from=min(last.producers_from, first.identity.base_offset),
         epochs=last.epochs,
         first_dirty_offset=max(footer.first_dirty_offset for footer in footers),
         aborted=tuple(each for footer in footers for each in footer.aborted),
         open_transactions=last.open_transactions,
+        marker_rows=_merged_marker_rows(footers, index),
     )
 
 
@@ -123,6 +125,16 @@ def producers_of(partition: Partition, footers: Sequence[Footer]) -> Sequence[Pr
     latest = {each.producer_id: each for footer in footers for each in footer.producers}
     first_offset, last_offset = footers[0].identity.base_offset, footers[-1].last_offset
     return partition.producers.still_needed(latest.values(), first_offset, last_offset)
+
+
+def _merged_marker_rows(footers: Sequence[Footer], index: Index) -> tuple[int, ...] | None:
+    """Return the rows that have one of their rows with markers, unless one of them does not tell which these are."""
+    offsets: list[int] = []
+    for footer in footers:
+        if footer.marker_rows is None:
+            return None
+        offsets += [footer.row_offset(row) for row in footer.marker_rows]
+    return rows_of(index, offsets)
 
 
 async def _merged_index(footers: Sequence[Footer], body_bytes: int) -> Index:

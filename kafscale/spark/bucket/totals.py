@@ -1,10 +1,10 @@
 """How many records there are, their first and last offset and their latest time, of footers as far as these tell.
 
-A footer tells it of a row of its index that is one batch of records, which has a record for each of its offsets. What
-it does not tell is read:
+A footer tells it of a row of its index that has no marker of a transaction, which is no record: then each of the row's
+offsets is one's. What it does not tell is read:
 
-- of a row that may be a marker of a transaction, which is no record: footers keep nothing of those that were committed;
-- of rows with several batches, as large segments have them, in which a marker may be;
+- of a row that has a marker, or may have one: so may, where the footer is from before footers told which have, each row
+  that is as small as a marker, and each with several batches, as large segments have them;
 - of a segment that compaction has made, or made holes in, and of one of version 1;
 - where a transaction was aborted in what is read, and where records are wanted from some time on;
 - of the write-ahead log, and of brokers.
@@ -27,11 +27,10 @@ from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.splits import AnyRange, Range, Split
 from kafscale.spark.bucket.times import FIRST_MS
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.batch_header import HEADER_BYTES
+from kafscale.wire.control_records import MARKER_BATCH_MAX_BYTES
 
 GROUPS = ("partition", "topic")  # columns that totals are told by
 NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
-MARKER_MAX_BYTES = HEADER_BYTES + 64  # a marker's batch has 17 bytes behind its header
 
 
 @attrs.frozen(kw_only=True)
@@ -111,7 +110,7 @@ def _parts(split: Split, footers: Mapping[SegmentKey, Footer]) -> Iterator[Total
 def _tells(split: Split, footer: Footer) -> bool:
     identity = footer.identity
     return (
-        identity.batch_count == len(footer.index.positions)  # each row is one batch
+        (footer.marker_rows is not None or identity.batch_count == len(footer.index.positions))  # each row is one batch
         and footer.record_count == footer.last_offset + 1 - identity.base_offset
         and not footer.first_dirty_offset
         and identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
@@ -128,8 +127,11 @@ def _rows(split: Split, footer: Footer, range: Range, first: int, behind: int) -
     kept = (positions[:-1] >= range.start) & (positions[:-1] < range.end)
     kept &= (base_offsets[:-1] < behind) & (base_offsets[1:] > first)
     is_part = (base_offsets[:-1] < first) | (base_offsets[1:] > behind)  # of which records has the latest time?
-    may_be_marker = (np.diff(base_offsets) == 1) & (np.diff(positions) <= MARKER_MAX_BYTES)
-    unknown = kept & (is_part | may_be_marker | (last_ms > split.period.last_ms))
+    has_marker = (np.diff(base_offsets) == 1) & (np.diff(positions) <= MARKER_BATCH_MAX_BYTES)  # that is, may have
+    if footer.marker_rows is not None:
+        has_marker[:] = False
+        has_marker[list(footer.marker_rows)] = True
+    unknown = kept & (is_part | has_marker | (last_ms > split.period.last_ms))
     known = np.flatnonzero(kept & ~unknown)
     if len(known):
         yield Totals(

@@ -393,7 +393,7 @@ async def test_restored_producers_are_not_those_of_the_footer(autojump_clock):
     bench.wal.sync()
     plan = bench.partition.prepare_flush()
     footer = await _make_footer(bench.partition, plan, [batch.data for batch in plan.batches])
-    again = build_footer(footer.identity, plan.batches, producers=plan.producers, epochs=plan.epochs)
+    again = build_footer(footer.identity, plan.batches, producers=plan.producers, epochs=plan.epochs, marker_offsets=[])
     after = Bench()
     after.partition.restore([segment_of(segment_key_of(after.partition, footer.identity), footer)], LogEnd.of(footer))
     after.append(b"b", producer=ProducerStamp(1, 0, 1))

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from kafscale.config import StoreUrl
+from kafscale.formats import segment
 from kafscale.formats.segment import INDEX_ROWS_MAX_COUNT, decode_footer, encode_footer
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
@@ -78,8 +79,10 @@ def batch(base_offset: int, count: int, times: random.Random, **details) -> byte
     return bytes(build_batch(records, base_offset=base_offset, **details))
 
 
+@pytest.mark.parametrize("rows_max_count", [INDEX_ROWS_MAX_COUNT, 3])
 @pytest.mark.parametrize("seed", range(40))
-def test_totals_are_those_of_the_records(tmp_path, seed):
+def test_totals_are_those_of_the_records(tmp_path, seed, rows_max_count, monkeypatch):
+    monkeypatch.setattr(segment, "INDEX_ROWS_MAX_COUNT", rows_max_count)
     rng = random.Random(seed)
     offset = 0
     for _ in range(rng.randrange(1, 5)):
@@ -92,7 +95,7 @@ def test_totals_are_those_of_the_records(tmp_path, seed):
                 count = rng.choice([1, 1, 2, 30])
                 batches.append(batch(offset, count, rng))
                 offset += count
-        version_2_objects(key(base_offset), batches).write_to(tmp_path)
+        version_2_objects(key(base_offset), batches, tells_markers=rng.random() < 0.7).write_to(tmp_path)
     for _ in range(10):
         first = rng.randrange(offset)
         check(tmp_path, first, rng.randrange(first, offset + 1))
@@ -114,9 +117,30 @@ def test_a_marker_is_no_record(tmp_path):
     assert check(tmp_path) == len(marker(3))
 
 
-def test_rows_of_several_batches_are_read(tmp_path):
-    batches = make_batches(0, INDEX_ROWS_MAX_COUNT + 1)
+def test_of_rows_of_several_batches_those_with_a_marker_are_read(tmp_path):
+    batches = make_batches(0, 3 * INDEX_ROWS_MAX_COUNT)
     version_2_objects(key(0), batches).write_to(tmp_path)
+    assert check(tmp_path) == 0
+    offset = 3 * len(batches)
+    version_2_objects(key(offset), [marker(offset), *make_batches(offset + 1, 3 * INDEX_ROWS_MAX_COUNT)]).write_to(
+        tmp_path
+    )
+    assert len(marker(0)) < check(tmp_path) < 5 * len(batches[0])
+
+
+def test_a_small_record_is_no_marker_where_footers_tell_of_these(tmp_path):
+    batches = make_batches(0, 3, records_per_batch=1, value_bytes=2)
+    version_2_objects(key(0), batches).write_to(tmp_path)
+    assert check(tmp_path) == 0
+    version_2_objects(key(3), make_batches(3, 3, records_per_batch=1, value_bytes=2), tells_markers=False).write_to(
+        tmp_path
+    )
+    assert check(tmp_path) == sum(map(len, batches))
+
+
+def test_rows_of_several_batches_are_read_where_footers_do_not_tell_of_markers(tmp_path):
+    batches = make_batches(0, INDEX_ROWS_MAX_COUNT + 1)
+    version_2_objects(key(0), batches, tells_markers=False).write_to(tmp_path)
     assert check(tmp_path) == sum(map(len, batches))
 
 
