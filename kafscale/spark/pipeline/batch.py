@@ -7,6 +7,10 @@
     3. The table's schema is changed if values ask for it.
     4. Rows are appended, or merged, in one commit, whose summary says that the batch is in.
 
+Where a mapping fans out, 3 and 4 are done for each of its tables, even if the batch has no row for it, and for the
+mapping's own table last: so what that one has all have. One that is ahead, as the batch is repeated, or the checkpoint
+was lost, leaves out what it has.
+
 A commit that another writer, such as compaction, has got in the way of is tried again, from 1.
 """
 
@@ -26,6 +30,7 @@ from kafscale.spark.bucket.position import Position
 from kafscale.spark.catalogs import quoted
 from kafscale.spark.pipeline.checkpoint import Checkpoint
 from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping
+from kafscale.spark.pipeline.fan_out import not_before, routed, share_of, tables_for
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.schema import fitted
@@ -114,32 +119,43 @@ class _Attempt:
         """The stream's own session."""
         return self.frame.sparkSession
 
-    @property
-    def table(self) -> str:
-        return self.writer.pipeline.full_name(self.writer.mapping.table)
-
     def run(self) -> Outcome:
-        committed = self._newest()
+        committed = self._newest(self.writer.mapping.table)
         if self.batch.is_in(committed):
             return Outcome(batch=self.batch)
-        self._check_continuity(committed)
+        self._check_continuity(committed, self.writer.mapping)
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
-        summary = self._told(committed).summary()
-        self.tables.tell(summary)
+        told = self._told(committed)
         with _kept(rows):
+            others = tables_for(self.spark, self.writer.pipeline, self.writer.mapping, rows)
+            rows = routed(rows, self.writer.mapping, others)
+            self.tables.tell(told.summary())
             dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
-            self.tables.tell(summary, once=True)
-            self._commit(rows)
+            added_bytes = sum(self._add_share(rows, self.writer.mapping.into(each), told) for each in others)
+            self.tables.tell(told.summary(), once=True)
+            self._commit(share_of(rows, self.writer.mapping, None), self.writer.mapping)
         return Outcome(
             batch=self.batch,
             dead_letter_count=dead_letters,
-            added_bytes=self._added_bytes(),
+            added_bytes=added_bytes + self._added_bytes(self.writer.mapping.table),
             commit_seconds=time.monotonic() - started,
         )
 
-    def _newest(self) -> Committed | None:
-        return newest(self.tables.commits(self.writer.mapping.table), self.batch.mapping)
+    def _newest(self, table: str) -> Committed | None:
+        return newest(self.tables.commits(table), self.batch.mapping)
+
+    def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> int:
+        """Commit the rows of another table of a fan-out, unless it has them. Returns the bytes that were added."""
+        committed = self._newest(mapping.table)
+        if self.batch.is_in(committed):
+            return 0
+        if committed is not None:
+            self._check_continuity(committed, mapping)
+        batch = told.behind(committed)
+        self.tables.tell(batch.summary(), once=True)
+        self._commit(not_before(share_of(rows, mapping, mapping.table), self.batch.start, batch.start), mapping)
+        return self._added_bytes(mapping.table)
 
     def _told(self, committed: Committed | None) -> Batch:
         """Return the batch with what `prove` needs: where the mapping began, and CRCs of what it reads."""
@@ -147,21 +163,21 @@ class _Attempt:
         digests = self.writer.digests(self.batch.start, self.batch.end)
         return attrs.evolve(self.batch, began=began, digests=digests)
 
-    def _added_bytes(self) -> int:
+    def _added_bytes(self, table: str) -> int:
         """Raises KafScaleError if the batch is not in the table now, which would be a bug."""
-        committed = self._newest()
+        committed = self._newest(table)
         if committed is None or not self.batch.is_in(committed):
-            raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {self.table} does not say so")
+            raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {table} does not say so")
         return committed.added_bytes
 
-    def _check_continuity(self, committed: Committed | None) -> None:
+    def _check_continuity(self, committed: Committed | None, mapping: TableMapping) -> None:
         before = self.batch.batch_id - 1
         if before < 0 or (
             committed is not None and committed.query_id == self.batch.query_id and committed.batch_id == before
         ):
             return
         raise TableWentBack(
-            f"the table {self.writer.mapping.table} has no batch {before} of the mapping '{self.batch.mapping}', which "
+            f"the table {mapping.table} has no batch {before} of the mapping '{self.batch.mapping}', which "
             f"the checkpoint {self.writer.checkpoint.directory.path} says is in it: was it made anew, or rolled back? "
             "Delete this checkpoint, and the mapping goes on from what the table has"
         )
@@ -207,15 +223,15 @@ class _Attempt:
         gone = [topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known]
         return letters.where(~functions.col("topic").isin(gone)).select(*PLACE)
 
-    def _commit(self, rows: Rows) -> None:
-        schema = evolve(self.spark, self.writer.mapping, self.writer.pipeline, rows.columns)
+    def _commit(self, rows: Rows, mapping: TableMapping) -> None:
+        name = self.writer.pipeline.full_name(mapping.table)
+        schema = evolve(self.spark, mapping, self.writer.pipeline, rows.columns)
         if rows.upsert_by:
-            self._merge(rows)
+            self._merge(rows, mapping, name)
             return
-        rows.good().select(*fitted(rows.columns, schema)).writeTo(self.table).append()
+        rows.good().select(*fitted(rows.columns, schema)).writeTo(name).append()
 
-    def _merge(self, rows: Rows) -> None:
-        mapping = self.writer.mapping
+    def _merge(self, rows: Rows, mapping: TableMapping, table: str) -> None:
         upserts(rows, mapping).createOrReplaceTempView(VIEW)
         names = [quoted(each) for each in rows.columns.names]
         on = " AND ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in rows.upsert_by)
@@ -223,7 +239,7 @@ class _Attempt:
         if mapping.deletes == MARK:
             deletes = f"UPDATE SET t.{quoted(mapping.deleted_column)} = true"
         self.spark.sql(
-            f"MERGE INTO {self.table} t USING {VIEW} s ON {on} "
+            f"MERGE INTO {table} t USING {VIEW} s ON {on} "
             f"WHEN MATCHED AND s.{TOMBSTONE} THEN {deletes} "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in names)} "
             f"WHEN NOT MATCHED AND NOT s.{TOMBSTONE} THEN INSERT ({', '.join(names)}) "

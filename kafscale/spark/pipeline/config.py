@@ -21,6 +21,9 @@ ENVELOPES = ("debezium", "payload")
 DEBEZIUM, PAYLOAD = ENVELOPES
 DELETES = ("delete", "mark", "keep")
 _, MARK, KEEP = DELETES
+OTHERS = ("table", "dead_letter")
+_, DEAD_LETTER = OTHERS
+SEEN = "{value}"  # in the name of tables that are made on first sight
 COLUMN_TYPES = ("boolean", "int", "long", "float", "double", "string", "binary", "timestamp", "date")
 METADATA = (
     "topic",
@@ -198,9 +201,48 @@ class Encoding:
         return self.format in REGISTRY_FORMATS
 
 
+def _check_tables(tables: Mapping[str, str]) -> None:
+    wrong = [name for name in tables.values() if not _TABLE.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"'{wrong[0]}' is not the name of a table with its namespace, as sales.orders")
+
+
+def _check_seen(value: str) -> None:
+    namespace, _, name = value.rpartition(".")
+    if name.count(SEEN) != 1 or SEEN in namespace or not _TABLE.fullmatch(value.replace(SEEN, "x")):
+        raise ValueError(f"'{value}' is not the name of tables, with {SEEN} in its last part once, as sales.of_{SEEN}")
+
+
+@attrs.frozen(kw_only=True)
+class FanOut:
+    """Which records of a mapping go into tables beside its own."""
+
+    by: str = setting("The column whose value names the table; `topic` may be one, of the metadata.")
+    tables: Mapping[str, str] = setting(
+        "`value: table`; several values may have one table.", factory=dict, validator=_checked(_check_tables)
+    )
+    create: str | None = setting(
+        f"Tables for other values, made when the first record comes: a name with `{SEEN}` in it, as `sales.of_{SEEN}`. "
+        "The value is put there in lower case, and `_` for what is no letter of a to z, digit or `_`.",
+        None,
+        validator=_checked(_check_seen),
+    )
+    max_tables: int = setting("Of `create`: at most so many.", 20, validator=_checked(_at_least_one))
+    others: str = setting(
+        "Where records go that have no such table: into the mapping's own `table`, or, as a `dead_letter`, into "
+        "`dead_letters`.",
+        "table",
+        validator=_one_of(OTHERS),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not self.tables and self.create is None:
+            raise ValueError("needs tables, or create")
+
+
 @attrs.frozen(kw_only=True)
 class TableMapping:
-    """A mapping of topics into one table."""
+    """A mapping of topics into one table, or, with `fan_out`, into several."""
 
     table: str = setting(
         "Its namespace and name in the catalog, as `sales.orders`.",
@@ -230,6 +272,7 @@ class TableMapping:
         (),
         validator=_checked(_check_metadata),
     )
+    fan_out: FanOut | None = setting("Further tables, by the value of a column.", None)
     create: bool = setting("Whether a table that is missing is created.", True)
     partition_by: Sequence[str] = setting(
         "Of a table that is created: columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them.",
@@ -281,6 +324,8 @@ class TableMapping:
             raise ValueError(f"deletes: {self.deletes} is for the mode upsert")
         if self.key is not None and self.key.envelope == DEBEZIUM:
             raise ValueError("the envelope debezium is of values; keys are rows without one (or in a payload)")
+        if self.fan_out is not None and self.fan_out.create and not self.create:
+            raise ValueError("fan_out creates tables, and create is off")
         of_changes = [name for name in self.metadata_columns.values() if name in OF_CHANGES]
         if of_changes and self.value.envelope != DEBEZIUM:
             raise ValueError(f"the metadata {of_changes[0]} is there with value: {{envelope: debezium}} alone")
@@ -292,6 +337,10 @@ class TableMapping:
     def id(self) -> str:
         """The name of the mapping."""
         return self.name or self.table
+
+    def into(self, table: str) -> TableMapping:
+        """Return the mapping with another table of its own."""
+        return attrs.evolve(self, table=table, name=self.id)
 
     @property
     def metadata_columns(self) -> Mapping[str, str]:
@@ -389,6 +438,11 @@ class Pipeline:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"two mappings have the name '{twice[0]}': give them a name each")
+        for each in self.mappings:
+            if each.fan_out is not None and each.table in each.fan_out.tables.values():
+                raise ValueError(
+                    f"fan_out names the table {each.table} of its own mapping, which has what others do not"
+                )
         if self.registry is None:
             for each in self.mappings:
                 if any(encoding is not None and encoding.by_registry for encoding in (each.value, each.key)):

@@ -153,6 +153,12 @@ class DeltaTables:
         )
         return [Entry(**row.asDict()) for row in rows.collect()]
 
+    def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
+        """Raise ConfigError."""
+        raise ConfigError(
+            f"tables {before}… can't be made on first sight: Delta Lake has no catalog that tells of them"
+        )
+
     def has_forgotten(self, table: str, mapping: str) -> bool:
         """See `TableFormat`."""
         session: Any = self.spark

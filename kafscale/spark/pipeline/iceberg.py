@@ -103,6 +103,16 @@ class IcebergTables:
         """See `TableFormat`."""
         return ancestry(self._load(table))
 
+    def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
+        """See `TableFormat`."""
+        namespace = before.rpartition(".")[0]
+        full_name = self.catalog.full_name(namespace)
+        if not self.spark.catalog.databaseExists(full_name):
+            return {}
+        names = [f"{namespace}.{row.tableName}" for row in self.spark.sql(f"SHOW TABLES IN {full_name}").collect()]
+        wanted = [name for name in names if name.startswith(before) and name.endswith(behind)]
+        return {name: self._load(name).properties().get(key) for name in wanted}
+
     def has_forgotten(self, table: str, mapping: str) -> bool:
         """See `TableFormat`. Where another tool has expired the newest snapshot of a mapping, nothing tells it."""
         return False

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
 from kafscale.spark.pipeline.config import Pipeline
+from kafscale.spark.pipeline.fan_out import tables_there
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.snapshots import newest
 from kafscale.spark.pipeline.table_format import TableFormat
@@ -36,14 +37,19 @@ def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
     A commit that another one was in the way of is told as a problem.
     """
     tables = format_of(spark, pipeline)
-    for table in tables_of(pipeline):
+    for table in tables_of(tables, pipeline):
         if tables.exists(table):
             yield _TableCare(tables, pipeline, table, datetime.now(UTC)).run()
 
 
-def tables_of(pipeline: Pipeline) -> Sequence[str]:
+def tables_of(tables: TableFormat, pipeline: Pipeline) -> Sequence[str]:
     """Return the tables of the mappings and of their dead letters, each once."""
-    names = [name for each in pipeline.mappings for name in (each.table, each.dead_letters) if name is not None]
+    names = [
+        name
+        for each in pipeline.mappings
+        for name in (each.table, *tables_there(tables, each), each.dead_letters)
+        if name is not None
+    ]
     return list(dict.fromkeys(names))
 
 

@@ -21,6 +21,7 @@ from kafscale.spark.bucket.position import Position, range_options, recreations
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.fan_out import begun_tables, routed, share_of
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
@@ -65,18 +66,23 @@ def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ())
     for mapping in pipeline.mappings:
         if mappings and mapping.id not in mappings:
             continue
-        proof = Proof(mapping=mapping.id, table=mapping.table)
-        try:
-            yield _prove(spark, pipeline, mapping, proof)
-        except _Unproven as exc:
-            yield attrs.evolve(proof, found=str(exc))
+        others = begun_tables(format_of(spark, pipeline), mapping)
+        for table in (None, *others):
+            proof = Proof(mapping=mapping.id, table=table or mapping.table)
+            try:
+                yield _prove(spark, pipeline, mapping, proof, others)
+            except _Unproven as exc:
+                yield attrs.evolve(proof, found=str(exc))
 
 
-def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof) -> Proof:
+def _prove(
+    spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof, others: Mapping[str, Position]
+) -> Proof:
+    """Prove one table. others: those of the mapping's fan-out, and where they begin."""
     tables = format_of(spark, pipeline)
-    if not tables.exists(mapping.table):
+    if not tables.exists(proof.table):
         raise _Unproven("there is no such table")
-    commits = list(tables.commits(mapping.table))
+    commits = list(tables.commits(proof.table))
     batches = [each for each in committed_batches(commits) if each.mapping == mapping.id][::-1]
     if not batches:
         raise _Unproven("no snapshot of the table is of this mapping")
@@ -90,10 +96,11 @@ def _prove(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof
         _check_order(batches)
         _check_there(logs, begin, end)
         crc_count = sum(_check_crcs(planner, logs, each) for each in batches)
-    derived = rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline)
+    derived = routed(rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline), mapping, others)
+    derived = share_of(derived, mapping, proof.table if proof.table in others else None)
     derived = attrs.evolve(derived, frame=derived.frame.persist())
     try:
-        table = spark.read.option("versionAsOf", commits[0].id).table(pipeline.full_name(mapping.table))
+        table = spark.read.option("versionAsOf", commits[0].id).table(pipeline.full_name(proof.table))
         found = attrs.evolve(proof, snapshots=len(batches), crcs=crc_count)
         return _compare(table, derived, mapping, batches, found)
     finally:

@@ -21,7 +21,9 @@ from kafscale.spark.pipeline.config import (
     DEBEZIUM,
     MARK,
     PAYLOAD,
+    SEEN,
     Encoding,
+    FanOut,
     Pipeline,
     Registry,
     TableMapping,
@@ -35,7 +37,8 @@ from kafscale.spark.values.registry_credentials import Credentials
 RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"
 ERROR = "_kafscale_error"
-OWN = (RECORD, TOMBSTONE, ERROR)
+TABLE = "_kafscale_table"
+OWN = (RECORD, TOMBSTONE, ERROR, TABLE)
 _CORRUPT = "_kafscale_corrupt"
 _END = "_kafscale_end"
 _VALUE = "value"
@@ -48,6 +51,7 @@ CHANGES: Mapping[str, tuple[str, str]] = {
     "transaction_id": ("transaction.id", "string"),
     "transaction_order": ("transaction.total_order", "bigint"),
 }
+TABLE_NAME_MAX = 64  # characters of a value that a table is named by
 OPERATIONS = ("c", "r", "u", "d")  # create, read (of a snapshot), update, delete
 DELETE = "d"
 
@@ -68,7 +72,7 @@ METADATA: Mapping[str, str] = {
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Rows:
-    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR.
+    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR, and with a fan-out TABLE.
 
     A tombstone is what deletes a row: a record without a value, or with Debezium's envelope a change that says so.
 
@@ -133,13 +137,31 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     )
     if by:
         rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), _unfindable(by)))
+    if mapping.fan_out is not None:
+        rows = rows.withColumn(TABLE, _named_table(mapping.fan_out, mapping, names))
     types = {each.name: each.dataType for each in rows.schema.fields}
     return Rows(
         frame=rows,
         columns=StructType([StructField(name, relaxed(types[name]), name not in _required(sides)) for name in names]),
         upsert_by=by,
-        can_fail=bool(by) or any(each.format != "bytes" for each in sides.values()),
+        can_fail=bool(by or mapping.fan_out) or any(each.format != "bytes" for each in sides.values()),
     )
+
+
+def _named_table(fan_out: FanOut, mapping: TableMapping, names: Sequence[str]) -> Column:
+    """Return the name of the table that a value stands for, whether or not there is one. Raises ConfigError."""
+    if fan_out.by not in names:
+        raise ConfigError(f"the mapping '{mapping.id}' has no column '{fan_out.by}' to fan out by")
+    value = functions.col(quoted(fan_out.by)).cast("string")
+    named = functions.lit(None).cast("string")
+    if fan_out.create is not None:
+        before, _, behind = fan_out.create.partition(SEEN)
+        word = functions.regexp_replace(functions.lower(value), "[^a-z0-9_]", "_")
+        is_word = functions.length(value).between(1, TABLE_NAME_MAX)
+        named = functions.when(is_word, functions.concat(functions.lit(before), word, functions.lit(behind)))
+    for each, table in fan_out.tables.items():
+        named = functions.when(value == each, functions.lit(table)).otherwise(named)
+    return named
 
 
 def _is_delete() -> Column:

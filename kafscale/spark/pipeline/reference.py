@@ -11,6 +11,7 @@ from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import (
     Column,
     Encoding,
+    FanOut,
     Maintenance,
     Pipeline,
     Registry,
@@ -26,6 +27,7 @@ PARTS: Sequence[tuple[str, type[attrs.AttrsInstance]]] = (
     ("`mappings`, each", TableMapping),
     ("`value` and `key`", Encoding),
     ("`columns`, each", Column),
+    ("`fan_out`", FanOut),
     ("`maintenance`", Maintenance),
 )
 INTRODUCTION = """# Keys of a pipeline

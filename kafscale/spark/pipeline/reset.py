@@ -87,6 +87,11 @@ def _resets(
     logs = planner.logs(must_exist=False)
     for topic in dict.fromkeys(topics):
         if topic in {name for name, _ in [*logs, *position.offsets]}:
+            if from_beginning and mapping.fan_out is not None:
+                raise ConfigError(
+                    f"the mapping '{mapping.id}' fans out, and its tables leave out what they have of a topic: it is "
+                    "not read again"
+                )
             after = _anew(planner, position, topic, logs, from_beginning=from_beginning)
             yield Reset(mapping=mapping, topic=topic, before=position, after=after)
             position = after

@@ -24,6 +24,7 @@ from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.fan_out import ensure_declared
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
@@ -195,6 +196,7 @@ class MappingRun:
             ensure_table(
                 self.spark, self.mapping, self.pipeline, empty_rows(self.spark, self.mapping, self.pipeline).columns
             )
+            ensure_declared(self.spark, self.mapping, self.pipeline)
             ensure_dead_letters(self.spark, self.mapping, self.pipeline)
             self._target = bucket_ends(self.pipeline, self.mapping)
         self._before = self.checkpoint.progress()

@@ -56,6 +56,30 @@ class Batch:
             CRCS: _text(_nested({name: list(attrs.astuple(each)) for name, each in self.digests.items()})),
         }
 
+    def behind(self, committed: Committed | None) -> Batch:
+        """Return what of the batch a table does not have, which may have been of another query, and have got further.
+
+        It ends where the table does if that is behind it. CRCs are of the whole batch alone.
+        """
+        if committed is None:
+            return attrs.evolve(self, began=self.start)
+        known, now = committed.end.topic_ids, self.end.topic_ids
+        had = {
+            (topic, index): offset
+            for (topic, index), offset in committed.end.offsets.items()
+            if known.get(topic) == now.get(topic, known.get(topic)) and (topic, index) in self.end.offsets
+        }
+        start = {**had, **{name: max(offset, had.get(name, 0)) for name, offset in self.start.offsets.items()}}
+        end = {name: max(offset, had.get(name, 0)) for name, offset in self.end.offsets.items()}
+        is_whole = all(self.start.offsets.get(name, 0) == offset for name, offset in start.items())
+        return attrs.evolve(
+            self,
+            start=attrs.evolve(self.start, offsets=start),
+            end=attrs.evolve(self.end, offsets=end),
+            began=committed.began,
+            digests=self.digests if is_whole else {},
+        )
+
     def is_in(self, committed: Committed | None) -> bool:
         """Tell whether the newest snapshot of its mapping is of this batch, or of a later one of the same query."""
         return committed is not None and committed.query_id == self.query_id and committed.batch_id >= self.batch_id

@@ -53,6 +53,10 @@ class TableFormat(Protocol):
         """Iterate over what the table consists of now, newest first."""
         ...
 
+    def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
+        """Return tables whose names begin and end so, and what each has as a property. Raises ConfigError."""
+        ...
+
     def has_forgotten(self, table: str, mapping: str) -> bool:
         """Tell whether batches of a mapping are in the table though none of its commits tells of one."""
         ...

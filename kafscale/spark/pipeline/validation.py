@@ -59,6 +59,15 @@ def _columns(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> 
 
 
 def _table(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+    declared = mapping.fan_out.tables.values() if mapping.fan_out else ()
+    tables = list(dict.fromkeys([mapping.table, *declared]))
+    found = [_table_of(spark, pipeline, mapping.into(each)) for each in tables]
+    return (
+        found[0] if len(found) == 1 else "; ".join(f"{name} {each}" for name, each in zip(tables, found, strict=True))
+    )
+
+
+def _table_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
     if not format_of(spark, pipeline).exists(mapping.table):
         if not mapping.create:
             raise KafScaleError(f"there is no table {mapping.table}, and create is off")

@@ -151,3 +151,21 @@ def test_envelopes_and_deletes_that_do_not_go_together_are_told(mapping, told):
     with pytest.raises(ConfigError) as caught:
         parse(f"{text}- {{topic: t, table: a.b, {mapping}}}")
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fan_out", "told"),
+    [
+        ("{by: kind}", "needs tables, or create"),
+        ("{by: kind, tables: {a: b}}", "'b' is not the name of a table"),
+        ("{by: kind, tables: {a: sales.orders}}", "the table sales.orders of its own mapping"),
+        ("{by: kind, create: sales.all}", "not the name of tables"),
+        ('{by: kind, create: "sales.of_{value}", others: drop}', "'drop' is not one of table, dead_letter"),
+        ('{by: kind, create: "sales.of_{value}", max_tables: 0}', "is at least 1"),
+        ('{by: kind, create: "sales.of_{value}"}\n    create: false', "and create is off"),
+    ],
+)
+def test_what_is_wrong_with_a_fan_out_is_told(fan_out, told):
+    text = TEXT.replace("    metadata: [partition, offset]\n", f"    fan_out: {fan_out}\n", 1)
+    with pytest.raises(ConfigError, match=told):
+        parse(text)
