@@ -275,7 +275,8 @@ class TableMapping:
     fan_out: FanOut | None = setting("Further tables, by the value of a column.", None)
     create: bool = setting("Whether a table that is missing is created.", True)
     partition_by: Sequence[str] = setting(
-        "Of a table that is created: columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them.",
+        "Columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them. Where it is changed later, so "
+        "is an Iceberg table, for what is written from then on; nothing here leaves a table as it is.",
         (),
         validator=_each(partition_transform),
     )
@@ -284,7 +285,9 @@ class TableMapping:
     )
     properties: Mapping[str, str] = setting("Of a table that is created, as Iceberg names them.", factory=dict)
     evolve: bool = setting(
-        "Whether columns are added, int becomes long, float double and a decimal longer, where values ask for it.", True
+        "Whether columns are added, int becomes long, float double and a decimal longer, where values ask for it, and "
+        "partitions change with `partition_by`.",
+        True,
     )
     deletes: str = setting(
         "Of `upsert`: what a tombstone, or a change that deletes, does to its row: `delete`, `mark` it in "

@@ -115,6 +115,10 @@ class DeltaTables:
         """Raise ConfigError."""
         raise ConfigError(f"the table {table} can't be sorted by {order[0]}: Delta Lake has no sort order of tables")
 
+    def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
+        """Change nothing: a table of Delta Lake keeps the partitions that it was made with."""
+        return ()
+
     def change(self, table: str, change: Change) -> None:
         """See `TableFormat`. The first column that becomes wider makes the table one for readers that know of it."""
         name = self.catalog.full_name(table)

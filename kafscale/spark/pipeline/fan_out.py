@@ -25,10 +25,11 @@ from kafscale.spark.pipeline.tables import ensure_table
 
 
 def ensure_declared(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:
-    """Make the tables that the mapping's fan-out names, if they are missing. Raises ConfigError, SchemaConflict."""
+    """Do what `ensure_table` does for the tables of the mapping's fan-out: declared ones, and those made before."""
     if mapping.fan_out is not None:
         columns = empty_rows(spark, mapping, pipeline).columns
-        for table in dict.fromkeys(mapping.fan_out.tables.values()):
+        made = tables_there(format_of(spark, pipeline), mapping)
+        for table in dict.fromkeys([*mapping.fan_out.tables.values(), *made]):
             ensure_table(spark, mapping.into(table), pipeline, columns)
 
 

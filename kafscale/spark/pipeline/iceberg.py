@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.catalogs import CatalogOptions, quoted
 from kafscale.spark.pipeline.snapshots import OFFSETS, Commit, Committed
 from kafscale.spark.pipeline.table_format import create_table
 
@@ -61,6 +61,45 @@ def ancestry(table: Any) -> Iterator[Snapshot]:
         snapshot = None if parent_id is None else table.snapshot(parent_id)
 
 
+def spec_changes(current: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
+    """Return the changes, as of ALTER TABLE, that make one list of partition fields, as SQL has them, another.
+
+    A field takes the place of one of the same column, in one commit. The order of fields is as it comes.
+    """
+    dropped = [each for each in current if each not in wanted]
+    added = [each for each in wanted if each not in current]
+    replaced: list[str] = []
+    for new in list(added):
+        old = next((each for each in dropped if _column_of(each) == _column_of(new)), None)
+        if old is not None:
+            replaced.append(f"REPLACE PARTITION FIELD {old} WITH {new}")
+            dropped.remove(old)
+            added.remove(new)
+    return [
+        *(f"DROP PARTITION FIELD {each}" for each in dropped),
+        *replaced,
+        *(f"ADD PARTITION FIELD {each}" for each in added),
+    ]
+
+
+def _column_of(field: str) -> str:
+    return field.removesuffix(")").rpartition("(")[2].rpartition(", ")[2]
+
+
+def _partitions(table: Any) -> Sequence[str]:
+    """Return the fields by which Iceberg's own object of a table is partitioned, as `partition_transform` has them."""
+    schema = table.schema()
+    found = []
+    for field in table.spec().fields():
+        name, _, argument = str(field.transform()).removesuffix("]").partition("[")
+        column = ".".join(quoted(each) for each in schema.findColumnName(field.sourceId()).split("."))
+        if name == "identity":
+            found.append(column)
+        elif name != "void":  # of a table of version 1, where a field was dropped
+            found.append(f"{name}({argument}, {column})" if argument else f"{name}s({column})")
+    return found
+
+
 @attrs.frozen
 class IcebergTables:
     """Tables of one of Iceberg's catalogs. `spark` is a session, whose inner parts have no types."""
@@ -94,6 +133,13 @@ class IcebergTables:
         """See `TableFormat`."""
         if self._load(table).sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} WRITE ORDERED BY {', '.join(order)}")
+
+    def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
+        """See `TableFormat`. Files that are there stay as they are, by the specification that they were written by."""
+        found = spec_changes(_partitions(self._load(table)), wanted)
+        for each in found:
+            self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} {each}")
+        return found
 
     def change(self, table: str, change: Change) -> None:
         """See `TableFormat`."""

@@ -45,6 +45,10 @@ class TableFormat(Protocol):
         """Have files sorted by these keys, as SQL has them, if they are not sorted by others. Raises ConfigError."""
         ...
 
+    def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
+        """Have files that are written from now on partitioned so. Returns what was changed, nothing if they were."""
+        ...
+
     def change(self, table: str, change: Change) -> None:
         """Add a column, or make one wider."""
         ...

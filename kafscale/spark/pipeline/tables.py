@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -11,6 +13,8 @@ from kafscale.spark.pipeline.config import Pipeline, TableMapping, partition_tra
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.schema import SchemaConflict, changes, sql_of
 
+logger = logging.getLogger(__name__)
+
 DEAD_LETTER_COLUMNS = (
     "mapping STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "key BINARY, value BINARY, error STRING"
@@ -18,17 +22,24 @@ DEAD_LETTER_COLUMNS = (
 
 
 def ensure_table(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline, columns: StructType) -> None:
-    """Make the mapping's table if it is missing. Raises ConfigError if that is not wanted, SchemaConflict."""
+    """Make the mapping's table if it is missing, or partition it as the mapping says now.
+
+    Raises ConfigError if it is missing and that is not wanted, SchemaConflict.
+    """
     tables = format_of(spark, pipeline)
+    partition_by = [partition_transform(each) for each in mapping.partition_by]
     if tables.exists(mapping.table):
         list(changes(spark.table(pipeline.full_name(mapping.table)).schema, columns))
+        if partition_by and mapping.evolve:
+            for change in tables.partition(mapping.table, partition_by):
+                logger.warning("the table %s is partitioned otherwise from now on: %s", mapping.table, change)
     elif not mapping.create:
         raise ConfigError(f"there is no table {mapping.table}, and the mapping '{mapping.id}' does not create it")
     else:
         tables.create(
             mapping.table,
             _definition(columns),
-            partition_by=[partition_transform(each) for each in mapping.partition_by],
+            partition_by=partition_by,
             properties=mapping.properties,
             is_upserted=mapping.mode == "upsert",
         )

@@ -1,8 +1,13 @@
-"""Schemas that change in a way that stops the mapping, and that no other mapping minds. `test_batch` has the others."""
+"""Schemas that change in a way that stops the mapping, and that no other mapping minds, and partitions that change.
+
+`test_batch` has the other changes of schemas.
+"""
 
 import json
 
 import pytest
+
+from kafscale.spark.pipeline.iceberg import spec_changes
 
 pytestmark = [
     pytest.mark.spark,
@@ -40,3 +45,57 @@ def test_any_other_change_stops_its_mapping_and_no_other(lake, int_table, produc
     assert told in str(seen.failures[f"db.{int_table}"])
     assert len(lake.rows(f"db.{int_table}")) == 1
     assert len(lake.rows(f"db.{int_table}_other")) == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "changes"),
+    [
+        (["`a`"], ["`a`"], []),
+        ([], ["days(`t`)"], ["ADD PARTITION FIELD days(`t`)"]),
+        (["days(`t`)"], ["hours(`t`)"], ["REPLACE PARTITION FIELD days(`t`) WITH hours(`t`)"]),
+        (["bucket(4, `a`)"], ["bucket(8, `a`)"], ["REPLACE PARTITION FIELD bucket(4, `a`) WITH bucket(8, `a`)"]),
+        (["`a`", "`b`"], ["`b`", "`c`"], ["DROP PARTITION FIELD `a`", "ADD PARTITION FIELD `c`"]),
+        (["`a`.`c`"], ["`c`"], ["DROP PARTITION FIELD `a`.`c`", "ADD PARTITION FIELD `c`"]),
+    ],
+)
+def test_partitions_change_by_as_few_fields_as_can_be(current, wanted, changes):
+    assert list(spec_changes(current, wanted)) == changes
+
+
+def test_partitions_change_with_the_file_and_what_was_written_before_stays(lake, topic, produce, caplog):
+    def made(by: str, more: str = "") -> str:
+        columns = "{name: a, type: int}, {name: s, type: string}"
+        return mapping(topic, columns, f", metadata: [partition, offset, timestamp], partition_by: {by}{more}")
+
+    def spec_ids() -> list[int]:
+        return [row.spec_id for row in lake.spark.sql(f"SELECT spec_id FROM lake.db.{topic}.files").collect()]
+
+    def told() -> list[str]:
+        return [each.getMessage().partition(": ")[2] for each in caplog.records if "partitioned" in each.getMessage()]
+
+    produce(topic, [(n % 2, None, json.dumps({"a": n, "s": "xy"}).encode()) for n in range(6)])
+    first = made('[days(timestamp), "bucket(4, a)", partition]')
+    lake.run(first)
+    lake.run(first)
+    assert not told()
+    produce(topic, [(n % 2, None, json.dumps({"a": n, "s": "xz"}).encode()) for n in range(6)])
+    second = made('[hours(timestamp), "truncate(1, s)", partition]')
+    lake.run(second.replace("partition_by", "evolve: false, partition_by"))
+    assert not told()
+    assert set(spec_ids()) == {0}
+    produce(topic, [(0, None, b'{"a": 7, "s": "z"}')])
+    lake.run(second)
+    assert told() == [
+        "DROP PARTITION FIELD bucket(4, `a`)",
+        "REPLACE PARTITION FIELD days(`timestamp`) WITH hours(`timestamp`)",
+        "ADD PARTITION FIELD truncate(1, `s`)",
+    ]
+    assert len(set(spec_ids())) == 2
+    caplog.clear()
+    lake.run(second)
+    assert not told()
+    assert len(lake.rows(f"db.{topic}")) == 13
+    from kafscale.spark.pipeline.proof import prove
+
+    (proof,) = prove(lake.spark, lake.pipeline(second))
+    assert (proof.found, proof.rows) == ("proven", 13)
