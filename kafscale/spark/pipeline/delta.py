@@ -201,10 +201,17 @@ class DeltaTables:
         """See `TableFormat`. Files that no snapshot ever had go, too; entries of the log go when Delta thinks fit."""
         hours = max(RETAIN_HOURS, math.ceil((datetime.now(UTC) - older_than).total_seconds() / 3600))
         self.spark.conf.set(f"{SETTINGS}retentionDurationCheck.enabled", "false")  # which wants a week
+        self._keep_quiet()
         self.spark.sql(f"VACUUM {self.catalog.full_name(table)} RETAIN {hours} HOURS")
         history = self.spark.sql(f"DESCRIBE HISTORY {self.catalog.full_name(table)} LIMIT 1")
         (deleted,) = history.selectExpr("operationMetrics['numDeletedFiles']").first() or (None,)
         return int(deleted or 0)
+
+    def _keep_quiet(self) -> None:
+        """Send what VACUUM prints of itself to the standard error: the standard output is the command's."""
+        session: Any = self.spark
+        system = session._jvm.java.lang.System
+        system.setOut(system.err)
 
     def remove_orphans(self, table: str, older_than: datetime) -> int:
         """See `TableFormat`. `expire` has done it."""

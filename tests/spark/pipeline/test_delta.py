@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +17,13 @@ import pytest
 from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.delta import Entry, in_effect
+from tests.devtools.pipelines import LOCAL_OPTIONS, MAPPINGS, Expected, PipelineDriver, batches_in, pipeline_command
+from tests.devtools.spark import environ_of
 from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 
+KILL_COUNT = int(os.environ.get("KAFSCALE_TEST_KILLS", "6"))
+SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
+SMALL_LOGS = ["--conf=spark.databricks.delta.snapshotPartitions=2"]
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -225,6 +234,52 @@ class TestTables:
         produce(topic, [(0, None, b"v")])
         mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: {{at: timestamp}}, {more}}}"
         assert told in str(delta.run(mapping, may_fail=True).failures[f"db.{topic}"])
+
+    def test_what_vacuum_says_of_itself_was_in_the_json_of_maintain(self, delta, topic, produce, tmp_path):
+        mapping = f"- {{topic: {topic}, table: db.{topic}}}"
+        produce(topic, [(0, None, b"v")])
+        delta.run(mapping)
+        pipeline = tmp_path / "pipeline.yaml"
+        catalog = f'{{type: delta, warehouse: "{delta.warehouse}"}}'
+        parts = (f'source: {{store: "{delta.store}"}}', f"catalog: {catalog}", f"checkpoints: {delta.checkpoints}")
+        pipeline.write_text("\n".join((*parts, "mappings:", mapping)))
+        command = pipeline_command("maintain", "--json", pipeline, options=[*LOCAL_OPTIONS, *SMALL_LOGS])
+        done = subprocess.run(command, env=environ_of(), capture_output=True, text=True, check=True)
+        assert [each["table"] for each in json.loads(done.stdout)] == [f"db.{topic}"]
+        assert "Deleted 0 files" in done.stderr
+
+    def test_each_record_is_in_the_tables_once_whatever_is_killed_when(self, delta, topic, produce, tmp_path):
+        """As in `test_kills`: when a batch was planned, or has written files; in the end the checkpoints are lost."""
+        dice, expected = random.Random(SEED), Expected()
+        mappings = MAPPINGS.replace("TOPIC", topic)
+        pipeline = tmp_path / "pipeline.yaml"
+        pipeline.write_text(
+            f'source: {{store: "{delta.store}"}}\n'
+            f'catalog: {{type: delta, warehouse: "{delta.warehouse}"}}\n'
+            f'checkpoints: "{delta.checkpoints}"\ntrigger: 100ms\nmappings:{mappings}'
+        )
+        driver = PipelineDriver(tmp_path / "driver.log", options=[*LOCAL_OPTIONS, *SMALL_LOGS])
+        signs = {
+            "batch": lambda: batches_in(delta.checkpoints, "offsets"),
+            "files": lambda: set(delta.warehouse.glob(f"db/{topic}*/*.parquet")),
+        }
+        try:
+            for number in range(KILL_COUNT):
+                moment = ("batch", "files")[number % 2]
+                before = signs[moment]()
+                produce(topic, expected.chunk(dice))
+                if not driver.is_running:
+                    driver.start(pipeline)
+                driver.await_(lambda: bool(signs[moment]() - before))  # noqa: B023 - it has been asked by then
+                time.sleep(dice.random() * {"batch": 4.0, "files": 0.5}[moment])
+                driver.kill(dice.choice(("everything", "python", "jvm", "worker")))
+        finally:
+            driver.end()
+        shutil.rmtree(delta.checkpoints)
+        delta.run(mappings.replace("max_records: 20", "max_records: 1000"))
+        delta.check(topic, expected)
+        there = driver.log.read_text().count("was in the table already")
+        print(f"seed {SEED}: {KILL_COUNT} kills; batches in their table but not in the checkpoint: {there}")
 
     @staticmethod
     def proof_of(lake: Lake, mapping: str) -> Any:
