@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kafscale.spark.pipeline.config import Pipeline
     from kafscale.spark.pipeline.maintenance import Care
     from kafscale.spark.pipeline.reset import Reset
-    from kafscale.spark.pipeline.runner import Observer
+    from kafscale.spark.pipeline.runner import Lag, Observer
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
 Function = Callable[..., Any]
@@ -299,6 +299,9 @@ class Terminal:
         seconds = lag * (self.clock() - before.at_seconds) / (before.lag - lag)
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
+    def lag_measured(self, mapping: str, lag: Lag) -> None:
+        """Print nothing: it is for metrics."""
+
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """Print the error in one line."""
         click.echo(f"{mapping}: failed: {_one_line(error)}", err=True)
@@ -376,6 +379,11 @@ class Observers:
         """See `Observer`."""
         for observer in self.each:
             observer.batch_done(mapping, outcome, row_count, lag)
+
+    def lag_measured(self, mapping: str, lag: Lag) -> None:
+        """See `Observer`."""
+        for observer in self.each:
+            observer.lag_measured(mapping, lag)
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """See `Observer`."""

@@ -62,6 +62,7 @@ class Outcome:
     batch: Batch
     dead_letter_count: int = 0
     added_bytes: int = 0
+    added_rows: int = 0
     commit_seconds: float | None = None  # None: it was in the table already
 
 
@@ -132,30 +133,32 @@ class _Attempt:
             self.tables.tell(told.summary())
             dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
-            added_bytes = sum(self._add_share(rows, self.writer.mapping.into(each), told) for each in others)
+            added = [self._add_share(rows, self.writer.mapping.into(each), told) for each in others]
             self.tables.tell(told.summary(), once=True)
             self._commit(share_of(rows, self.writer.mapping, None), self.writer.mapping)
+            added.append(self._written(self.writer.mapping.table))
         return Outcome(
             batch=self.batch,
             dead_letter_count=dead_letters,
-            added_bytes=added_bytes + self._added_bytes(self.writer.mapping.table),
+            added_bytes=sum(each.added_bytes for each in added if each is not None),
+            added_rows=sum(each.added_rows for each in added if each is not None),
             commit_seconds=time.monotonic() - started,
         )
 
     def _newest(self, table: str) -> Committed | None:
         return newest(self.tables.commits(table), self.batch.mapping)
 
-    def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> int:
-        """Commit the rows of another table of a fan-out, unless it has them. Returns the bytes that were added."""
+    def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> Committed | None:
+        """Commit the rows of another table of a fan-out; None if it has them already."""
         committed = self._newest(mapping.table)
         if self.batch.is_in(committed):
-            return 0
+            return None
         if committed is not None:
             self._check_continuity(committed, mapping)
         batch = told.behind(committed)
         self.tables.tell(batch.summary(), once=True)
         self._commit(not_before(share_of(rows, mapping, mapping.table), self.batch.start, batch.start), mapping)
-        return self._added_bytes(mapping.table)
+        return self._written(mapping.table)
 
     def _told(self, committed: Committed | None) -> Batch:
         """Return the batch with what `prove` needs: where the mapping began, and CRCs of what it reads."""
@@ -163,12 +166,12 @@ class _Attempt:
         digests = self.writer.digests(self.batch.start, self.batch.end)
         return attrs.evolve(self.batch, began=began, digests=digests)
 
-    def _added_bytes(self, table: str) -> int:
-        """Raises KafScaleError if the batch is not in the table now, which would be a bug."""
+    def _written(self, table: str) -> Committed:
+        """Return the batch as it is in the table now. Raises KafScaleError if it is not, which would be a bug."""
         committed = self._newest(table)
         if committed is None or not self.batch.is_in(committed):
             raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {table} does not say so")
-        return committed.added_bytes
+        return committed
 
     def _check_continuity(self, committed: Committed | None, mapping: TableMapping) -> None:
         before = self.batch.batch_id - 1

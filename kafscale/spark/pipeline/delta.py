@@ -17,7 +17,7 @@ import attrs
 
 from kafscale.errors import ConfigError
 from kafscale.spark.catalogs import CatalogOptions
-from kafscale.spark.pipeline.snapshots import ADDED_BYTES, BATCH_ID, MAPPING, QUERY_ID, Commit, Committed
+from kafscale.spark.pipeline.snapshots import ADDED_BYTES, ADDED_ROWS, BATCH_ID, MAPPING, QUERY_ID, Commit, Committed
 from kafscale.spark.pipeline.table_format import create_table
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Entry:
     operation: str
     told: str | None = None
     added_bytes: int = 0
+    added_rows: int = 0
     restored_id: int | None = None
     restored_ms: int | None = None
 
@@ -62,7 +63,7 @@ class Entry:
         except ValueError:
             return {}  # somebody else's
         is_ours = isinstance(told, dict) and MAPPING in told
-        return {**told, ADDED_BYTES: str(self.added_bytes)} if is_ours else {}
+        return {**told, ADDED_BYTES: str(self.added_bytes), ADDED_ROWS: str(self.added_rows)} if is_ours else {}
 
     def is_undone_by(self, restore: Entry) -> bool:
         """Tell whether a later entry has brought back a state of before this one."""
@@ -152,6 +153,7 @@ class DeltaTables:
             "operation",
             "userMetadata AS told",
             f"coalesce({sizes}, 0) AS added_bytes",
+            f"coalesce(CAST({metrics}['numOutputRows'] AS BIGINT), 0) AS added_rows",
             f"CAST({parameters}['version'] AS BIGINT) AS restored_id",
             f"unix_millis(CAST({parameters}['timestamp'] AS TIMESTAMP)) AS restored_ms",
         )

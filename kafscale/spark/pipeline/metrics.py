@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from kafscale.metrics import CounterFamily, HistogramFamily, Metrics
 if TYPE_CHECKING:
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.maintenance import Care
+    from kafscale.spark.pipeline.runner import Lag
 
 COMMIT_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 LABEL = "mapping"
@@ -28,8 +31,12 @@ class PipelineMetrics:
 
     registry: Metrics = attrs.field(factory=Metrics)
     lag: dict[str, int] = attrs.field(factory=dict, init=False)
+    lag_bytes: dict[str, int] = attrs.field(factory=dict, init=False)
+    lag_seconds: dict[str, float] = attrs.field(factory=dict, init=False)
+    committed_seconds: dict[str, float] = attrs.field(factory=dict, init=False)
     records: CounterFamily = attrs.field(init=False)
     added_bytes: CounterFamily = attrs.field(init=False)
+    added_rows: CounterFamily = attrs.field(init=False)
     dead_letters: CounterFamily = attrs.field(init=False)
     failures: CounterFamily = attrs.field(init=False)
     restarts: CounterFamily = attrs.field(init=False)
@@ -40,6 +47,7 @@ class PipelineMetrics:
         counter, prefix = self.registry.counter, "kafscale_pipeline"
         self.records = counter(f"{prefix}_records_total", "Records read from the bucket.", LABEL)
         self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)
+        self.added_rows = counter(f"{prefix}_rows_total", "Rows in the files added to tables.", LABEL)
         self.dead_letters = counter(f"{prefix}_dead_letters_total", "Records that are bad.", LABEL)
         self.failures = counter(f"{prefix}_failures_total", "Mappings that have stopped.", LABEL)
         self.restarts = counter(f"{prefix}_restarts_total", "Queries that were started again.", LABEL)
@@ -47,21 +55,34 @@ class PipelineMetrics:
         self.commit_seconds = self.registry.histogram(
             f"{prefix}_commit_seconds", "From rows to their snapshot.", LABEL, bounds=COMMIT_BUCKETS_SECONDS
         )
-        self.registry.callback(
-            f"{prefix}_lag_records", "Offsets of the bucket that are not in the table.", LABEL, samples=self._lags
-        )
-
-    def _lags(self) -> list[tuple[tuple[str, ...], float]]:
-        return [((mapping,), float(count)) for mapping, count in list(self.lag.items())]
+        for name, help, values in (
+            ("lag_records", "Offsets of the bucket that are not in the table.", self.lag),
+            ("lag_bytes", "How large the batches of these are in the bucket.", self.lag_bytes),
+            ("lag_seconds", "How long ago the first of these records was made.", self.lag_seconds),
+            (
+                "last_commit_timestamp_seconds",
+                "When the newest batch of the table was committed.",
+                self.committed_seconds,
+            ),
+        ):
+            self.registry.callback(f"{prefix}_{name}", help, LABEL, samples=partial(_samples, values))
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
         """See `Observer`. A batch that was there already is not counted again."""
         self.lag[mapping] = lag
         if outcome.commit_seconds is not None:
             self.records.of(mapping).value += row_count
+            self.committed_seconds[mapping] = time.time()
             self.added_bytes.of(mapping).value += outcome.added_bytes
+            self.added_rows.of(mapping).value += outcome.added_rows
             self.dead_letters.of(mapping).value += outcome.dead_letter_count
             self.commit_seconds.of(mapping).observe(outcome.commit_seconds)
+
+    def lag_measured(self, mapping: str, lag: Lag) -> None:
+        """See `Observer`."""
+        self.lag[mapping], self.lag_bytes[mapping], self.lag_seconds[mapping] = lag.records, lag.bytes, lag.seconds
+        if lag.committed_ms is not None:
+            self.committed_seconds[mapping] = lag.committed_ms / 1000
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         """See `Observer`."""
@@ -74,6 +95,10 @@ class PipelineMetrics:
     def maintained(self, care: Care) -> None:
         """See `Observer`."""
         self.compacted_files.of(care.table).value += care.compacted_files
+
+
+def _samples(values: Mapping[str, float]) -> list[tuple[tuple[str, ...], float]]:
+    return [((mapping,), float(value)) for mapping, value in list(values.items())]
 
 
 @contextmanager

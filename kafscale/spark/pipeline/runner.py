@@ -6,6 +6,7 @@ This module imports pyspark.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.digests import of_footers
+from kafscale.spark.bucket.lag import PartitionLag, lag_behind
 from kafscale.spark.bucket.position import Position, ids_of
 from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.bucket.subscription import TopicPartition
@@ -28,18 +30,45 @@ from kafscale.spark.pipeline.fan_out import ensure_declared
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
-from kafscale.spark.pipeline.snapshots import Digests, newest
+from kafscale.spark.pipeline.snapshots import Committed, Digests, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
 from kafscale.spark.session import jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 
+logger = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.2
+LAG_SECONDS = 30.0  # from one look how far a table is behind to the next, for metrics
 WRITING = "addBatch"  # what Spark calls the part of a batch that writes it, among how long its parts took
 RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task
 FIRST_RESTART_SECONDS = 1.0  # then twice as long each time
 MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not committed then is not there
+
+
+@attrs.frozen(kw_only=True)
+class Lag:
+    """How far a table is behind the bucket, and when its newest batch was committed; None if there is none.
+
+    seconds: how long ago the first records were made that it does not have, by their own time.
+    """
+
+    records: int
+    bytes: int
+    seconds: float
+    committed_ms: int | None
+
+    @classmethod
+    def of(cls, behind: Sequence[PartitionLag], committed: Committed | None) -> Lag:
+        """Sum up partitions."""
+        now_ms = int(time.time() * 1000)
+        return cls(
+            records=sum(each.offsets_behind for each in behind),
+            bytes=sum(each.bytes_behind for each in behind),
+            seconds=max((each.seconds_behind(now_ms) for each in behind), default=0.0),
+            committed_ms=None if committed is None else committed.timestamp_ms,
+        )
 
 
 class Observer(Protocol):
@@ -47,6 +76,10 @@ class Observer(Protocol):
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
         """A micro-batch is in the table."""
+        ...
+
+    def lag_measured(self, mapping: str, lag: Lag) -> None:
+        """Every now and then, if the pipeline has metrics."""
         ...
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
@@ -139,6 +172,7 @@ class MappingRun:
     _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
     _restart_count: int = attrs.field(default=0, init=False)  # since the last batch
     _start_at_seconds: float = attrs.field(default=0.0, init=False)
+    _measure_at_seconds: float = attrs.field(default=0.0, init=False)
     _writer: BatchWriter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -177,11 +211,25 @@ class MappingRun:
             self._query.stop()
         is_active = self._query.isActive
         self._tell(observer)
+        self._measure(observer)
         if is_active:
             return True
         self._raise_failure()
         self._query = None
         return once and not stopping and not self._is_done()
+
+    def _measure(self, observer: Observer) -> None:
+        """Tell the observer how far the table is behind, now and then. A bucket that can't be asked is no failure."""
+        if self.pipeline.metrics is None or time.monotonic() < self._measure_at_seconds:
+            return
+        self._measure_at_seconds = time.monotonic() + LAG_SECONDS
+        committed = newest(format_of(self.spark, self.pipeline).commits(self.mapping.table), self.mapping.id)
+        try:
+            behind = behind_of(self.pipeline, self.mapping, committed)
+        except KafScaleError as exc:
+            logger.info("how far %s is behind is not known now: %s", self.mapping.id, exc)
+            return
+        observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
 
     def _start_again_later(self, observer: Observer, exc: Exception) -> None:
         delay_seconds = FIRST_RESTART_SECONDS * 2**self._restart_count
@@ -337,6 +385,15 @@ def bucket_ends(pipeline: Pipeline, mapping: TableMapping) -> Position:
         logs = planner.logs()
     ends = {partition: log.end_offset for partition, log in logs.items()}
     return Position(offsets=ends, topic_ids=ids_of(logs.values()))
+
+
+def behind_of(pipeline: Pipeline, mapping: TableMapping, committed: Committed | None) -> Sequence[PartitionLag]:
+    """Return how far the table is behind, by partition. Raises ConfigError, StoreError."""
+    end = Position() if committed is None else committed.end
+    with closing(planner_of(pipeline, mapping)) as planner:
+        logs = planner.logs()
+        reached = reached_of(end, Position(topic_ids=ids_of(logs.values())))
+        return [lag_behind(planner.catalog, log, reached.get(partition, 0)) for partition, log in logs.items()]
 
 
 def reached_of(committed: Position, ends: Position) -> Mapping[TopicPartition, int]:

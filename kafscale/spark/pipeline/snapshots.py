@@ -26,7 +26,8 @@ TOPIC_IDS = "kafscale.topic-ids"
 STARTS = "kafscale.starts"
 BEGAN = "kafscale.began"
 CRCS = "kafscale.crcs"
-ADDED_BYTES = "added-files-size"  # by Iceberg's name, where the commit tells how much it has added
+ADDED_BYTES = "added-files-size"  # by Iceberg's names, where the commit tells how much it has added
+ADDED_ROWS = "added-records"
 
 Digests = Mapping[TopicPartition, Digest]
 
@@ -104,7 +105,7 @@ class Commit(Protocol):
         ...
 
     def summary(self) -> Mapping[str, str]:
-        """Return what it says of the batch that made it, and ADDED_BYTES; empty if it is no batch's."""
+        """Return what it says of the batch that made it, ADDED_BYTES and ADDED_ROWS; empty if it is no batch's."""
         ...
 
 
@@ -131,6 +132,11 @@ class Committed:
     def added_bytes(self) -> int:
         """Return how large the files are that the commit has added."""
         return int(self.summary.get(ADDED_BYTES) or 0)
+
+    @property
+    def added_rows(self) -> int:
+        """Return how many rows are in the files that the commit has added."""
+        return int(self.summary.get(ADDED_ROWS) or 0)
 
     @property
     def digests(self) -> Digests:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import closing
 
 import attrs
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
-from kafscale.spark.bucket.lag import PartitionLag, lag_behind
-from kafscale.spark.bucket.position import Json, Position, ids_of
+from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.formats import format_of
-from kafscale.spark.pipeline.runner import planner_of, reached_of
+from kafscale.spark.pipeline.runner import Lag, behind_of
 from kafscale.spark.pipeline.snapshots import newest
 
 
@@ -47,26 +44,19 @@ def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> M
     tables = format_of(spark, pipeline)
     committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
     end = Position() if committed is None else committed.end
-    behind = _behind(pipeline, mapping, end)
+    lag = Lag.of(behind_of(pipeline, mapping, committed), committed)
     return MappingStatus(
         mapping=mapping.id,
         table=mapping.table,
         batch_id=None if committed is None else committed.batch_id,
         offsets=Position(offsets=end.offsets).to_json(),
-        lag=sum(each.offsets_behind for each in behind),
-        lag_bytes=sum(each.bytes_behind for each in behind),
-        lag_seconds=max((each.seconds_behind(int(time.time() * 1000)) for each in behind), default=0.0),
-        committed_ms=None if committed is None else committed.timestamp_ms,
+        lag=lag.records,
+        lag_bytes=lag.bytes,
+        lag_seconds=lag.seconds,
+        committed_ms=lag.committed_ms,
         snapshot_id=None if committed is None else committed.snapshot_id,
         dead_letters=_dead_letters(spark, pipeline, mapping),
     )
-
-
-def _behind(pipeline: Pipeline, mapping: TableMapping, end: Position) -> Sequence[PartitionLag]:
-    with closing(planner_of(pipeline, mapping)) as planner:
-        logs = planner.logs()
-        reached = reached_of(end, Position(topic_ids=ids_of(logs.values())))
-        return [lag_behind(planner.catalog, log, reached.get(partition, 0)) for partition, log in logs.items()]
 
 
 def _dead_letters(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> int:

@@ -84,9 +84,13 @@ class Seen:
     outcomes: list[Any] = attrs.field(factory=list)
     failures: dict[str, Exception] = attrs.field(factory=dict)
     restarts: list[Any] = attrs.field(factory=list)
+    lags: list[Any] = attrs.field(factory=list)
 
     def batch_done(self, mapping: str, outcome: Any, row_count: int, lag: int) -> None:
         self.outcomes.append((mapping, outcome, row_count, lag))
+
+    def lag_measured(self, mapping: str, lag: Any) -> None:
+        self.lags.append((mapping, lag))
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
         if not isinstance(error, KafScaleError):

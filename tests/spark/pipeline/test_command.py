@@ -194,7 +194,10 @@ def test_run_goes_on_and_cares_for_its_tables_until_it_is_told_to_end(topic, pro
         assert next(line for line in lines if f"db.{topic}: batch 0, 3 records" in line)
         assert next(line for line in lines if f"db.{topic}: 0 files compacted" in line)
         with urllib.request.urlopen(served.removeprefix("metrics at ").strip()) as answer:
-            assert f'kafscale_pipeline_records_total{{mapping="db.{topic}"}} 3' in answer.read().decode()
+            told = answer.read().decode()
+        assert f'kafscale_pipeline_records_total{{mapping="db.{topic}"}} 3' in told
+        assert f'kafscale_pipeline_rows_total{{mapping="db.{topic}"}} 3' in told
+        assert f'kafscale_pipeline_lag_bytes{{mapping="db.{topic}"}} ' in told
         produce(topic, [(1, None, b"v")])
         assert next(line for line in lines if f"db.{topic}: batch 1, 1 records" in line)
         send(process.pid, number)

@@ -1,5 +1,6 @@
 """What Prometheus is told, without Spark."""
 
+import time
 import urllib.error
 import urllib.request
 
@@ -18,6 +19,17 @@ class Outcome:
     dead_letter_count: int = 0
     added_bytes: int = 0
     commit_seconds: float | None = None
+    added_rows: int = 0
+
+
+@attrs.frozen
+class Lag:
+    """As `runner.Lag` is, which imports pyspark."""
+
+    records: int
+    bytes: int
+    seconds: float
+    committed_ms: int | None
 
 
 def scrape(address: Address, path: str = "/metrics") -> str:
@@ -28,7 +40,7 @@ def scrape(address: Address, path: str = "/metrics") -> str:
 
 def test_batches_are_counted_by_mapping_and_one_that_was_there_is_not_counted_again():
     metrics = PipelineMetrics()
-    metrics.batch_done("orders", Outcome(2, 100, 0.3), 10, 5)
+    metrics.batch_done("orders", Outcome(2, 100, 0.3, 8), 10, 5)
     metrics.batch_done("orders", Outcome(), 10, 0)
     metrics.mapping_failed("logs", ValueError())
     metrics.mapping_restarts("logs", ValueError(), 1.0)
@@ -37,10 +49,27 @@ def test_batches_are_counted_by_mapping_and_one_that_was_there_is_not_counted_ag
     assert 'kafscale_pipeline_lag_records{mapping="orders"} 0' in lines
     assert 'kafscale_pipeline_records_total{mapping="orders"} 10' in lines
     assert 'kafscale_pipeline_bytes_total{mapping="orders"} 100' in lines
+    assert 'kafscale_pipeline_rows_total{mapping="orders"} 8' in lines
     assert 'kafscale_pipeline_dead_letters_total{mapping="orders"} 2' in lines
     assert 'kafscale_pipeline_commit_seconds_count{mapping="orders"} 1' in lines
     assert 'kafscale_pipeline_failures_total{mapping="logs"} 1' in lines
     assert 'kafscale_pipeline_restarts_total{mapping="logs"} 1' in lines
+
+
+def test_how_far_tables_are_behind_is_told_as_it_was_measured_last():
+    metrics = PipelineMetrics()
+    before = time.time()
+    metrics.batch_done("orders", Outcome(0, 100, 0.3), 10, 5)
+    assert before <= metrics.committed_seconds["orders"] <= time.time()
+    metrics.lag_measured("orders", Lag(7, 700, 1.5, 3_000))
+    metrics.lag_measured("logs", Lag(1, 10, 60.0, None))
+    lines = metrics.registry.expose().splitlines()
+    assert 'kafscale_pipeline_lag_records{mapping="orders"} 7' in lines
+    assert 'kafscale_pipeline_lag_bytes{mapping="orders"} 700' in lines
+    assert 'kafscale_pipeline_lag_seconds{mapping="orders"} 1.5' in lines
+    assert 'kafscale_pipeline_last_commit_timestamp_seconds{mapping="orders"} 3' in lines
+    assert 'kafscale_pipeline_lag_seconds{mapping="logs"} 60' in lines
+    assert not [each for each in lines if "last_commit" in each and "logs" in each]
 
 
 def test_metrics_are_nowhere_else_and_an_address_in_use_is_told():
