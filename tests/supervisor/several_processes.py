@@ -46,6 +46,7 @@ class SeveralProcesses:
                 stderr=log,
                 text=True,
                 preexec_fn=interruptible,
+                process_group=0,
             )
         self.ready = _first_line(self.process, time.monotonic() + START_TIMEOUT_SECONDS)
         return self

@@ -47,6 +47,7 @@ def test_one_ready_line_has_all_listeners(start: Start) -> None:
     assert words[:4] == ["kafscale", "is", "ready:", "kafka"]
     assert words[5] == "admin"
     assert [len(each.split(",")) for each in (words[4], words[6], words[7])] == [2, 1, 2]
+    assert len({each.port for each in several.kafka} - {0}) == 2
     assert "broker 4: log of 4:" in several.log
     assert several.end(signal.SIGTERM) == 0
 
@@ -95,6 +96,14 @@ def test_one_signal_stops_all(start: Start, number: signal.Signals) -> None:
     assert several.end(number) == 0
     assert not any(map(is_there, children))
     assert "Traceback" not in several.log
+
+
+def test_an_interrupt_in_a_terminal_reaches_the_supervisor_alone(start: Start) -> None:
+    """Ctrl-C is sent to the whole process group; a second signal would have a broker end at once."""
+    several = start()
+    os.killpg(several.process.pid, signal.SIGINT)
+    assert several.process.wait(20) == 0
+    assert "KeyboardInterrupt" not in several.log
 
 
 def test_one_that_is_late_is_killed(start: Start) -> None:
