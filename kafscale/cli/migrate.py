@@ -39,7 +39,7 @@ class MigrateOptions:
     to: str
     source: str
     target: str
-    bootstrap_server: str | None
+    bootstrap: str | None
     last: int
     dry_run: bool
     as_json: bool
@@ -51,7 +51,7 @@ class MigrateOptions:
     @property
     def for_kafka(self) -> Mapping[str, str]:
         """Return the options of the Kafka source."""
-        return {"kafka.bootstrap.servers": self.bootstrap_server or "", **dict(self.kafka_options)}
+        return {"kafka.bootstrap.servers": self.bootstrap or "", **dict(self.kafka_options)}
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +71,7 @@ class MigrationRow:
 @click.argument("target")
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="Which source is to go on with TARGET.")
 @click.option(
-    "--bootstrap-server",
+    "--bootstrap",
     metavar="HOST:PORT",
     help="Compare both sources row by row first, with brokers that have the same topics.",
 )
@@ -125,7 +125,7 @@ def _session(options: MigrateOptions) -> SparkSession:
 
     name = packages.KAFKA_SOURCE.rpartition(":")[2]
     is_given = any(name in value for _, value in options.conf)  # by spark.jars or spark.jars.packages
-    needed = [f"{packages.KAFKA_SOURCE}:{version('pyspark')}"] if options.bootstrap_server and not is_given else []
+    needed = [f"{packages.KAFKA_SOURCE}:{version('pyspark')}"] if options.bootstrap and not is_given else []
     return start_session(
         SessionOptions(
             master=options.master, app_name="kafscale pipeline migrate", conf=dict(options.conf), packages=needed
@@ -146,7 +146,7 @@ def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> No
     read = ReadOptions.of(SourceOptions({**of_source, "subscribe": ",".join(topics)}))
     with closing(Planner.of(read)) as planner:
         logs = check_bucket(migration, planner)
-    if options.bootstrap_server is not None:
+    if options.bootstrap is not None:
         last = options.last or None
         found = compare(spark, migration.offsets, logs, of_source, options.for_kafka, last_count=last)
         if not found.is_same:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kafscale.cli import migrate
 from kafscale.cli.connecting import parse_setting, parse_spark_setting, parse_time
 from kafscale.cli.sql_options import parse_catalog
 
@@ -61,3 +62,7 @@ def test_a_catalogs_password_comes_from_a_file(tmp_path: Path) -> None:
     secret.write_text("pass,word")
     catalog = parse_catalog(f"type=jdbc,uri=jdbc:sqlite:/x,warehouse=/y,password=@{secret}")
     assert catalog.password == "pass,word"
+
+
+def test_a_checkpoint_is_migrated_with_the_brokers_of_bootstrap_as_all_commands_have_it() -> None:
+    assert "--bootstrap" in {name for option in migrate.command.params for name in option.opts}
