@@ -117,7 +117,7 @@ bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; need
 bench-transactions: has-java $(VENV)/installed-dev ## Measure transactions beside Apache Kafka; takes 12 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.transactions --docs --seconds 3 --warm-up 1 --rounds 3 $(BENCH_ARGS)
 
-bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source; takes 20 minutes, writes bench/results and docs/benchmarks
+bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source, on Kafka and on us; takes 40 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)
 
 bench-freshness: has-java $(VENV)/installed-spark ## Measure how fresh Spark's reads are, and what that costs; takes 12 minutes, writes bench/results and docs/benchmarks

@@ -22,11 +22,12 @@ from bench.report import console
 from bench.spark.costs import measure_costs, measure_plan
 from bench.spark.data import Shape, fill
 from bench.spark.decoder import measure_decoder
+from bench.spark.further import Sides, measure_sql, measure_streams, measure_writer
 from bench.spark.page import save_part, saved_part, together, write_page
 from bench.spark.rounds import Contest
 from bench.spark.session import Spark, running_spark
-from bench.spark.sources import KAFKA, QUERIES, BucketSource, KafkaSource, Query
-from bench.spark.tables import Outcome, Table, decoder, read_bytes, speed, times
+from bench.spark.sources import KAFKA, ON_US, QUERIES, BucketSource, KafkaSource, Query
+from bench.spark.tables import Outcome, Table, decoder, further, read_bytes, speed, times
 from tests.devtools.s3_processes import minio_server
 
 ROWS_100 = 2_000_000
@@ -48,6 +49,7 @@ SECONDS_PER_MILLION_ROWS = 5.0  # of a query on one source, on two cores: for th
 @click.option("--value-bytes", "sizes", multiple=True, type=int, default=(100, 1024), show_default=True)
 @click.option("--bucket", type=click.Choice([DIRECTORY, MINIO]), default=DIRECTORY, show_default=True)
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the brokers' directories are made.")
+@click.option("--stream-seconds", default=30.0, show_default=True, help="Of each stream that is measured.")
 @click.option("--resume", is_flag=True, help="Take what an earlier run has left of shapes that it had done.")
 @click.option("--docs/--no-docs", default=False, help="Write docs/benchmarks/spark.md, JSON and plot to bench/results.")
 def main(
@@ -59,6 +61,7 @@ def main(
     sizes: Sequence[int],
     bucket: str,
     directory: Path | None,
+    stream_seconds: float,
     resume: bool,
     docs: bool,
 ) -> None:
@@ -75,10 +78,17 @@ def main(
     _estimate(shapes, queries, rounds)
     with _running(bucket, directory) as run:
         parts = [run.part(shape, queries, rounds, resume=resume) for shape in shapes]
+        parts.append(run.further(shapes[0], stream_seconds))
         version = run.spark.version
     parts.append(Outcome(decoded=list(measure_decoder())))
     outcome = together(parts)
-    for title, table in (("speed", speed), ("bytes", read_bytes), ("CPU us per row", times), ("decoder", decoder)):
+    for title, table in (
+        ("speed", speed),
+        ("seconds", further),
+        ("bytes", read_bytes),
+        ("CPU us per row", times),
+        ("decoder", decoder),
+    ):
         _show(title, table(outcome))
     options = {
         **click.get_current_context().params,
@@ -103,7 +113,18 @@ class _Run:
 
     spark: Spark
     kafka: KafkaSource
+    on_us: KafkaSource
     bucket: BucketSource
+
+    def further(self, shape: Shape, stream_seconds: float) -> Outcome:
+        """Measure what is no read of a whole topic; SQL is of a shape that was measured."""
+        sides = Sides(spark=self.spark, kafka=self.kafka.broker, ours=self.bucket.broker, store=self.bucket.store)
+        found = []
+        for each in (measure_writer(sides), measure_streams(sides, stream_seconds), measure_sql(sides, shape.topic)):
+            for one in each:
+                click.echo(one, err=True)
+                found.append(one)
+        return Outcome(further=found)
 
     def part(self, shape: Shape, queries: Sequence[Query], rounds: int, *, resume: bool) -> Outcome:
         """All of one shape; kept in a file."""
@@ -115,7 +136,7 @@ class _Run:
             click.echo(f"{shape}: writing {shape.all_rows:,} rows for {source.name}", err=True)
             fill(source.broker.address, shape)
             source.broker.flush()
-        contest = Contest(spark=self.spark, sources=[self.kafka, self.bucket], queries=queries)
+        contest = Contest(spark=self.spark, sources=[self.kafka, self.on_us, self.bucket], queries=queries)
         results = []
         for result in contest.rounds(shape, rounds):
             results.append(result)
@@ -154,9 +175,11 @@ def _running(bucket: str, directory: Path | None) -> Iterator[_Run]:
                 data_dir=data_dir,
                 environ={"AWS_ACCESS_KEY_ID": key_id, "AWS_SECRET_ACCESS_KEY": secret},
             )
+        broker = stack.enter_context(own.running())
         yield _Run(
             kafka=KafkaSource(broker=kafka),
-            bucket=BucketSource(broker=stack.enter_context(own.running()), store=store),
+            on_us=KafkaSource(broker=broker, name=ON_US),
+            bucket=BucketSource(broker=broker, store=store),
             spark=stack.enter_context(running_spark()),
         )
 

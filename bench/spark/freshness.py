@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import click
@@ -48,11 +48,18 @@ ROUNDS_COUNT = 7
 _Place = tuple[int, int]
 
 
+class Bootstrapped(Protocol):
+    """A broker that clients find."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
 @attrs.define(eq=False)
 class Load:
     """Records at a rate, and when each was acknowledged."""
 
-    broker: BrokerProcess
+    broker: Bootstrapped
     partition_count: int
     per_second: int
     acknowledged: dict[_Place, float] = attrs.field(factory=dict, init=False)

@@ -13,22 +13,25 @@ from bench.bars import Bar, Bars
 from bench.places import RESULTS, link, page_directory
 from bench.report import machine
 from bench.spark import tables
+from bench.spark.further import SQL_ROUNDS, STREAM_PER_SECOND, WRITE_ROUNDS
 from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS
-from bench.spark.tables import Outcome
+from bench.spark.tables import Outcome, Table
 from kafscale import __version__
 
-WANTED = {"where": 5.0}  # of the Kafka source's speed; 1 of all other queries
+WANTED_OF_OTHERS = 2.0
+WANTED = {"count": 4.0, "hour": 4.0, "where": 4.0, "where-noon": 4.0}  # of the Kafka source's speed
 
 _HEAD = f"""# Spark on the bucket, beside Spark's Kafka source
 
 One run on one machine, one Spark (`local[2]`), the same records in Apache Kafka and in the bucket of a KafScale broker.
-`make bench-spark` runs it and writes this page. Each query runs on both sources in turn; a first round, in which JVMs
-and workers get warm, is not counted. Queries that are short are repeated until both sources together have taken
-{SHORT_SECONDS:.0f} s, {MAX_ROUNDS} rounds at most. Medians of the rounds; the spread is from the least to the most
-seconds. What is compared are the seconds from `load()` to the result, so planning is in them. The records are spread
-evenly over a day, in uncompressed batches of 16 KiB as Kafka's producer fills them by default. Spark talks to its
-Python workers through Unix domain sockets, as it does where `kafscale.spark` is imported before the session; Kafka's
-source has no workers.
+`make bench-spark` runs it and writes this page. Each query runs on both sources in turn, and by Spark's Kafka source on
+the broker of KafScale; a first round, in which JVMs and workers get warm, is not counted. Queries that are short are
+repeated until all sources together have taken {SHORT_SECONDS:.0f} s, {MAX_ROUNDS} rounds at most. Medians of the
+rounds; the spread is from the least to the most seconds. What is compared are the seconds from `load()` to the result,
+so planning is in them. The records are spread evenly over a day, in uncompressed batches of 16 KiB as Kafka's producer
+fills them by default. Spark talks to its Python workers through Unix domain sockets, as it does where `kafscale.spark`
+is imported before the session; Kafka's source has no workers. Wanted: twice as fast, and four times in counts and by
+time; "Short of that" says where it is not.
 """
 
 _READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
@@ -36,6 +39,14 @@ condition is on the column `timestamp`, with `pushFilters` on the bucket, as `ka
 reads the whole topic then. Indexes tell the latest timestamp of each few batches and not the earliest, so a lower
 bound leaves out what is before it, and an upper one spares no reading: the last hour reads a 24th of the day, an hour
 at noon half of it. Of what is later than an upper bound, tasks look at the timestamps and drop the rest.
+"""
+
+_FURTHER = f"""Seconds; medians of {WRITE_ROUNDS} rounds in turns, and of {SQL_ROUNDS} processes. Sinks write to
+brokers, ours with idempotence. Streams have micro-batches of a second, {STREAM_PER_SECOND} records/s, and half a
+second of waiting for the trigger on average; ours reads with `freshness=broker`, as the broker's durability is `wal`.
+A process of SQL begins with Python: Spark's, and `kafscale sql` with the engine that `auto` takes. Its second statement
+is what a process with two takes longer than the shortest with one. Values in Avro are not measured here: `from_avro`
+needs another jar.
 """
 
 _TIMES = """CPU microseconds per row, of one core, all columns. GET and decode are measured without Spark; the rest of
@@ -71,7 +82,9 @@ def _lines(outcome: Outcome, options: Mapping[str, object], plot_link: str) -> I
     yield f"![Ratios]({plot_link})"
     yield ""
     yield from tables.speed(outcome).markdown()
+    yield from _short(outcome)
     for title, text, table in (
+        ("Writing, streams and SQL", _FURTHER, tables.further(outcome)),
         ("Bytes read and needed", _READ, tables.read_bytes(outcome)),
         ("Where the time goes", _TIMES, tables.times(outcome)),
         ("The decoder alone", _DECODER, tables.decoder(outcome)),
@@ -82,12 +95,29 @@ def _lines(outcome: Outcome, options: Mapping[str, object], plot_link: str) -> I
     yield ""
 
 
+def _short(outcome: Outcome) -> Iterator[str]:
+    """Name what is not as fast as is wanted."""
+    cells = [
+        [*tables.key_cells(key), f"{pair.ratio:.2f}", f"{WANTED.get(key[1], WANTED_OF_OTHERS):g}"]
+        for key, pair in outcome.pairs().items()
+        if pair.ratio < WANTED.get(key[1], WANTED_OF_OTHERS)
+    ]
+    cells += [
+        ["", row[0], row[-1], f"{WANTED_OF_OTHERS:g}"]
+        for row in tables.further(outcome).rows
+        if row[-1] != "-" and float(row[-1]) < WANTED_OF_OTHERS
+    ]
+    if cells:
+        yield from ("", "## Short of that", "")
+        yield from Table(["values, partitions", "what", "times as fast", "wanted"], cells, 2).markdown()
+
+
 def plot(outcome: Outcome) -> Bars:
     """Return how many times as fast as the Kafka source, a bar for each query."""
     return Bars(
         title="times as fast as Spark's Kafka source",
         bars=[
-            Bar(": ".join(tables.key_cells(key)), pair.ratio, pair.ratio >= WANTED.get(key[1], 1.0))
+            Bar(": ".join(tables.key_cells(key)), pair.ratio, pair.ratio >= WANTED.get(key[1], WANTED_OF_OTHERS))
             for key, pair in outcome.pairs().items()
         ],
         label_width=400,

@@ -1,4 +1,4 @@
-"""One query after the other, each in turn on both sources, and what it took."""
+"""One query after the other, each in turn on all sources, and what it took."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ class Result:
     def mib_per_second(self) -> float:
         """The MiB of values per second."""
         return self.rows_per_second * self.value_bytes / MIB
+
+
+@attrs.frozen(kw_only=True)
+class Further:
+    """Seconds that something else than a query took by one of the sources, a value for each round."""
+
+    what: str
+    source: str
+    seconds: Sequence[float]
 
 
 class Different(Exception):
@@ -96,10 +105,11 @@ class Contest:
 
 @attrs.frozen(kw_only=True)
 class Pair:
-    """The results of both sources under one query, over all rounds."""
+    """The results of the sources under one query, over all rounds. `on_us`: of the Kafka source on our broker."""
 
     ours: Sequence[Result]
     theirs: Sequence[Result]
+    on_us: Sequence[Result] = ()
 
     @property
     def ratio(self) -> float:

@@ -1,4 +1,4 @@
-"""The two sources, and the queries that are put to both."""
+"""The sources, and the queries that are put to all of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.spark.data import HOUR_MS, Shape
 from bench.spark.session import Spark
 
 KAFKA, BUCKET = "Kafka source", "kafscale"
+ON_US = "Kafka source on KafScale"
 NOON_HOUR, LAST_HOUR = 12, 23
 
 Frame = Any
@@ -110,6 +111,10 @@ def _count_and_sum(frame: Frame) -> object:
     return tuple(frame.selectExpr("count(*)", "sum(length(value))").collect()[0])
 
 
+def _groups(frame: Frame) -> object:
+    return str(frame.groupBy("key").count().selectExpr("count(*)", "sum(count)").collect()[0])
+
+
 def _nothing(frame: Frame) -> object:
     frame.write.format("noop").mode("overwrite").save()
     return None
@@ -129,6 +134,7 @@ QUERIES = (
     Query(name="sum", title="sum(length(value))", run=_sum),
     Query(name="noop", title="all columns, written nowhere", run=_nothing),
     Query(name="parquet", title="write to Parquet", run=_parquet),
+    Query(name="group", title="group by key", run=_groups),
     Query(name="hour", title="an hour by timestamps", run=_count_and_sum, hour=NOON_HOUR),
     Query(name="where", title="the last hour by where", run=_count_and_sum, hour=LAST_HOUR, by_where=True),
     Query(name="where-noon", title="an hour at noon by where", run=_count_and_sum, hour=NOON_HOUR, by_where=True),

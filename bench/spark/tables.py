@@ -9,8 +9,8 @@ import attrs
 
 from bench.spark.costs import Costs, Planned, mib
 from bench.spark.decoder import Decoded
-from bench.spark.rounds import Pair, Result, spread
-from bench.spark.sources import BUCKET, KAFKA, QUERIES
+from bench.spark.rounds import Further, Pair, Result, spread
+from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES
 
 TITLES = {query.name: query.title for query in QUERIES}
 
@@ -23,11 +23,12 @@ class Outcome:
     planned: Sequence[Planned] = ()
     costs: Sequence[Costs] = ()
     decoded: Sequence[Decoded] = ()
+    further: Sequence[Further] = ()
 
     def pairs(self) -> Mapping[tuple[str, str], Pair]:
         """Return the pairs by shape and query, in the order in which they were measured."""
         return {
-            key: Pair(ours=self._rounds(key, BUCKET), theirs=self._rounds(key, KAFKA))
+            key: Pair(ours=self._rounds(key, BUCKET), theirs=self._rounds(key, KAFKA), on_us=self._rounds(key, ON_US))
             for key in dict.fromkeys((each.shape, each.query) for each in self.results)
         }
 
@@ -54,7 +55,8 @@ class Table:
 def speed(outcome: Outcome) -> Table:
     """Return the table of both sources beside each other."""
     headings = ["values, partitions", "query", "rows/s", "MiB/s", "spread", "Kafka rows/s", "Kafka MiB/s", "spread",
-                "times as fast", "broker CPU s", "Kafka broker CPU s"]  # fmt: skip
+                "times as fast", "broker CPU s", "Kafka broker CPU s",
+                "Kafka source on KafScale rows/s"]  # fmt: skip
     return Table(headings, [[*key_cells(key), *_speed_cells(pair)] for key, pair in outcome.pairs().items()], 2)
 
 
@@ -72,6 +74,17 @@ def _speed_cells(pair: Pair) -> Iterator[str]:
     yield f"{pair.ratio:.2f}"
     for results in (pair.ours, pair.theirs):
         yield f"{median(each.broker_cpu_seconds for each in results):.2f}"
+    yield f"{median(each.rows_per_second for each in pair.on_us):,.0f}" if pair.on_us else "-"
+
+
+def further(outcome: Outcome) -> Table:
+    """Return the table of what is no read of a whole topic: seconds, and how many times as long theirs took."""
+    found = {(each.what, each.source): median(each.seconds) for each in outcome.further}
+    rows = []
+    for what in dict.fromkeys(each.what for each in outcome.further):
+        ours, theirs, on_us = (found[what, source] for source in (BUCKET, KAFKA, ON_US))
+        rows.append([what, f"{ours:.2f}", f"{theirs:.2f}", f"{on_us:.2f}", f"{theirs / ours:.2f}" if ours else "-"])
+    return Table(["seconds", "kafscale", "Kafka source", "Kafka source on KafScale", "times as fast"], rows)
 
 
 def read_bytes(outcome: Outcome) -> Table:
