@@ -24,7 +24,7 @@ from kafscale.spark.sql.calls import bound_of
 from kafscale.spark.sql.clauses import Bound, Clauses
 from kafscale.spark.sql.edits import Edit, edited
 from kafscale.spark.sql.estimates import explained
-from kafscale.spark.sql.failures import spark_errors
+from kafscale.spark.sql.failures import is_of_spark, spark_errors
 from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions
 from kafscale.spark.sql.needed import columns_needed
 from kafscale.spark.sql.references import Found, Reference, find
@@ -55,7 +55,10 @@ class Engine:
         return self.topics.spark.createDataFrame(answered.rows, types)
 
     def _fitting_query(self, statement: str) -> DataFrame:
-        """Read the columns that the statement names; all, where they are too few, as `orders AS o(a, b, …)` counts."""
+        """Read the columns that the statement names; all, where they are too few, as `orders AS o(a, b, …)` counts.
+
+        Spark's errors may be of that, or name columns; what is refused here does not depend on them, and is final.
+        """
         spoken = Spoken.of(statement)
         columns = None
         if not spoken.needs_segments and DECODED not in spoken.names:
@@ -64,7 +67,9 @@ class Engine:
             return self._query(spoken)
         try:
             return self._query(spoken, columns)
-        except QueryError:
+        except QueryError as exc:
+            if not is_of_spark(exc):
+                raise
             return self._query(spoken)
 
     def _query(self, spoken: Spoken, columns: Set[str] | None = None) -> DataFrame:

@@ -33,6 +33,14 @@ def spark_errors() -> Iterator[None]:
         raise QueryError(message_of(str(exc))) from exc
 
 
+def is_of_spark(error: QueryError) -> bool:
+    """Tell whether Spark has raised it, and not this package of a statement that it does not take."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error.__cause__, (PySparkException, Py4JError))
+
+
 def message_of(text: str) -> str:
     """Return what a user needs of an error of Spark: the source's own words, or Spark's first lines, without stacks."""
     if ours := _OURS.findall(text):
