@@ -286,7 +286,11 @@ class MappingRun:
         return Position(offsets=OffsetFinder(planner.catalog).find(limit, logs), topic_ids=ids_of(logs.values()))
 
     def _digests(self, start: Position, end: Position) -> Digests:
-        """Return CRCs of what is between, as far as footers have them, which no body is read for."""
+        """Return CRCs of what is between, as far as footers have them, which no body is read for.
+
+        The micro-batch was planned in another process, the worker that Spark keeps for the stream, so what that has
+        read is not here. Of a directory it takes three LISTs in 8 ms, and a GET of 0.15 to 1 ms for each segment.
+        """
         with closing(planner_of(self.pipeline, self.mapping)) as planner:
             logs = planner.logs(end.offsets.keys(), must_exist=False)
             found = {
