@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession, Window, functions
@@ -37,6 +38,7 @@ from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, newest
 from kafscale.spark.pipeline.table_format import TableFormat
 from kafscale.spark.pipeline.tables import evolve
+from kafscale.spark.pipeline.truncates import DEAD, truncates_of, with_dead
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +237,8 @@ class _Attempt:
         rows.good().select(*fitted(rows.columns, schema)).writeTo(name).append()
 
     def _merge(self, rows: Rows, mapping: TableMapping, table: str) -> None:
-        upserts(rows, mapping).createOrReplaceTempView(VIEW)
+        truncates = truncates_of(rows)
+        upserts(rows, mapping, truncates).createOrReplaceTempView(VIEW)
         names = [quoted(each) for each in rows.columns.names]
         on = " AND ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in rows.upsert_by)
         deletes = "DELETE"
@@ -246,8 +249,22 @@ class _Attempt:
             f"WHEN MATCHED AND s.{TOMBSTONE} THEN {deletes} "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in names)} "
             f"WHEN NOT MATCHED AND NOT s.{TOMBSTONE} THEN INSERT ({', '.join(names)}) "
-            f"VALUES ({', '.join(f's.{each}' for each in names)})"
+            f"VALUES ({', '.join(f's.{each}' for each in names)}) "
+            f"{_emptying(mapping, truncates, deletes)}"
         )
+
+
+def _emptying(mapping: TableMapping, truncates: Sequence[Any], deletes: str) -> str:
+    """Return what a MERGE does to rows of which nothing came behind a truncate; nothing without one."""
+    if not truncates or mapping.deletes == KEEP:
+        return ""
+    conditions = []
+    if mapping.topic_column is not None:
+        topics = ", ".join(sorted({f"'{each.of_topic}'" for each in truncates}))
+        conditions.append(f"t.{quoted(mapping.topic_column)} IN ({topics})")
+    if mapping.deletes == MARK:
+        conditions.append(f"NOT coalesce(t.{quoted(mapping.deleted_column)}, false)")
+    return f"WHEN NOT MATCHED BY SOURCE{''.join(f' AND {each}' for each in conditions)} THEN {deletes}"
 
 
 @contextmanager
@@ -272,19 +289,21 @@ def _refuse(rows: Rows, mapping: TableMapping) -> None:
         )
 
 
-def upserts(rows: Rows, mapping: TableMapping, *, batch: str | None = None) -> DataFrame:
+def upserts(rows: Rows, mapping: TableMapping, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
     """Return what becomes of each key: its row, or, where TOMBSTONE is true, none, or only that it was deleted.
 
     Where rows that are deleted are marked, or kept, the last row that was none is there all the same.
     """
+    rows = attrs.evolve(rows, frame=with_dead(rows.frame, truncates, batch=batch))
+    is_gone = functions.col(TOMBSTONE) | functions.col(DEAD)
     if mapping.deletes == DELETES[0]:
-        return last_by_key(rows, batch=batch)
+        return last_by_key(rows, batch=batch).withColumn(TOMBSTONE, is_gone)
     is_row = ~functions.col(TOMBSTONE)
     last_rows = last_by_key(attrs.evolve(rows, frame=rows.frame.where(is_row)), batch=batch)
     if mapping.deletes == KEEP:
         return last_rows
     keys, ends = list(rows.upsert_by), last_by_key(rows, batch=batch)
-    gone = ends.select(*map(quoted, keys), functions.col(TOMBSTONE).alias(GONE))
+    gone = ends.select(*map(quoted, keys), is_gone.alias(GONE))
     marked = last_rows.join(gone, keys).withColumn(mapping.deleted_column, functions.col(GONE)).drop(GONE)
     without_row = ends.where(TOMBSTONE).join(last_rows.select(*map(quoted, keys)), keys, "left_anti")
     return marked.unionByName(without_row)

@@ -38,7 +38,13 @@ METADATA = (
     "headers",
     "headers_json",
 )
-OF_CHANGES = ("op", "change_ms", "transaction_id", "transaction_order")  # besides, of a change that Debezium tells
+OF_CHANGES = (  # besides, of a change that Debezium tells
+    "op",
+    "change_ms",
+    "transaction_id",
+    "transaction_order",
+    "transaction_collection_order",
+)
 TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
 
 DAY_MICROSECONDS = 86_400_000_000
@@ -290,7 +296,7 @@ class TableMapping:
         True,
     )
     deletes: str = setting(
-        "Of `upsert`: what a tombstone, or a change that deletes, does to its row: `delete`, `mark` it in "
+        "Of `upsert`: what a tombstone, or a change that deletes or truncates, does to rows: `delete`, `mark` it in "
         "`deleted_column`, or `keep` it as it is.",
         "delete",
         validator=_one_of(DELETES),
@@ -349,6 +355,11 @@ class TableMapping:
     def metadata_columns(self) -> Mapping[str, str]:
         """Return the metadata of a record that there is a column for, by column."""
         return self.metadata if isinstance(self.metadata, Mapping) else {name: name for name in self.metadata}
+
+    @property
+    def topic_column(self) -> str | None:
+        """Return the column of the topic, if rows are told apart by it."""
+        return next((name for name in self.upsert_by if self.metadata_columns.get(name) == "topic"), None)
 
     @property
     def subscription(self) -> dict[str, str]:

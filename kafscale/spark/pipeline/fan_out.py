@@ -18,7 +18,7 @@ from pyspark.sql import Column, SparkSession, functions
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.pipeline.config import DEAD_LETTER, SEEN, Pipeline, TableMapping
 from kafscale.spark.pipeline.formats import format_of
-from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, Rows, empty_rows
+from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, TRUNCATE, Rows, empty_rows
 from kafscale.spark.pipeline.snapshots import MAPPING, newest
 from kafscale.spark.pipeline.table_format import TableFormat
 from kafscale.spark.pipeline.tables import ensure_table
@@ -76,7 +76,7 @@ def routed(rows: Rows, mapping: TableMapping, others: Mapping[str, Position]) ->
     is_there = [(table == name) & ~_before(began) for name, began in others.items()]
     frame = rows.frame.withColumn(TABLE, functions.when(reduce(or_, is_there, functions.lit(False)), table))
     if fan_out.others == DEAD_LETTER:
-        lost = functions.col(TABLE).isNull() & ~(functions.col(TOMBSTONE) & functions.lit(bool(rows.upsert_by)))
+        lost = functions.col(TABLE).isNull() & ~(_of_all(rows) & functions.lit(bool(rows.upsert_by)))
         error = functions.when(lost, functions.lit(f"there is no table for its {fan_out.by}"))
         frame = frame.withColumn(ERROR, functions.coalesce(functions.col(ERROR), error))
     return attrs.evolve(rows, frame=frame)
@@ -89,8 +89,14 @@ def share_of(rows: Rows, mapping: TableMapping, table: str | None) -> Rows:
     column = functions.col(TABLE)
     mine = column.isNull() if table is None else functions.coalesce(column == table, functions.lit(False))
     if rows.upsert_by:
-        mine = mine | functions.col(TOMBSTONE)
+        mine = mine | _of_all(rows)
     return attrs.evolve(rows, frame=rows.frame.where(mine))
+
+
+def _of_all(rows: Rows) -> Column:
+    """Tell whether a record is for all tables of an upsert: one that deletes, or empties."""
+    empties = functions.col(TRUNCATE) if TRUNCATE in rows.frame.columns else functions.lit(False)
+    return functions.col(TOMBSTONE) | empties
 
 
 def not_before(rows: Rows, start: Position, wanted: Position) -> Rows:

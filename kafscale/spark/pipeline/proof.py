@@ -27,6 +27,7 @@ from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Committed, committed_batches
+from kafscale.spark.pipeline.truncates import truncates_of
 from kafscale.spark.source.planning import Planner
 
 NUMBER = "_kafscale_batch_number"
@@ -208,7 +209,8 @@ def _expected(derived: Rows, mapping: TableMapping, batches: Sequence[Committed]
         & (offset < ranges.end)
     )
     numbered = attrs.evolve(derived, frame=derived.frame.join(functions.broadcast(ranges), same))
-    return upserts(numbered, mapping, batch=NUMBER).where(~functions.col(TOMBSTONE))
+    truncates = truncates_of(numbered, batch=NUMBER)
+    return upserts(numbered, mapping, truncates, batch=NUMBER).where(~functions.col(TOMBSTONE))
 
 
 def _ranges(batches: Sequence[Committed]) -> Iterator[tuple[str, int, int, int, int]]:

@@ -38,7 +38,8 @@ RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"
 ERROR = "_kafscale_error"
 TABLE = "_kafscale_table"
-OWN = (RECORD, TOMBSTONE, ERROR, TABLE)
+TRUNCATE = "_kafscale_truncate"
+OWN = (RECORD, TOMBSTONE, ERROR, TABLE, TRUNCATE)
 _CORRUPT = "_kafscale_corrupt"
 _END = "_kafscale_end"
 _VALUE = "value"
@@ -50,10 +51,11 @@ CHANGES: Mapping[str, tuple[str, str]] = {
     "change_ms": ("ts_ms", "bigint"),
     "transaction_id": ("transaction.id", "string"),
     "transaction_order": ("transaction.total_order", "bigint"),
+    "transaction_collection_order": ("transaction.data_collection_order", "bigint"),
 }
 TABLE_NAME_MAX = 64  # characters of a value that a table is named by
 OPERATIONS = ("c", "r", "u", "d")  # create, read (of a snapshot), update, delete
-DELETE = "d"
+DELETE, EMPTY = "d", "t"
 
 METADATA: Mapping[str, str] = {
     "topic": "topic",
@@ -72,7 +74,7 @@ METADATA: Mapping[str, str] = {
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Rows:
-    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR, and with a fan-out TABLE.
+    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, and of changes TRUNCATE.
 
     A tombstone is what deletes a row: a record without a value, or with Debezium's envelope a change that says so.
 
@@ -132,11 +134,16 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     rows = decoded.select(
         *(column.alias(name) for name, column in columns),
         functions.col(RECORD),
-        (_is_delete() if has_changes else functions.col(f"{RECORD}.value").isNull()).alias(TOMBSTONE),
+        (_is_op(DELETE) if has_changes else functions.col(f"{RECORD}.value").isNull()).alias(TOMBSTONE),
         _error(sides, is_upsert=bool(by)).alias(ERROR),
+        *([_is_op(EMPTY).alias(TRUNCATE)] if has_changes else []),
     )
     if by:
-        rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), _unfindable(by)))
+        is_row = functions.lit(True)
+        if has_changes:
+            is_row = ~functions.col(TRUNCATE)
+        error = functions.when(is_row, _unfindable(by))
+        rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), error))
     if mapping.fan_out is not None:
         rows = rows.withColumn(TABLE, _named_table(mapping.fan_out, mapping, names))
     types = {each.name: each.dataType for each in rows.schema.fields}
@@ -164,8 +171,8 @@ def _named_table(fan_out: FanOut, mapping: TableMapping, names: Sequence[str]) -
     return named
 
 
-def _is_delete() -> Column:
-    return functions.coalesce(functions.col(f"{_SIDES['value']}.op") == DELETE, functions.lit(False))
+def _is_op(op: str) -> Column:
+    return functions.coalesce(functions.col(f"{_SIDES['value']}.op") == op, functions.lit(False))
 
 
 def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
@@ -182,9 +189,14 @@ def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
     change = functions.col(f"{name}.value")
     op = change.getField("op")
     error = functions.when(change.isNotNull() & op.isNull(), functions.lit("it has no op, so it is no change of a row"))
-    error = error.when(~op.isin(*OPERATIONS), functions.concat(functions.lit("no rule tells of its op "), op))
+    empties = mapping.mode == "upsert" and (mapping.topic is not None or mapping.topic_column is not None)
     error = error.when(
-        (op != DELETE) & change.getField("after").isNull(), functions.lit("it has nothing in after, what its row is")
+        ~op.isin(*OPERATIONS, *([EMPTY] if empties else [])),
+        functions.concat(functions.lit("no rule tells of its op "), op),
+    )
+    error = error.when(
+        ~op.isin(DELETE, EMPTY) & change.getField("after").isNull(),
+        functions.lit("it has nothing in after, what its row is"),
     )
     metadata = [
         _member(change, members, *CHANGES[source]).alias(column)
@@ -302,7 +314,8 @@ def _enveloped(fields: list[StructField], envelope: str | None) -> StructType:
 
 def _change_type(fields: list[StructField]) -> StructType:
     row = StructType(fields)
-    transaction = StructType([StructField("id", StringType()), StructField("total_order", LongType())])
+    orders = [StructField(name, LongType()) for name in ("total_order", "data_collection_order")]
+    transaction = StructType([StructField("id", StringType()), *orders])
     return StructType(
         [
             StructField("before", row),

@@ -28,7 +28,7 @@ def row(shop: int, id: int, name: str | None, price: str = "1.50") -> dict[str, 
 def change(op: str, before: dict[str, Any] | None, after: dict[str, Any] | None, *, in_payload: bool = True) -> bytes:
     """With the schema beside it as Debezium's converter sends it by default, or without."""
     told = {"op": op, "before": before, "after": after, "ts_ms": 7, "source": {"db": "d"}}
-    told["transaction"] = {"id": "tx1", "total_order": 3}
+    told["transaction"] = {"id": "tx1", "total_order": 3, "data_collection_order": 2}
     return json.dumps({"schema": {"type": "struct"}, "payload": told} if in_payload else told).encode()
 
 
@@ -110,10 +110,17 @@ def test_tombstones_mark_rows_without_an_envelope_too(lake, topic, produce):
 
 def test_appended_changes_are_rows_with_what_they_were(lake, topic, produce):
     produce(topic, CHANGES)
-    lake.run(mapping(topic, "metadata: [offset, op, change_ms, transaction_id, transaction_order]"))
-    found = lake.rows(f"db.{topic}", "offset, op, change_ms, transaction_id, transaction_order, shop, id, name")
+    lake.run(
+        mapping(
+            topic, "metadata: [offset, op, change_ms, transaction_id, transaction_order, transaction_collection_order]"
+        )
+    )
+    found = lake.rows(
+        f"db.{topic}",
+        "offset, op, change_ms, transaction_id, transaction_order, transaction_collection_order, shop, id, name",
+    )
     assert found == [
-        (offset, op, 7, "tx1", 3, *rest)
+        (offset, op, 7, "tx1", 3, 2, *rest)
         for offset, op, *rest in [
             (0, "r", 1, 1, "a"),
             (1, "c", 1, 2, "b"),
@@ -129,7 +136,7 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
         b"7",
         b'{"op":',
         json.dumps(row(1, 1, "plain")).encode(),
-        change("t", None, None),
+        change("m", None, None),
         change("u", row(1, 1, "a"), None),
         change("c", None, row(1, 1, None)),
         change("c", None, row(1, 1, "a", "1.005")),
@@ -144,7 +151,7 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
         "no JSON object",
         "no JSON object",
         "no op",
-        "its op t",
+        "its op m",
         "nothing in after",
         "no name",
         "price has more digits",
@@ -154,6 +161,63 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
     assert len(errors) == len(told)
     for error, each in zip(errors, told, strict=True):
         assert each in error
+
+
+@pytest.mark.parametrize(
+    ("deletes", "first", "second"),
+    [
+        ("delete", [(1, "a", False), (3, "c", False)], [(5, "e", False)]),
+        (
+            "mark",
+            [(1, "a", False), (2, "b", True), (3, "c", False)],
+            [(1, "a", True), (2, "b", True), (3, "c", True), (4, "d", True), (5, "e", False)],
+        ),
+        ("keep", [(1, "a", None), (2, "b", None), (3, "c", None)], [(n, "abcde"[n - 1], None) for n in range(1, 6)]),
+    ],
+)
+def test_a_truncate_empties_the_table_in_order_with_the_other_changes(lake, topic, produce, deletes, first, second):
+    made = mapping(topic, f"mode: upsert, upsert_by: [shop, id], deletes: {deletes}")
+    if deletes != "mark":
+        made = made.replace("{name: shop", "{name: deleted, type: boolean}, {name: shop")
+    truncate = (0, None, change("t", None, None))
+
+    def create(id: int) -> tuple[int, None, bytes]:
+        return (
+            0,
+            None,
+            change("c", None, row(1, id, "abcde"[id - 1]) | ({"deleted": False} if deletes == "delete" else {})),
+        )
+
+    produce(topic, [create(2), truncate, create(1), create(3)])
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", "id, name, deleted") == first
+    produce(topic, [create(4), truncate, create(5)])
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", "id, name, deleted") == second
+    assert lake.rows(f"db.{topic}_dead") == []
+    from kafscale.spark.pipeline.proof import prove
+
+    (proof,) = prove(lake.spark, lake.pipeline(made))
+    assert (proof.found, proof.rows) == ("proven", len(second))
+
+
+def test_a_truncate_empties_what_is_of_its_topic(lake, broker, topic, produce):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    other = f"{topic}b"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(other, 1, 1)])[other].result()
+    made = mapping(topic, "mode: upsert, metadata: [topic], upsert_by: [topic, id]")
+    made = made.replace(f"topic: {topic},", f"topics: [{topic}, {other}],")
+    for each in (topic, other):
+        produce(each, [(0, None, change("c", None, row(1, 1, "a")))])
+    lake.run(made)
+    produce(other, [(0, None, change("t", None, None))])
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", "topic, id") == [(topic, 1)]
+    blind = made.replace(f"table: db.{topic},", f"table: db.{topic}_blind,").replace("[topic, id]", "[shop, id]")
+    lake.run(blind)
+    assert lake.rows(f"db.{topic}_dead", "topic, error") == [(other, "value: no rule tells of its op t")]
 
 
 ROW = {
