@@ -39,9 +39,12 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_security import BrokerSecurity, open_access, open_security
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.brokers.assignment import ClusterAssignment
+from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.client_quotas import ClientQuotas
+from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.same_store import check_same_store
-from kafscale.cluster.controller.takeover import Lead, take_lead
+from kafscale.cluster.controller.starting import start_leading
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.coordination.group_topics import follow_topics
 from kafscale.cluster.group_configs import GroupConfigs
@@ -59,11 +62,17 @@ from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.cluster.topics.topics import Topic, TopicListener, TopicPolicy, TopicRegistry
+from kafscale.cluster.topics.topics import (
+    Topic,
+    TopicListener,
+    TopicPolicy,
+    TopicRegistry,
+    leave_unplaced,
+)
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Settings
-from kafscale.errors import StartupError, StoreError
+from kafscale.errors import KafkaError, StartupError, StoreError
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
 from kafscale.log.housekeeping import expire_producers
@@ -188,7 +197,9 @@ class Broker:
         """Serve on a store, metadata and disk that are open already, as a simulation gives; otherwise as `run`."""
         self._not_ready = "restoring"
         with startup_errors():
-            lead = await take_lead(self.settings, parts.views or StoreViews.alike(parts.store), parts.metadata)
+            views = parts.views or StoreViews.alike(parts.store)
+            advertised = _advertised(self.settings, self.listeners)
+            lead = await start_leading(self.settings, views, parts.metadata, advertised)
         lead.register(self.metrics)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
@@ -201,6 +212,7 @@ class Broker:
             await self._restore(lead, log, parts.disk)
             await self._run_storage(lead, log, task_status)
             await self._last_checkpoints(lead, log)
+            await self._leave(lead)
             leading.cancel_scope.cancel()
 
     async def _build(self, lead: Lead, disk: Disk) -> Log:
@@ -214,7 +226,10 @@ class Broker:
             advertised=_advertised(settings, self.listeners),
             rack=settings.rack,
         )
+        several = lead.several
         producer_ids = ProducerIds(metadata, lead.epoch)
+        if several is not None:
+            producer_ids.is_beside = several.is_beside
         log = open_log(
             settings,
             lead.views,
@@ -224,6 +239,7 @@ class Broker:
             check_lead=lead.check.confirm,
             check_lead_lately=lead.check.confirm_lately,
             was_allocated=producer_ids.was_allocated,
+            is_alone=several is None,
         )
         draining = trio.Event()
         client_quotas = ClientQuotas(metadata)
@@ -231,7 +247,9 @@ class Broker:
         scram_users = ScramUsers.of(settings, metadata)
         acls = AclRegistry(metadata)
         access = open_access(settings, acls)
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+        place = leave_unplaced if several is None else several.place
+        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=place)
+        assignment = Assignment(node) if several is None else ClusterAssignment(node, several.state, topics.get)
         offsets_partition_count = partial(_partition_count, topics, CONSUMER_OFFSETS_NAME)
         internal, leadership = InternalLog(log), Leadership(log)
         groups = GroupCoordinator(
@@ -258,7 +276,7 @@ class Broker:
             draining=draining,
             api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
             node=node,
-            assignment=Assignment(node),
+            assignment=assignment,
             topics=topics,
             groups=groups,
             producer_ids=producer_ids,
@@ -301,10 +319,11 @@ class Broker:
         await services.acls.load()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
-        await log.restore()
+        await log.restore(*([] if lead.several is None else [lead.several.begun]))
         await log.replay()
         await self._decide(lead, log)
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
+        await lead.forget_earlier()
         await services.producer_ids.begin(log.producer_ids())
 
     async def _decide(self, lead: Lead, log: Log) -> None:
@@ -313,6 +332,8 @@ class Broker:
         One that has claimed meanwhile may have found something else, and need not have seen this.
         """
         with startup_errors():
+            if lead.several is not None:
+                await lead.several.decide(list(log.partitions.values()))
             await log.manifest_checkpointer.decide()
             await lead.check.confirm()
 
@@ -344,10 +365,19 @@ class Broker:
     async def _last_checkpoints(self, lead: Lead, log: Log) -> None:
         with trio.move_on_after(CLOSE_SECONDS):
             try:
-                await lead.checkpointer.write_if_changed()
+                await lead.write_last_checkpoint()
                 await log.manifest_checkpointer.write_if_changed()
             except StoreError as exc:
                 logger.warning("not everything has a checkpoint of the shutdown: %s", exc)
+
+    async def _leave(self, lead: Lead) -> None:
+        if lead.several is None:
+            return
+        with trio.move_on_after(CLOSE_SECONDS):
+            try:
+                await lead.several.leave()
+            except (StoreError, KafkaError) as exc:
+                logger.warning("the other brokers could not be told of the shutdown: %s", exc)
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
@@ -364,26 +394,36 @@ class Broker:
             storage.start_soon(self._retention(log).run)
             storage.start_soon(log.merger.run, list(log.partitions.values()))
             storage.start_soon(log.compactor.run, lambda: list(log.partitions.values()))
-            storage.start_soon(self._orphan_collector(log).run)
+            storage.start_soon(self._orphan_collector(lead, log).run)
             topic_deleter = self._topic_deleter(log)
             storage.start_soon(topic_deleter.run)
+            leading = self._leading(lead, log)
 
             def delete_topic(topic: Topic) -> None:
                 log.close_topic(topic.name)
                 services.groups.forget_topic(topic.name)
+                if not lead.deletes_topics:
+                    return
                 decided = guarded(log.views.background).decided()
                 buried = BuriedTopic(name=topic.name, topic_id=topic.topic_id, decided=decided)
                 topic_deleter.bury(buried, topic.config.file_delete_delay_ms)
 
             def open_topic(topic: Topic) -> None:
-                log.open_topic(topic_spec(services, topic))
+                spec = topic_spec(services, topic)
+                if leading is None:
+                    log.open_topic(spec)
+                    return
+                log.open_topic(attrs.evolve(spec, leader_epochs={}))
+                leading.note([topic.topic_id])
 
             services.topics.follow(TopicListener(on_created=open_topic, on_changed=open_topic, on_deleted=delete_topic))
-            await self._run_flusher(lead, log, task_status)
+            await self._run_flusher(lead, log, leading, task_status)
             storage.cancel_scope.cancel()
 
     async def _abort_hanging(self, log: Log) -> None:
         await self.services.leadership.wait_loaded()
+        if not self.services.assignment.is_alone:
+            return  # what is unknown here may be known to another coordinator
         await self.services.transactions.abort_hanging(list(log.partitions.values()))
 
     def _retention(self, log: Log) -> Retention:
@@ -406,13 +446,26 @@ class Broker:
                 deleter.bury(BuriedTopic(name=topic.name, topic_id=topic_id), topic.objects_until_ms - now_ms)
         return deleter
 
-    def _orphan_collector(self, log: Log) -> OrphanCollector:
+    def _leading(self, lead: Lead, log: Log) -> Leading | None:
+        services = self.services
+        if lead.several is None:
+            return None
+        return Leading(
+            broker_id=self.settings.broker_id,
+            state=lead.several.state,
+            writer=lead.several.writer,
+            log=log,
+            find_topic=services.topics.by_id,
+            spec=partial(topic_spec, services),
+        )
+
+    def _orphan_collector(self, lead: Lead, log: Log) -> OrphanCollector:
         topics = self.services.topics
         collector = OrphanCollector(
             store=log.views.background,
             namespace=log.namespace,
             find_partition=log.partition,
-            deleted_topics=topics.deleted.keys,
+            deleted_topics=lambda: topics.deleted.keys() if lead.deletes_topics else (),
             kept_until_ms=lambda topic_id: topics.deleted[topic_id].objects_until_ms,
             on_gone=topics.forget_deleted,
             interval_seconds=self.settings.orphan_check_interval_seconds,
@@ -421,7 +474,9 @@ class Broker:
         collector.register(self.metrics)
         return collector
 
-    async def _run_flusher(self, lead: Lead, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
+    async def _run_flusher(
+        self, lead: Lead, log: Log, leading: Leading | None, task_status: trio.TaskStatus[Broker]
+    ) -> None:
         async with trio.open_nursery() as flusher:
             await flusher.start(log.flusher.run)
             if log.spiller is not None:
@@ -429,6 +484,8 @@ class Broker:
             flusher.start_soon(log.reader.run)
             await self._move_groups(lead)
             await flusher.start(self.services.leadership.run)
+            if leading is not None:
+                await flusher.start(leading.run)
             flusher.start_soon(self._abort_hanging, log)
             await self._wait_loaded()
             stop_by = await self._run_connections(log, task_status)

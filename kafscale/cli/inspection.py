@@ -16,7 +16,15 @@ from kafscale.buffers import Buffer
 from kafscale.cli.output import iso_time
 from kafscale.cluster.controller.claim import decode_claim
 from kafscale.errors import DamagedObject, KafkaError
-from kafscale.formats import manifest_checkpoint, metadata_checkpoint, segment, segment_v1, wal_entries, wal_objects
+from kafscale.formats import (
+    manifest_checkpoint,
+    metadata_checkpoint,
+    metadata_head,
+    segment,
+    segment_v1,
+    wal_entries,
+    wal_objects,
+)
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
@@ -325,6 +333,22 @@ def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
     return found
 
 
+def _inspect_head(view: memoryview, name: str) -> Inspection:
+    found = Inspection(kind="head of the metadata", row_class=MetadataRow)
+    try:
+        read = metadata_head.decode_head(name, view)
+        transactions = [decode_transaction(memoryview(entry.data)) for entry in read.entries]
+    except DamagedObject as exc:
+        return found.damaged(exc, name)
+    found.add("epoch", read.epoch)
+    found.add("kept until revision", read.kept_until)
+    found.add("entries", len(read.entries))
+    found.add("bytes", len(view))
+    for each in transactions:
+        found.rows += [MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in each.puts.items()]
+    return found
+
+
 def _inspect_manifests(view: memoryview, name: str) -> Inspection:
     found = Inspection(kind="checkpoint of the manifests")
     try:
@@ -399,6 +423,7 @@ _BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
     wal_entries.FILE_MAGIC: _inspect_wal,
     wal_objects.MAGIC: _inspect_wal_object,
     metadata_checkpoint.MAGIC: _inspect_checkpoint,
+    metadata_head.MAGIC: _inspect_head,
     manifest_checkpoint.MAGIC: _inspect_manifests,
     segment.HEADER_MAGIC: _inspect_segment,
     segment_v1.INDEX_MAGIC: _inspect_version_1_index,

@@ -31,4 +31,5 @@ async def led_metadata(settings: Settings, store: ObjectStore) -> AsyncIterator[
         await check_same_store(local, settings)
         lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), local)
         yield local
+        assert lead.checkpointer is not None
         await lead.checkpointer.write()

@@ -36,6 +36,11 @@ class Assignment:
         self._leader = Leader(self.node.node_id, self.node.broker_epoch)
 
     @property
+    def is_alone(self) -> bool:
+        """Tell whether this broker leads everything, and always will."""
+        return True
+
+    @property
     def controller_id(self) -> int:
         """The id of the broker that decides about the others."""
         return self.node.node_id

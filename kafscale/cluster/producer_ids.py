@@ -15,7 +15,7 @@ out: it may be any of their epochs then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import trio
@@ -46,12 +46,20 @@ async def note_uncertain(store: MetadataStore, first_epoch: int, until_epoch: in
     await store.commit(Transaction(puts=puts, essential=True))
 
 
+def _is_alone(_epoch: int) -> bool:
+    return False
+
+
 @attrs.define(eq=False, repr=False)
 class ProducerIds:
-    """Hands out the producer ids of an epoch; `begin` before use."""
+    """Hands out the producer ids of an epoch; `begin` before use.
+
+    `is_beside` tells whether an epoch may be that of another broker that hands out ids now.
+    """
 
     store: MetadataStore
     epoch: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(EPOCH_MAX)])
+    is_beside: Callable[[int], bool] = _is_alone
     _next: int = attrs.field(init=False)
     _end: int = attrs.field(init=False)
     _known_ids: frozenset[int] = attrs.field(factory=frozenset, init=False)  # of this epoch, and not from here
@@ -116,7 +124,10 @@ class ProducerIds:
             return True
         if epoch == self.epoch:
             return producer_id < self._next
-        return 0 <= epoch < self.epoch and producer_id < self._ends.get(epoch, 0)
+        if epoch < 0:
+            return False
+        # A broker that serves beside this one: what it notes may not have come here yet.
+        return self.is_beside(epoch) or producer_id < self._ends.get(epoch, 0)
 
     async def _reserve_block(self) -> None:
         key = f"{_ENDS}{self.epoch:010d}"

@@ -372,6 +372,11 @@ class Settings:
         most=_MAX_TIMEOUT_MS,
     )
     broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=2**31 - 1)
+    several_brokers: bool = option(
+        False,
+        "Share the bucket with other brokers, each with an id of its own, of which each leads a part of the "
+        "partitions. A bucket that is shared once stays so.",
+    )
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."
     )

@@ -15,6 +15,7 @@ from kafscale.formats import (
     manifest_checkpoint,
     metadata_changes,
     metadata_checkpoint,
+    metadata_head,
     segment,
     segment_v1,
     transactions,
@@ -44,6 +45,7 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("The log's end in such a checkpoint", log_end),
     ("Checkpoints of the metadata", metadata_checkpoint),
     ("The transaction in such a checkpoint", metadata_changes),
+    ("Metadata that several brokers share", metadata_head),
     ("Record batches", batch_header),
 )
 

@@ -14,10 +14,13 @@ leader would need. Until it is acquired, here or elsewhere, nobody leads it. Who
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
 
 from kafscale.errors import KafkaError
 from kafscale.formats.manifest import ListedSegment
+from kafscale.formats.segment import EpochStart
 from kafscale.log.bucket.listing import list_directories
 from kafscale.log.bucket.restore import Restorer
 from kafscale.log.log import Log, TopicSpec, take_restored
@@ -56,11 +59,23 @@ async def release_partition(log: Log, partition: Partition) -> None:
     logger.info("%s is handed over at offset %d", partition, partition.next_offset)
 
 
-async def acquire_partition(log: Log, spec: TopicSpec, index: int) -> Partition:
+async def _decide_nothing(_partition: Partition) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def acquire_partition(
+    log: Log,
+    spec: TopicSpec,
+    index: int,
+    *,
+    begun: Sequence[EpochStart] = (),
+    decide: Callable[[Partition], Awaitable[None]] = _decide_nothing,
+) -> Partition:
     """Lead a partition of an open topic from now on, with the leader epoch that `spec` has for it.
 
-    Nobody else may lead it any more. Raises StoreError, StartupError if a newer KafScale has written what must be read,
-    KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
+    Nobody else may lead it any more. `begun` is as for `resolve`; `decide` is called with what was found, before
+    anybody finds it here. Raises what that does, StoreError, StartupError if a newer KafScale has written what must be
+    read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
     """
     partition = log.new_partition(spec, index)
     assert partition.partition_id not in log.partitions, f"{partition} is led here already"
@@ -74,15 +89,18 @@ async def acquire_partition(log: Log, spec: TopicSpec, index: int) -> Partition:
             checkpoint={},
             log_start_offset=lambda partition_id: partition.log_start_offset,
         )
-        contents = await restorer.restore_partition(partition.partition_id, await _list(log, partition))
+        listed = await _list(log, partition)
+        contents = await restorer.restore_partition(partition.partition_id, listed, begun=begun)
+        if not partition.closed:
+            take_restored(partition, contents)
+            partition.skip_missing()
+            await decide(partition)
     except BaseException:
         if not partition.closed:
             del log.moving[partition.partition_id]
         raise
     if partition.closed:
         raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted meanwhile")
-    take_restored(partition, contents)
-    partition.skip_missing()
     log.open_partition(partition)
     log.merger.note(partition)
     logger.info("%s is led with epoch %d from offset %d on", partition, partition.leader_epoch, partition.next_offset)

@@ -60,6 +60,10 @@ PROGRESS_EVERY_SECONDS = 1.0
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
 
 
+def _nothing_begun(_partition_id: PartitionId) -> Sequence[EpochStart]:
+    return ()
+
+
 @attrs.frozen(kw_only=True)
 class TopicSpec:
     """What the log must know of a topic to hold its partitions. `leader_epochs` has those that are led here."""
@@ -127,6 +131,7 @@ class Log:
     traffic: TrafficMetrics
     spiller: Spiller | None
     partitions: dict[PartitionId, Partition]
+    is_alone: bool = True  # no other broker leads anything of the same namespace
     manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
     restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
@@ -141,7 +146,9 @@ class Log:
         writer = VersionWriter(
             store=self.views.background, namespace=self.namespace, kind="manifests", epoch=self.broker_epoch
         )
-        self.manifest_checkpointer = ManifestCheckpointer(writer=writer, partitions=self.partitions.values)
+        self.manifest_checkpointer = ManifestCheckpointer(
+            writer=writer, partitions=self.partitions.values, is_kept=self.is_alone
+        )
 
     def register(self, metrics: Metrics) -> None:
         """Show all parts, the start, and what the partitions have together, to whoever scrapes."""
@@ -290,8 +297,11 @@ class Log:
 
     # ---- start ------------------------------------------------------------------------------------------------
 
-    async def restore(self) -> None:
-        """Give every open partition what the bucket holds of it. Raises StartupError, StoreError."""
+    async def restore(self, begun: Callable[[PartitionId], Sequence[EpochStart]] = _nothing_begun) -> None:
+        """Give every open partition what the bucket holds of it; `begun` is as for `resolve`.
+
+        Raises StartupError, StoreError.
+        """
         store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
         began = trio.current_time()
         checkpoint = await self.manifest_checkpointer.find(store)
@@ -300,6 +310,7 @@ class Log:
             examiner=self.reader.examiner,
             checkpoint=checkpoint,
             log_start_offset=lambda partition_id: self.partitions[partition_id].log_start_offset,
+            begun=begun,
             statistics=self.restored,
         )
         progress = _Progress("listing the bucket: %d objects")
@@ -314,7 +325,8 @@ class Log:
             on_listed,
             prefixes=[partition.objects_prefix for partition in self.partitions.values()],
         )
-        _report_unknown(listed, self.partitions)
+        if self.is_alone:
+            _report_unknown(listed, self.partitions)
         wanted = {
             partition_id: listed.get(partition_id, ())
             for partition_id in self.partitions

@@ -73,12 +73,14 @@ def open_log(
     check_lead: Callable[[], Awaitable[None]] | None = None,
     check_lead_lately: Callable[[], Awaitable[None]] | None = None,
     was_allocated: Callable[[int], bool] = is_any,
+    is_alone: bool = True,
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
     `check_lead` raises Fenced if another broker has taken over; without it nobody can. Where a flush acknowledges it is
     asked before each commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only
-    if nobody has looked for some seconds. `was_allocated` says whether a producer id was ever given out.
+    if nobody has looked for some seconds. `was_allocated` says whether a producer id was ever given out, and `is_alone`
+    that no other broker leads anything of the same namespace.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}
@@ -122,6 +124,7 @@ def open_log(
         producer_budget=ProducerBudget.of(settings.limits, was_allocated),
         traffic=TrafficMetrics.register(metrics),
         partitions=partitions,
+        is_alone=is_alone,
     )
     log.register(metrics)
     return log

@@ -7,6 +7,7 @@
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
     _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      the segments as of then
+    _kafscale/{namespace}/head                                                            what several brokers share
     _kafscale/{namespace}/...       the broker's other objects: probes, who leads
 
 The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes

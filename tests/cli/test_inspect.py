@@ -18,6 +18,7 @@ from kafscale.errors import DamagedObject
 from kafscale.formats import segment, wal_entries
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
+from kafscale.formats.metadata_head import Head, HeadEntry, encode_head, head_key
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_object
 from kafscale.log.bucket.manifest_keeper import encode_manifests
@@ -257,6 +258,17 @@ async def test_a_checkpoint_of_the_manifests_is_shown() -> None:
     assert (shown["partitions"], shown["segments"], shown["bytes"]) == (0, 0, len(data))
     for position in range(8, len(data)):
         assert inspect(flipped(data, position), "x").damage
+
+
+def test_the_head_of_shared_metadata_is_shown() -> None:
+    entry = HeadEntry(bytes(16), encode_transaction(Transaction(puts={"topics/a": b"{}"})))
+    data = b"".join(encode_head(Head(7, 41, (entry,))))
+    found = inspect(data, head_key("default"))
+    assert (found.kind, found.damage) == ("head of the metadata", [])
+    assert [(row.key, row.value) for row in found.rows] == [("topics/a", "{}")]  # type: ignore[union-attr]
+    assert facts(data, head_key("default"))["kept until revision"] == 41
+    (damage,) = inspect(data[:-1], head_key("default")).damage
+    assert "checksum" in damage
 
 
 def test_a_claim_is_shown() -> None:

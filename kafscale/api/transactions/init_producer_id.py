@@ -13,14 +13,22 @@ transactional id fences those before it, and what they had open is aborted befor
 
 from __future__ import annotations
 
+import logging
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.requests import InitProducerId
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
 from kafscale.security.rights import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
-from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REQUEST
+from kafscale.wire.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    INVALID_REQUEST,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+logger = logging.getLogger(__name__)
 
 NO_PRODUCER_ID = NO_PRODUCER_EPOCH = -1
 
@@ -58,6 +66,9 @@ def _check_access(services: Services, call: Call, transactional_id: str | None) 
 async def _init_transactions(
     services: Services, version: int, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
+    if not services.assignment.is_alone:
+        logger.warning("transactions are refused, as several brokers share the bucket: %s", transactional_id)
+        return InitProducerIdResponse(error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED)  # with which clients give up
     asked = InitProducerId(
         transactional_id=transactional_id,
         transaction_timeout_ms=request.transaction_timeout_ms,

@@ -19,6 +19,7 @@ is kept there.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -30,13 +31,16 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
-from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StoreError
+from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StartupError, StoreError
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import system_key
+from kafscale.store.paths import EPOCH_MAX, system_key
 
 WATCH_SECONDS = 2.0
 TAKEOVER_WAIT_SECONDS = 3.0  # WATCH_SECONDS, and a second for the look itself
 LATELY_SECONDS = 3.0  # the same: with the watch going on, the last look is never older
+# Above every epoch: added to that of a broker alone which became one of several. Versions that know nothing of those
+# stop when they find it, and none can start behind it.
+SEVERAL = EPOCH_MAX + 1
 UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 logger = logging.getLogger(__name__)
@@ -57,11 +61,20 @@ class Claim:
     nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
     unsettled: tuple[str, ...] = ()
 
+    @property
+    def is_of_several(self) -> bool:
+        """Tell whether several brokers share the bucket, so that the claim has no meaning any more."""
+        return self.epoch >= SEVERAL
+
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
         """Whom a broker with that directory must wait for if it takes over from this one."""
         mine = (self.directory_id,) if self.acknowledges_locally else ()
         others = [each for each in dict.fromkeys((*self.unsettled, *mine)) if each != directory_id]
         return tuple(others) if len(others) <= UNSETTLED_MAX_COUNT else ("",)
+
+
+class SharedBucket(StartupError):
+    """Several brokers share the bucket, so nobody can claim all of it."""
 
 
 @attrs.frozen
@@ -84,7 +97,7 @@ def claim_key(namespace: str) -> str:
 async def claim(
     store: ObjectStore, namespace: str, wanted: Claim, *, least_epoch: Callable[[], Awaitable[int]]
 ) -> Claimed:
-    """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject.
+    """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject, SharedBucket.
 
     `least_epoch` is asked if nobody has claimed one yet, or the object has been lost.
     """
@@ -101,6 +114,11 @@ async def claim(
             current = decode_claim(key, found.data)
             if current.nonce == wanted.nonce:
                 return Claimed(current, replaced)  # the reply to our write was lost
+            if current.is_of_several:
+                raise SharedBucket(
+                    "several brokers share the bucket, so none can have it for itself: a broker joins them with "
+                    "--several-brokers, and commands need --bootstrap and a broker that runs"
+                )
             replaced = current
             unsettled = current.unsettled_for(wanted.directory_id)
             wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1), unsettled=unsettled)
@@ -130,10 +148,10 @@ async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
             return
 
 
-async def watch_claim(check: ClaimCheck) -> NoReturn:
+async def watch_claim(check: LeadCheck, interval_seconds: float = WATCH_SECONDS) -> NoReturn:
     """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
     while True:
-        await trio.sleep(WATCH_SECONDS)
+        await trio.sleep(interval_seconds)
         try:
             await check.confirm()
         except (StoreError, DamagedObject) as exc:
@@ -167,12 +185,9 @@ class _Look:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class ClaimCheck:
-    """Asks the bucket whether a broker still leads. At most one GET is under way, however many ask."""
+class LeadCheck:
+    """Asks the bucket whether a broker still leads. At most one look is under way, however many ask."""
 
-    store: ObjectStore
-    namespace: str
-    own: Claim
     _led_at: float = attrs.field(factory=trio.current_time, init=False)  # when the last look began that found it so
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
@@ -216,9 +231,25 @@ class ClaimCheck:
 
     async def _look(self) -> None:
         began = trio.current_time()
+        await self.look_once()
+        self._led_at = began
+
+    @abstractmethod
+    async def look_once(self) -> None:
+        """Look at the bucket, once. Raises Fenced, StoreError, DamagedObject."""
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ClaimCheck(LeadCheck):
+    """Looks whether the claim is still that of a broker that is alone."""
+
+    store: ObjectStore
+    namespace: str
+    own: Claim
+
+    async def look_once(self) -> None:
         with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since
             await check_claim(self.store, self.namespace, self.own)
-        self._led_at = began
 
 
 def decode_claim(key: str, data: Buffer) -> Claim:

@@ -16,6 +16,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
 from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, has_base
+from kafscale.formats.metadata_head import decode_head, head_key
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.store.base import ObjectStore
@@ -35,6 +36,7 @@ class OwnObjects:
     checkpoint_count: int = attrs.field(default=0, init=False)
     manifests: ManifestCheckpoint = attrs.field(factory=dict, init=False)
     _keys: list[NumberedKey] = attrs.field(factory=list, init=False)
+    _has_head: bool = attrs.field(default=False, init=False)  # several brokers share the bucket
     _epoch: int = attrs.field(default=-1, init=False)  # the greatest that anything in the bucket knows of
 
     async def read(self) -> WalPosition:
@@ -43,6 +45,7 @@ class OwnObjects:
             async for page in pages:
                 for info in page:
                     self._sort(info.key)
+        await self._check_head()
         checkpoints: dict[NumberedKey, Checkpoint] = {}
         for key in self._keys:
             if key.kind == "checkpoint":
@@ -67,9 +70,20 @@ class OwnObjects:
         if key is not None:
             self._keys.append(key)
             self._epoch = max(self._epoch, key.epoch)
+        elif name == head_key(self.namespace):
+            self._has_head = True
         elif name != claim_key(self.namespace):
             message = "is none of the broker's own objects, or what a start has left of its probes"
             self.findings.append(Finding(name=name, kind=Kind.UNKNOWN_OBJECT, message=message, damage=False))
+
+    async def _check_head(self) -> None:
+        key = head_key(self.namespace)
+        try:
+            if self._has_head:
+                decode_head(key, (await self.store.get(key)).data)
+        except DamagedObject as exc:
+            message = f"{str(exc).removeprefix(f'{key}: ')}; no broker can start, or change the metadata, without it"
+            self.findings.append(Finding(name=key, kind=Kind.CHECKPOINT, message=message))
 
     async def _check_checkpoint(self, key: NumberedKey) -> Checkpoint | None:
         try:
@@ -128,7 +142,13 @@ class OwnObjects:
     def _note_claim(self, message: str, *, damage: bool) -> None:
         name = claim_key(self.namespace)
         self.findings.append(
-            Finding(name=name, kind=Kind.CLAIM, message=message, damage=damage, can_repair=damage and self._epoch >= 0)
+            Finding(
+                name=name,
+                kind=Kind.CLAIM,
+                message=message,
+                damage=damage,
+                can_repair=damage and self._epoch >= 0 and not self._has_head,
+            )
         )
 
     async def repair(self) -> None:

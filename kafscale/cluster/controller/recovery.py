@@ -10,18 +10,19 @@ import logging
 
 import attrs
 
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, find_checkpoints
+from kafscale.cluster.metadata.base import POSITION_KEY, MetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode
+from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint
+from kafscale.formats.metadata_head import decode_head, head_key
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal.s3_replay import EarlierLog, find_log
 from kafscale.store.base import ObjectStore
 from kafscale.store.versions import Versions, undisturbed
 
-POSITION_KEY = f"{LOCAL_PREFIX}position"
 TRANSACTION_TARGET_COUNT = 1000  # changes that are applied at once
 
 
@@ -37,8 +38,23 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     async def look() -> None:
         position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
         await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
+        await _apply_head(store, namespace, metadata, position)
 
     await undisturbed(look)
+
+
+async def _apply_head(store: ObjectStore, namespace: str, metadata: MetadataStore, after: WalPosition) -> None:
+    """Apply what several brokers have committed since the checkpoint. Raises DamagedObject, StoreError."""
+    key = head_key(namespace)
+    try:
+        head = decode_head(key, (await store.get(key)).data)
+    except NotFound:
+        return
+    entries = head.behind(after.number if after.epoch == head.epoch else -1)
+    if entries is None:
+        raise DamagedObject(f"{key}: no checkpoint has the metadata up to revision {head.kept_until}")
+    for entry in entries:
+        await metadata.commit(attrs.evolve(decode_transaction(memoryview(entry.data)), essential=True))
 
 
 async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) -> WalPosition:
@@ -49,18 +65,11 @@ async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) 
     entry = await metadata.get(POSITION_KEY)
     position = START if entry is None else decode(WalPosition, entry.value)
     if found.newest is not None and found.newest.position > position:
-        await _load(metadata, found.newest)
+        await metadata.commit(await replacing_all(metadata, found.newest))
         return found.newest.position
     if found.newest is None and found.damage and entry is None:
         raise found.damage[-1]
     return position
-
-
-async def _load(metadata: MetadataStore, found: Checkpoint) -> None:
-    kept = {entry.key: entry.value for entry in await metadata.list(LOCAL_PREFIX)}
-    puts = dict(found.transaction.puts)
-    await metadata.commit(Transaction(delete_prefixes=("",), puts=puts | kept, essential=True))
-    logger.info("%d entries of metadata are from a checkpoint in the bucket", len(puts))
 
 
 async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition) -> None:

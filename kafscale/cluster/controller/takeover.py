@@ -24,10 +24,10 @@ from kafscale.cluster.controller.claim import (
     Claimed,
     claim,
     settle,
-    watch_claim,
 )
-from kafscale.cluster.controller.recovery import POSITION_KEY, apply_log, load_checkpoint
-from kafscale.cluster.metadata.base import LocalMetadataStore, Transaction
+from kafscale.cluster.controller.lead import Lead
+from kafscale.cluster.controller.recovery import apply_log, load_checkpoint
+from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
@@ -35,17 +35,14 @@ from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import note_uncertain
-from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Durability, Settings
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.partition.durable import became_durable
-from kafscale.log.wal.journal import Handle
 from kafscale.log.wal.s3_replay import EarlierLog, take_over
 from kafscale.log.wal.s3_wal import S3Wal
-from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.opening.views import StoreViews
@@ -58,62 +55,17 @@ DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class Lead:
-    """What a broker that leads works with; `run` it before `metadata` is changed.
-
-    `views` are those of the store, guarded: nothing is deleted that a successor may want. `journal` is the log in the
-    bucket, None in `wal` mode. `earlier` is what it held at the start. `store` is the view of what nothing may hold up:
-    who looks too late whether it still leads goes on acknowledging for too long. `check` looks on demand.
-    """
-
-    views: StoreViews
-    store: ObjectStore
-    namespace: str
-    claim: Claim
-    metadata: GroupCommit
-    journal: S3Wal | None
-    earlier: EarlierLog
-    checkpointer: Checkpointer
-    check: ClaimCheck
-
-    @property
-    def epoch(self) -> int:
-        return self.claim.epoch
-
-    def register(self, metrics: Metrics) -> None:
-        """Show the metadata, and the log in the bucket if this broker writes one, to whoever scrapes."""
-        self.metadata.register(metrics)
-        if self.journal is not None:
-            self.journal.register(metrics)
-
-    async def replay_earlier(self, handle: Handle) -> None:
-        """Hand the record batches that the bucket's log held at the start to `handle`, where no `Log` replays them.
-
-        Raises DamagedObject, StoreError.
-        """
-        await (self.earlier if self.journal is None else self.journal).replay(handle)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
-        with ungrouped():
-            async with trio.open_nursery() as nursery:
-                if self.journal is not None:
-                    await nursery.start(self.journal.run)
-                await nursery.start(self.metadata.run)
-                nursery.start_soon(self.checkpointer.run)
-                nursery.start_soon(watch_claim, self.check)
-                task_status.started()
-
-
 async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataStore) -> Lead:
-    """Claim an epoch and recover what the bucket has. Raises DamagedObject, Fenced, StoreError, StorageFailed."""
+    """Claim an epoch and recover what the bucket has.
+
+    Raises DamagedObject, Fenced, StoreError, StorageFailed, SharedBucket if several brokers share the bucket.
+    """
     store = views.acknowledge
-    claimed = await _Start(settings=settings, store=store, local=local).claim()
+    claimed = await Start(settings=settings, store=store, local=local).claim()
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
     looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
-    start = _Start(settings=settings, store=looking.acknowledge, local=local)
+    start = Start(settings=settings, store=looking.acknowledge, local=local)
     versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
     earlier = await start.recover(claimed, versions)
     journal: S3Wal | None = None
@@ -148,9 +100,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
     )
     return Lead(
         views=views.guarded(guard),
-        store=store,
-        namespace=settings.namespace,
-        claim=own,
+        epoch=own.epoch,
         metadata=metadata,
         journal=journal,
         earlier=earlier,
@@ -188,7 +138,7 @@ def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
 
 
 @attrs.frozen(kw_only=True)
-class _Start:
+class Start:
     """One start, in its steps."""
 
     settings: Settings
@@ -202,7 +152,7 @@ class _Start:
         wanted = Claim(
             epoch=0 if entry is None else decode(int, entry.value) + 1,
             broker_id=settings.broker_id,
-            directory_id=await self._directory_id(),
+            directory_id=await self.directory_id(),
             acknowledges_locally=settings.durability is Durability.WAL,
         )
         claimed = await claim(self.store, settings.namespace, wanted, least_epoch=self._least_epoch)
@@ -214,7 +164,8 @@ class _Start:
             await trio.sleep(TAKEOVER_WAIT_SECONDS)
         return claimed
 
-    async def _directory_id(self) -> str:
+    async def directory_id(self) -> str:
+        """Return the id of the data directory, which is made up once."""
         entry = await self.local.get(DIRECTORY_ID_KEY)
         if entry is not None:
             return decode(str, entry.value)

@@ -19,6 +19,7 @@ from kafscale.formats.metadata_changes import PlannedFrom, Transaction
 
 __all__ = [
     "LOCAL_PREFIX",
+    "POSITION_KEY",
     "Change",
     "Entry",
     "LocalMetadataStore",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 LOCAL_PREFIX = "local/"  # of entries that are about the data directory, and stay in it
+POSITION_KEY = f"{LOCAL_PREFIX}position"  # up to where the local store has what is in the bucket
 
 Pair = tuple[bytes, bytes]  # a key, encoded, and its value
 Take = Callable[[Sequence[Pair], Sequence[bytes]], None]  # entries, and keys that were asked for and have none

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, size_of
-from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair
+from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair, Transaction
 from kafscale.cluster.metadata.changed_keys import ChangedKeys
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_changes import encode_pairs
@@ -29,7 +29,7 @@ from kafscale.store.paths import NumberedKey
 from kafscale.store.version_writer import KEPT_COUNT, VersionWriter
 from kafscale.store.versions import Versions, list_versions, undisturbed
 
-__all__ = ["INTERVAL_SECONDS", "LOCAL_PREFIX", "Checkpointer", "find_checkpoints"]
+__all__ = ["INTERVAL_SECONDS", "LOCAL_PREFIX", "Checkpointer", "find_checkpoints", "replacing_all"]
 
 INTERVAL_SECONDS = 10.0  # between two checkpoints, while something changes
 CHANGES_LEAST_COUNT = 10_000  # that are remembered, however few entries there are
@@ -52,6 +52,13 @@ async def find_checkpoints(store: ObjectStore, namespace: str) -> Versions[Check
     for damage in found.damage:
         logger.error("a checkpoint of the metadata is damaged and not used: %s", damage)
     return found
+
+
+async def replacing_all(metadata: MetadataStore, found: Checkpoint) -> Transaction:
+    """Make the transaction that has a store begin with a checkpoint; what is about its data directory stays."""
+    kept = {entry.key: entry.value for entry in await metadata.list(LOCAL_PREFIX)}
+    logger.info("%d entries of metadata are from a checkpoint in the bucket", len(found.transaction.puts))
+    return Transaction(delete_prefixes=("",), puts={**found.transaction.puts, **kept}, essential=True)
 
 
 async def _read_newest(store: ObjectStore, keys: Sequence[NumberedKey]) -> Versions[Checkpoint]:

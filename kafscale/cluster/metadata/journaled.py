@@ -5,9 +5,6 @@ So the local store never has what the log has not, and a broker with an empty di
 the entries behind it. Transactions of a batch are waited for once, so under load they share PUTs. What one expects is
 looked at in the local store before its batch is logged: nothing of that batch touches it, and everything earlier has
 been applied.
-
-A full disk refuses transactions before they are in the log. What is in the log is applied with the room that is
-reserved, and if that is not enough waits for more; then what comes behind it is refused.
 """
 
 from __future__ import annotations
@@ -16,17 +13,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
-import trio
 
 from kafscale.cluster.metadata.base import Outcome, Transaction
-from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.errors import StorageFull
+from kafscale.cluster.metadata.log_first import LogFirst
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import WalObject, WalPosition
 from kafscale.log.wal.journal import Round
-
-NO_ROOM_RETRY_SECONDS = 1.0
 
 _NO_TOPIC = bytes(16)
 
@@ -38,7 +31,7 @@ class MetadataJournal(Protocol):
 
 
 @attrs.define(eq=False, repr=False)
-class JournaledMetadataStore(GroupCommit):
+class JournaledMetadataStore(LogFirst):
     """A MetadataStore around the local one; usable while `run` runs.
 
     `applied_position`: everything in the log up to there is in the local store.
@@ -53,18 +46,6 @@ class JournaledMetadataStore(GroupCommit):
         applied = iter(await self._log_and_apply(wanted) if wanted else ())
         return [refused[id(each)] if id(each) in refused else next(applied) for each in transactions]
 
-    async def _refusals(self, transactions: Sequence[Transaction]) -> dict[int, Exception]:
-        """Find those that may not be written to the log now, by their identity."""
-        refused: dict[int, Exception] = {}
-        try:
-            await self.local.check_room()
-        except StorageFull as full:
-            refused = {id(each): full for each in transactions if not each.essential}
-        if conditional := [each for each in transactions if each.is_conditional]:
-            refusals = zip(conditional, await self.local.check(conditional), strict=True)
-            refused |= {id(each): refusal for each, refusal in refusals if refusal is not None}
-        return refused
-
     async def _log_and_apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         entries = [_entry(each) for each in transactions]
         rounds = [self._journal.append(entry) for entry in entries]
@@ -76,20 +57,6 @@ class JournaledMetadataStore(GroupCommit):
         assert isinstance(written, WalObject)
         self.applied_position = written.position
         return outcomes
-
-    async def _apply_all(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-        """Apply what is in the log: nobody can be told that it has failed."""
-        done: list[Outcome] = []
-        while True:
-            outcomes = await self.local.apply(transactions[len(done) :])
-            full = next((place for place, each in enumerate(outcomes) if isinstance(each, StorageFull)), None)
-            done += outcomes[:full]
-            if full is None:
-                return done
-            refusal = outcomes[full]
-            assert isinstance(refusal, StorageFull)
-            self._refuse_waiting(refusal)
-            await trio.sleep(NO_ROOM_RETRY_SECONDS)
 
 
 def _entry(transaction: Transaction) -> WalEntry:

@@ -152,6 +152,11 @@ def _ignore(_topic: Topic) -> None:
     pass
 
 
+def leave_unplaced(_draft: TopicDraft, transaction: Transaction) -> Transaction:
+    """Leave a transaction as it is: a broker alone leads everything."""
+    return transaction
+
+
 @attrs.frozen(kw_only=True)
 class TopicListener:
     """Called synchronously, once per topic, after the change is durable and visible, whoever has made it.
@@ -175,10 +180,14 @@ class TopicListener:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class TopicRegistry:
-    """All topics. `load` it before use, and `run` it beside."""
+    """All topics. `load` it before use, and `run` it beside.
+
+    `place` adds to a transaction of topics who is to lead their partitions.
+    """
 
     store: MetadataStore
     policy: TopicPolicy = attrs.field(factory=TopicPolicy)
+    place: Callable[[TopicDraft, Transaction], Transaction] = leave_unplaced
     _state: TopicState = attrs.field(init=False)
     _follower: Follower = attrs.field(init=False)
     _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
@@ -339,7 +348,7 @@ class TopicRegistry:
             if validate_only or not draft.changes:
                 return None
             planned = self._state.planned = plan(draft, self._state.deleted, revision)
-            return planned.transaction
+            return self.place(draft, planned.transaction)
 
         async with self._changing:
             try:

@@ -94,6 +94,7 @@ class ManifestCheckpointer:
 
     writer: VersionWriter
     partitions: Callable[[], Collection[Partition]]
+    is_kept: bool = True  # not beside other brokers, of whom each knows a part: the placements tell what is decided
     written_bytes: int = attrs.field(default=0, init=False)  # of the last one
     _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
@@ -104,6 +105,8 @@ class ManifestCheckpointer:
 
     async def find(self, store: ObjectStore) -> ManifestCheckpoint:
         """Return the newest intact one; empty if there is none. All are inherited. Raises StoreError."""
+        if not self.is_kept:
+            return {}
 
         def decode(key: str, data: Buffer) -> ManifestCheckpoint:
             manifests = decode_manifests(key, data)
@@ -128,6 +131,8 @@ class ManifestCheckpointer:
 
     async def write_if_changed(self) -> None:
         """Write one, and delete all but the last two. Raises StoreError, Fenced."""
+        if not self.is_kept:
+            return
         await self.decide()
         await self.writer.trim()
 

@@ -93,12 +93,13 @@ class RestoreStatistics:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class Restorer:
-    """One start. `log_start_offset` tells that of a partition that is open."""
+    """One start. `log_start_offset` tells that of a partition that is open, and `begun` what is known of its epochs."""
 
     store: ObjectStore
     examiner: Examiner
     checkpoint: ManifestCheckpoint
     log_start_offset: Callable[[PartitionId], int]
+    begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: ()
     statistics: RestoreStatistics = attrs.field(factory=RestoreStatistics)
 
     async def restore(
@@ -147,7 +148,7 @@ class Restorer:
             listed={each.key: each for each in ordered},
             known=self.checkpoint.get(partition_id),
             log_start_offset=self.log_start_offset(partition_id),
-            begun=begun,
+            begun=[*self.begun(partition_id), *begun],
         )
         return await work.run()
 

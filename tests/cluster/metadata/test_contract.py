@@ -14,8 +14,10 @@ from kafscale.cluster.metadata import changes as changes_module
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import ChangesForgotten, PlanOutdated, PreconditionFailed
+from kafscale.formats.metadata_head import Head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
@@ -39,6 +41,17 @@ async def open_journaled(_directory: Path) -> AsyncIterator[MetadataStore]:
 
 
 @asynccontextmanager
+async def open_shared(_directory: Path) -> AsyncIterator[MetadataStore]:
+    bucket, key = MemoryStore(), head_key("default")
+    etag = await bucket.put_if_absent(key, encode_head(Head(0)))
+    store = SharedMetadataStore(MemoryMetadataStore(), bucket, key, WalPosition(0, 0), Head(0), etag)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def open_grouped(directory: Path) -> AsyncIterator[MetadataStore]:
     async with SqliteMetadataStore.open(directory / "metadata.db") as local, trio.open_nursery() as nursery:
         store = GroupCommit(local)
@@ -51,6 +64,7 @@ async def open_grouped(directory: Path) -> AsyncIterator[MetadataStore]:
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[MetadataStore]]] = {
     "memory": open_memory,
     "journaled": open_journaled,
+    "shared": open_shared,
     "grouped": open_grouped,
     "sqlite": lambda directory: SqliteMetadataStore.open(directory / "metadata.db"),
 }

@@ -1,0 +1,180 @@
+"""Leads what the placements say: acquires what comes to this broker, and releases what is to be led by another.
+
+    target named                 release: all of it is in the bucket, nobody finds it here
+                                 commit: the target leads, with a new epoch
+    leader, and it is not open   list and read what the bucket holds
+                                 commit: where this epoch begins; nothing of an earlier one counts behind that
+                                 open
+
+What is new in this cluster has been decided with its creation, and is opened at once, empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.topics.index import Topic
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import DamagedObject, KafkaError, StoreError
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.segment import EpochStart
+from kafscale.log.hand_over import acquire_partition, release_partition
+from kafscale.log.log import Log, TopicSpec
+from kafscale.log.partition.partition import Partition
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+
+RETRY_SECONDS = 1.0
+AT_ONCE_COUNT = 32  # partitions on their way in or out; each lists its objects, or waits for its last flush
+
+logger = logging.getLogger(__name__)
+
+
+class Superseded(Exception):
+    """Another broker is to lead by now."""
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Leading:
+    """What broker `broker_id` leads. `find_topic` finds a topic by id, and `spec` makes what the log is told of it."""
+
+    broker_id: int
+    state: ClusterState
+    writer: PlacementWriter
+    log: Log
+    find_topic: Callable[[bytes], Topic | None]
+    spec: Callable[[Topic], TopicSpec]
+    _changed: set[bytes] = attrs.field(factory=set, init=False)
+    _more: Signal = attrs.field(factory=Signal, init=False)
+    _busy: set[PartitionId] = attrs.field(factory=set, init=False)
+    _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(AT_ONCE_COUNT), init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the placements until cancelled; reports started when it does."""
+        async with trio.open_nursery() as nursery:
+            self.state.listeners.append(self.note)
+            try:
+                self.note(self.state.placements.keys())
+                task_status.started()
+                while True:
+                    await self._more.wait()
+                    changed, self._changed = self._changed, set()
+                    for topic_id in changed:
+                        self._begin_work(topic_id, nursery)
+                        await trio.lowlevel.checkpoint()
+            finally:
+                self.state.listeners.remove(self.note)
+
+    def note(self, topic_ids: Collection[bytes]) -> None:
+        """Look at the placements of these topics again; of all where a broker has come or gone."""
+        self._changed.update(topic_ids or self.state.placements)
+        for topic_id in topic_ids:
+            self._open_new(topic_id)
+        self._more.wake()
+
+    def _open_new(self, topic_id: bytes) -> None:
+        """Open what nobody has ever led before."""
+        topic = self.find_topic(topic_id)
+        if topic is None or topic.name not in self.log.by_name:
+            return  # it is noted again when it is there
+        spec: TopicSpec | None = None
+        for index, placement in self._mine(topic):
+            is_new = placement.is_decided and placement.decided_offset == 0
+            if is_new and not self._is_known((topic_id, index)):
+                spec = spec or self.spec(topic)
+                self.log.open_partition(self.log.new_partition(spec, index))
+
+    def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
+        row = self.state.placements.get(topic.topic_id, ())
+        known_count = len(self.log.by_name[topic.name])
+        for index, placement in enumerate(row[:known_count]):
+            if placement.leader == self.broker_id:
+                yield index, placement
+
+    def _is_known(self, partition_id: PartitionId) -> bool:
+        return partition_id in self._busy or partition_id in self.log.partitions or partition_id in self.log.moving
+
+    # ---- work ------------------------------------------------------------------------------------------------------
+
+    def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
+        topic = self.find_topic(topic_id)
+        if topic is None or topic.name not in self.log.by_name:
+            return
+        for index, partition in enumerate(self.log.by_name[topic.name]):
+            placement = self.state.placement(topic_id, index)
+            if placement is None or (topic_id, index) in self._busy:
+                continue
+            if placement.leader != self.broker_id:
+                if partition is not None:
+                    logger.error("%s is led by broker %d now, and was not released here", partition, placement.leader)
+                    self.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
+            elif self._is_to_leave(placement) or partition is None:
+                self._busy.add((topic_id, index))
+                nursery.start_soon(self._work, topic, index, placement)
+
+    def _is_to_leave(self, placement: Placement) -> bool:
+        return placement.target not in (None, self.broker_id) and placement.target in self.state.live()
+
+    async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
+        """Do one step; if it fails, it is tried again after a while, as the placement says then."""
+        name = f"{topic.name}-{index}"
+        try:
+            async with self._limiter:
+                if self._is_to_leave(placement):
+                    await self._hand_over(topic, index, placement)
+                else:
+                    await self._acquire(topic, index, placement)
+        except Superseded:
+            logger.info("%s is to be led by another broker by now", name)
+        except (StoreError, DamagedObject, KafkaError) as exc:
+            logger.warning("%s can't come or go just now: %s", name, exc)
+            await trio.sleep(RETRY_SECONDS)
+        finally:
+            self._busy.discard((topic.topic_id, index))
+        self.note([topic.topic_id])
+
+    async def _hand_over(self, topic: Topic, index: int, placement: Placement) -> None:
+        partition = self.log.partitions.get((topic.topic_id, index))
+        if partition is not None:
+            await release_partition(self.log, partition)
+
+        def lead_elsewhere(current: Placement, number: int) -> Placement:
+            leader = current.leader if current.target is None else current.target
+            return attrs.evolve(current, leader=leader, epoch=number, target=None)
+
+        await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
+
+    async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
+        async def decide(partition: Partition) -> None:
+            if not await decide_begin(self.writer, partition):
+                raise Superseded
+
+        spec = self.spec(topic)
+        if spec.leader_epochs.get(index) != placement.epoch:
+            raise Superseded
+        await acquire_partition(self.log, spec, index, begun=begun(placement), decide=decide)
+
+
+async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
+    """Commit where the epoch of a partition that nobody finds yet begins; False if another one leads by now.
+
+    Raises StoreError, KafkaError.
+    """
+
+    def decided(current: Placement, _number: int) -> Placement:
+        return attrs.evolve(current, decided_epoch=current.epoch, decided_offset=partition.next_offset)
+
+    return await writer.change(partition.topic_id, partition.index, partition.leader_epoch, decided)
+
+
+def begun(placement: Placement) -> tuple[EpochStart, ...]:
+    """Return where the last epoch that was decided began, as the resolution of segments wants it."""
+    if placement.decided_epoch < 0:
+        return ()
+    return (EpochStart(placement.decided_epoch, placement.decided_offset),)

@@ -1,0 +1,83 @@
+"""Changes of placements: those that are wanted at the same time share a commit, whatever partitions they are of.
+
+A change is made only of a placement that still has the leader epoch that its maker has seen; so it is made once, also
+where the outcome of a first attempt was not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, rows_of
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import encode
+
+Change = Callable[[Placement, int], Placement]  # is given a number that no leader epoch has had yet
+
+
+@attrs.define(eq=False, repr=False)
+class _Wanted:
+    topic_id: bytes
+    index: int
+    epoch: int
+    change: Change
+    is_made: bool | None = None  # False: somebody else has changed the leader epoch
+
+
+@attrs.define(eq=False, repr=False)
+class PlacementWriter:
+    """Makes changes of placements durable."""
+
+    state: ClusterState
+    _waiting: list[_Wanted] = attrs.field(factory=list, init=False)
+    _committing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def change(self, topic_id: bytes, index: int, epoch: int, change: Change) -> bool:
+        """Make a change of the placement with this leader epoch; False if it has another one by now.
+
+        Raises StoreError, KafkaError REQUEST_TIMED_OUT: it may or may not have been made then.
+        """
+        wanted = _Wanted(topic_id, index, epoch, change)
+        self._waiting.append(wanted)
+        async with self._committing:
+            if wanted.is_made is None:
+                await self._commit_waiting(wanted)
+        return bool(wanted.is_made)
+
+    async def _commit_waiting(self, mine: _Wanted) -> None:
+        batch, self._waiting = self._waiting, []
+        try:
+            await self._commit(batch)
+        except BaseException:
+            self._waiting[:0] = [each for each in batch if each is not mine]  # each tries by itself, in its turn
+            raise
+
+    async def _commit(self, batch: Iterable[_Wanted]) -> None:
+        made: list[_Wanted] = []
+
+        async def plan(revision: int) -> Transaction | None:
+            number = self.state.next_number
+            made.clear()
+            changed: dict[bytes, dict[int, Placement]] = {}
+            for each in batch:
+                placement = self.state.placement(each.topic_id, each.index)
+                placement = changed.get(each.topic_id, {}).get(each.index, placement)
+                if placement is not None and placement.epoch == each.epoch:
+                    changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
+                    made.append(each)
+            puts: dict[str, bytes] = {}
+            for topic_id, placements in changed.items():
+                row = [placements.get(index, each) for index, each in enumerate(self.state.placements[topic_id])]
+                puts |= rows_of(topic_id, row, list(placements))
+            if not puts:
+                return None
+            puts[NEXT_NUMBER_KEY] = encode(number + 1)
+            return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(puts)), essential=True)
+
+        await self.state.follower.commit_planned(plan)
+        for each in batch:
+            each.is_made = each in made

@@ -1,0 +1,146 @@
+"""Brokers and who leads what, as entries of the metadata.
+
+    brokers/<id>/record                   a BrokerRecord: the incarnation that may act as this broker
+    cluster/next-number                   the next incarnation, leader epoch or term; none is ever used twice
+    cluster/controller                    a ControllerRecord
+    assignments/<topic id>/<hundred>      the placements of partitions 100 * hundred to 100 * hundred + 99
+
+An *incarnation* is one start of a broker. Its number is also the leader epoch of what it leads from then on, and the
+high half of the producer ids that it hands out, as the epoch of a claim is for a broker alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.node import Endpoint
+
+BROKERS = "brokers/"
+CLUSTER = "cluster/"
+ASSIGNMENTS = "assignments/"
+NEXT_NUMBER_KEY = f"{CLUSTER}next-number"
+CONTROLLER_KEY = f"{CLUSTER}controller"
+ROW_COUNT = 100  # partitions in one entry: 100,000 partitions are 1,000 entries, and a move writes 2 KB
+
+UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
+
+_RECORD = "/record"
+
+
+class BrokerState(Enum):
+    """Whether an incarnation serves. What a stopped broker leads stays with it; it comes back, or is drained before."""
+
+    LIVE = "live"
+    STOPPED = "stopped"
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRecord:
+    """A broker as the others know it.
+
+    `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
+    is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `is_draining`: it is
+    to lead nothing.
+    """
+
+    incarnation: int
+    state: BrokerState
+    endpoints: Mapping[str, Endpoint | None]
+    directory_id: str
+    acknowledges_locally: bool
+    rack: str | None = None
+    is_draining: bool = False
+    version: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ControllerRecord:
+    """Which incarnation of which broker does what one has to do for all. Each that begins has a `term` of its own."""
+
+    broker_id: int
+    incarnation: int
+    term: int
+
+
+@attrs.frozen
+class Placement:
+    """Who leads a partition with which epoch, and who is to lead it instead, if somebody is.
+
+    `decided_epoch` began to be led at `decided_offset`: what a broker of an earlier epoch wrote that ends at or behind
+    that is not part of the log. Nothing is served before that is committed.
+    """
+
+    leader: int
+    epoch: int
+    decided_epoch: int
+    decided_offset: int
+    target: int | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Tell whether the leader has committed where its epoch begins."""
+        return self.decided_epoch == self.epoch
+
+
+@attrs.frozen(kw_only=True)
+class _Row:
+    """Placements, column by column; `targets` has those that there are, by place."""
+
+    leaders: list[int]
+    epochs: list[int]
+    decided_epochs: list[int]
+    decided_offsets: list[int]
+    targets: dict[str, int] = attrs.field(factory=dict)
+
+
+def record_key(broker_id: int) -> str:
+    return f"{BROKERS}{broker_id}{_RECORD}"
+
+
+def parse_record_key(key: str) -> int | None:
+    """Return the broker's id, or None for another entry about a broker."""
+    return int(key[len(BROKERS) : -len(_RECORD)]) if key.endswith(_RECORD) else None
+
+
+def row_key(topic_id: bytes, index: int) -> str:
+    """Return where the placement of a partition is."""
+    return f"{topic_rows_prefix(topic_id)}{index // ROW_COUNT:05d}"
+
+
+def topic_rows_prefix(topic_id: bytes) -> str:
+    return f"{ASSIGNMENTS}{topic_id.hex()}/"
+
+
+def parse_row_key(key: str) -> tuple[bytes, int]:
+    """The topic's id, and the index of the first partition of the row."""
+    _, topic_id, hundred = key.split("/")
+    return bytes.fromhex(topic_id), int(hundred) * ROW_COUNT
+
+
+def encode_row(placements: Sequence[Placement]) -> bytes:
+    return encode(
+        _Row(
+            leaders=[each.leader for each in placements],
+            epochs=[each.epoch for each in placements],
+            decided_epochs=[each.decided_epoch for each in placements],
+            decided_offsets=[each.decided_offset for each in placements],
+            targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
+        )
+    )
+
+
+def decode_row(value: bytes) -> list[Placement]:
+    """Return what `encode_row` was given. Raises DamagedObject."""
+    row = decode(_Row, value)
+    columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
+    return [Placement(*each, row.targets.get(str(place))) for place, each in enumerate(columns)]
+
+
+def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[int]) -> Mapping[str, bytes]:
+    """The entries that have the placements of these indexes, of all placements of a topic."""
+    firsts = {index // ROW_COUNT * ROW_COUNT for index in changed}
+    return {row_key(topic_id, first): encode_row(placements[first : first + ROW_COUNT]) for first in sorted(firsts)}

@@ -1,0 +1,125 @@
+"""Brokers and placements in memory, which follow the metadata; nothing else alters them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+from kafscale.cluster.brokers.records import (
+    ASSIGNMENTS,
+    BROKERS,
+    CLUSTER,
+    CONTROLLER_KEY,
+    NEXT_NUMBER_KEY,
+    ROW_COUNT,
+    BrokerRecord,
+    BrokerState,
+    ControllerRecord,
+    Placement,
+    decode_row,
+    parse_record_key,
+    parse_row_key,
+    record_key,
+    row_key,
+)
+from kafscale.cluster.metadata.base import Change, MetadataStore
+from kafscale.cluster.metadata.converter import decode
+from kafscale.cluster.metadata.follower import Follower
+
+Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
+
+
+@attrs.define(eq=False, repr=False)
+class ClusterState:
+    """What the metadata says of brokers and placements. `load` it before use, and `run` it beside.
+
+    `placements` are by topic id, in order of index. `revision` grows with each change that concerns this.
+    """
+
+    store: MetadataStore
+    follower: Follower = attrs.field(init=False)
+    brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
+    controller: ControllerRecord | None = attrs.field(default=None, init=False)
+    next_number: int = attrs.field(default=0, init=False)
+    placements: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
+    revision: int = attrs.field(default=0, init=False)
+    listeners: list[Listener] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply, self._keys)
+
+    async def load(self) -> None:
+        """Read everything from the metadata store."""
+        await self.follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self.follower.run()
+
+    def live(self) -> Mapping[int, BrokerRecord]:
+        """Return the brokers that serve, in order of id."""
+        live = {each: record for each, record in self.brokers.items() if record.state is BrokerState.LIVE}
+        return dict(sorted(live.items()))
+
+    def placement(self, topic_id: bytes, index: int) -> Placement | None:
+        placements = self.placements.get(topic_id, ())
+        return placements[index] if 0 <= index < len(placements) else None
+
+    def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
+        """Iterate over what a broker leads: topic id, index and placement."""
+        for topic_id, placements in self.placements.items():
+            for index, placement in enumerate(placements):
+                if placement.leader == broker_id:
+                    yield topic_id, index, placement
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    def _apply(self, change: Change) -> None:
+        topics: set[bytes] = set()
+        for key in change.deletes:
+            if key.startswith(ASSIGNMENTS):
+                topics.add(self._remove_row(key))
+            elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
+                self.brokers.pop(broker_id, None)
+        for key, value in change.puts.items():
+            if key.startswith(ASSIGNMENTS):
+                topics.add(self._put_row(key, value))
+            elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
+                self.brokers[broker_id] = decode(BrokerRecord, value)
+            elif key == CONTROLLER_KEY:
+                self.controller = decode(ControllerRecord, value)
+            elif key == NEXT_NUMBER_KEY:
+                self.next_number = decode(int, value)
+        self.revision += 1
+        for tell in tuple(self.listeners):
+            tell(topics)
+
+    def _put_row(self, key: str, value: bytes) -> bytes:
+        topic_id, first = parse_row_key(key)
+        placements = self.placements.setdefault(topic_id, [])
+        placements[first : first + ROW_COUNT] = decode_row(value)
+        return topic_id
+
+    def _remove_row(self, key: str) -> bytes:
+        topic_id, first = parse_row_key(key)
+        placements = self.placements.get(topic_id, [])
+        del placements[first:]  # rows go with their topic, all of them
+        if not placements:
+            self.placements.pop(topic_id, None)
+        return topic_id
+
+    def _keys(self) -> Iterator[str]:
+        yield from map(record_key, self.brokers)
+        for topic_id, placements in self.placements.items():
+            yield from (row_key(topic_id, first) for first in range(0, len(placements), ROW_COUNT))
+
+
+def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
+    """Count the partitions that each broker leads or, where one is to move, is to lead."""
+    counts: dict[int, int] = {}
+    for row in placements.values():
+        for each in row:
+            broker_id = each.leader if each.target is None else each.target
+            counts[broker_id] = counts.get(broker_id, 0) + 1
+    return counts

@@ -1,0 +1,305 @@
+"""What a start does where several brokers share the bucket: it joins them, or makes a broker alone the first of them.
+
+    head            read; a checkpoint first if this broker has missed too much, or has nothing
+    registration    one commit: a new incarnation, which replaces an earlier one of the same id, and the leader epochs
+                    of all that this broker leads
+
+A broker alone becomes several once, when it is started so: it claims as ever, recovers the metadata, and writes a
+claim that no broker alone can ever follow (`SEVERAL`). Then its metadata is in a checkpoint, and the head begins behind
+it with its registration as the first entry. Ended in between, it goes on there.
+
+With `--durability wal` only the broker of the data directory that was in use last may do that, since what it has
+acknowledged last may be nowhere else; and who replaces a broker of the same id that ran with another directory waits
+until that one has noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from secrets import token_bytes
+
+import attrs
+import trio
+
+import kafscale
+from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.records import (
+    NEXT_NUMBER_KEY,
+    UNDECIDED,
+    BrokerRecord,
+    BrokerState,
+    Placement,
+    record_key,
+    rows_of,
+)
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.configs.topic_configs import BrokerDefaults
+from kafscale.cluster.controller.claim import (
+    SEVERAL,
+    TAKEOVER_WAIT_SECONDS,
+    Claim,
+    Claimed,
+    LeadCheck,
+    claim_key,
+    decode_claim,
+)
+from kafscale.cluster.controller.lead import EARLIER_LOG_KEY, Lead, Several
+from kafscale.cluster.controller.takeover import Start
+from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
+from kafscale.cluster.metadata.base import LocalMetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.node import Endpoint
+from kafscale.cluster.topics.records import TOPICS, read_topic
+from kafscale.config import Durability, Settings
+from kafscale.errors import Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
+from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head, head_key
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.s3_replay import EarlierLog, find_log
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import DeletionGuard
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.version_writer import VersionWriter
+
+HEAD_WAIT_SECONDS = 10.0  # for brokers that are started at the same time, the first time
+LOOK_SECONDS = 0.5  # between two looks at what others have committed
+
+logger = logging.getLogger(__name__)
+
+
+async def join(
+    settings: Settings, views: StoreViews, local: LocalMetadataStore, endpoints: Mapping[str, Endpoint | None]
+) -> Lead:
+    """Become one of the brokers that share the bucket, with these advertised endpoints.
+
+    Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
+    """
+    if settings.durability is Durability.S3_WAL:
+        raise StartupError("several brokers can't share a bucket with --durability s3-wal yet: use wal or segment")
+    newcomer = _Newcomer(settings=settings, views=views, local=local, endpoints=endpoints)
+    try:
+        metadata = await newcomer.enter()
+    except NotFound:
+        await newcomer.make_head()
+        metadata = await newcomer.enter()
+    state = ClusterState(metadata)
+    incarnation = await newcomer.register(metadata, state)
+    check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
+    own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
+    writer = PlacementWriter(state)
+    controller = Controller(
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        metadata=metadata,
+        state=state,
+        writer=writer,
+        store=own_views.background,
+        namespace=settings.namespace,
+    )
+    return Lead(
+        views=own_views,
+        epoch=incarnation,
+        metadata=metadata,
+        journal=None,
+        earlier=await newcomer.earlier_log(metadata),
+        check=check,
+        checkpointer=None,
+        several=Several(broker_id=settings.broker_id, state=state, writer=writer, controller=controller),
+        watch_seconds=LOOK_SECONDS,
+    )
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class MembershipCheck(LeadCheck):
+    """Looks whether an incarnation is still the one that may act as its broker."""
+
+    metadata: SharedMetadataStore
+    broker_id: int
+    incarnation: int
+
+    async def look_once(self) -> None:
+        await self.metadata.refresh()
+        entry = await self.metadata.get(record_key(self.broker_id))
+        record = None if entry is None else decode(BrokerRecord, entry.value)
+        if record is None or record.incarnation != self.incarnation:
+            raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
+
+
+@attrs.frozen(kw_only=True)
+class _EarlierLog:
+    """What is to be looked at of the log that the broker wrote while it was alone, as long as this entry exists."""
+
+    broker_id: int
+    kept_until: WalPosition
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class _Newcomer:
+    """One start, in its steps."""
+
+    settings: Settings
+    views: StoreViews
+    local: LocalMetadataStore
+    endpoints: Mapping[str, Endpoint | None]
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self.views.acknowledge
+
+    async def enter(self) -> SharedMetadataStore:
+        """Raises NotFound if there is no head."""
+        return await SharedMetadataStore.join(self.local, self._store, self.settings.namespace)
+
+    # ---- one of several --------------------------------------------------------------------------------------------
+
+    async def register(self, metadata: SharedMetadataStore, state: ClusterState) -> int:
+        """Return the incarnation."""
+        while True:
+            await state.load()
+            previous = state.brokers.get(self.settings.broker_id)
+            incarnation = max(state.next_number, metadata.applied.epoch + 1)
+            transaction = await self._registration(state, incarnation)
+            try:
+                await metadata.commit_now(transaction)
+            except PlanOutdated:
+                await metadata.refresh()
+            else:
+                break
+        if previous is not None and await self._may_acknowledge_still(previous):
+            logger.warning(
+                "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
+                self.settings.broker_id,
+                TAKEOVER_WAIT_SECONDS,
+            )
+            await trio.sleep(TAKEOVER_WAIT_SECONDS)
+        return incarnation
+
+    async def _may_acknowledge_still(self, previous: BrokerRecord) -> bool:
+        is_elsewhere = previous.directory_id != await self._start.directory_id()
+        return previous.acknowledges_locally and previous.state is BrokerState.LIVE and is_elsewhere
+
+    async def _registration(self, state: ClusterState, incarnation: int) -> Transaction:
+        """Replace an earlier incarnation, and lead with new epochs what that one led."""
+        broker_id = self.settings.broker_id
+        previous = state.brokers.get(broker_id)
+        record = BrokerRecord(
+            incarnation=incarnation,
+            state=BrokerState.LIVE,
+            endpoints=self.endpoints,
+            directory_id=await self._start.directory_id(),
+            acknowledges_locally=self.settings.durability is Durability.WAL,
+            rack=self.settings.rack,
+            is_draining=previous is not None and previous.is_draining,
+            version=kafscale.__version__,
+        )
+        puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
+        for topic_id, row in state.placements.items():
+            mine = [index for index, each in enumerate(row) if each.leader == broker_id]
+            led = [attrs.evolve(each, epoch=incarnation) if each.leader == broker_id else each for each in row]
+            puts |= rows_of(topic_id, led, mine)
+        plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
+        return Transaction(puts=puts, planned_from=plan, essential=True)
+
+    async def earlier_log(self, metadata: SharedMetadataStore) -> EarlierLog:
+        """Return what a broker alone may have left in its log in the bucket, as long as nobody has looked at it."""
+        entry = await metadata.get(EARLIER_LOG_KEY)
+        if entry is not None and (note := decode(_EarlierLog, entry.value)).broker_id == self.settings.broker_id:
+            return await find_log(self._store, self.settings.namespace, kept_until=note.kept_until)
+        return EarlierLog(self._store, ())
+
+    # ---- the first of several --------------------------------------------------------------------------------------
+
+    @property
+    def _start(self) -> Start:
+        return Start(settings=self.settings, store=self._store, local=self.local)
+
+    async def make_head(self) -> None:
+        """Make the head, unless another broker does. Raises StartupError, DamagedObject, Fenced, StoreError."""
+        with trio.move_on_after(HEAD_WAIT_SECONDS):
+            while await self._other_directory() is not None:
+                await trio.sleep(LOOK_SECONDS)  # its broker may be starting at this moment, as the first
+                with suppress(NotFound):
+                    await self._store.head(head_key(self.settings.namespace))
+                    return
+        if (other := await self._other_directory()) is not None:
+            raise StartupError(
+                f"broker {other.broker_id} ran with --durability wal and another data directory, which may have what "
+                "the bucket has not: start that one first with --several-brokers"
+            )
+        await self._make_head()
+
+    async def _other_directory(self) -> Claim | None:
+        """Return the claim of a broker that may have acknowledged what is only in a data directory that is not ours."""
+        try:
+            found = await self._store.get(key := claim_key(self.settings.namespace))
+        except NotFound:
+            return None
+        current = decode_claim(key, found.data)
+        return current if current.unsettled_for(await self._start.directory_id()) else None
+
+    async def _make_head(self) -> None:
+        settings = self.settings
+        claimed, versions, earlier = await self._end_claims()
+        epoch = claimed.claim.epoch
+        position = WalPosition(epoch, 0)
+        checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
+        await checkpointer.write()
+        registration = await self._first_registration(epoch + 1, earlier)
+        head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
+        with suppress(PreconditionFailed):  # another broker was faster, from the same metadata
+            await self._store.put_if_absent(head_key(settings.namespace), encode_head(head))
+        logger.info("several brokers can share the bucket from now on")
+
+    async def _end_claims(self) -> tuple[Claimed, VersionWriter, EarlierLog]:
+        """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.
+
+        The metadata is recovered.
+        """
+        key = claim_key(self.settings.namespace)
+        while True:
+            with suppress(NotFound):
+                current = decode_claim(key, (await self._store.get(key)).data)
+                if current.is_of_several:
+                    claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
+                    return claimed, *await self._recover(claimed)
+            claimed = await self._start.claim()
+            recovered = await self._recover(claimed)
+            await self._check_groups()
+            found = await self._store.get(key)
+            if decode_claim(key, found.data).nonce != claimed.claim.nonce:
+                continue
+            last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
+            with suppress(PreconditionFailed):
+                await self._store.put_if_match(key, [encode(last)], found.etag)
+                return claimed, *recovered
+
+    async def _recover(self, claimed: Claimed) -> tuple[VersionWriter, EarlierLog]:
+        store, namespace, epoch = self.views.background, self.settings.namespace, claimed.claim.epoch
+        versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
+        return versions, await self._start.recover(claimed, versions)
+
+    async def _check_groups(self) -> None:
+        former = await self.local.list(PREFIX)
+        if any(entry.key != MOVED_KEY for entry in former):
+            raise StartupError(
+                "the consumer groups of an earlier version are still in the metadata: start this broker once without "
+                "--several-brokers, which moves them to __consumer_offsets"
+            )
+
+    async def _first_registration(self, incarnation: int, earlier: EarlierLog) -> Transaction:
+        """Lead every topic that there is."""
+        settings = self.settings
+        transaction = await self._registration(ClusterState(self.local), incarnation)
+        note = _EarlierLog(broker_id=settings.broker_id, kept_until=earlier.kept_until)
+        puts = {**transaction.puts, EARLIER_LOG_KEY: encode(note)}
+        defaults = BrokerDefaults.of(settings)
+        for entry in await self.local.list(TOPICS):
+            topic = read_topic(entry.key.removeprefix(TOPICS), entry.value, defaults)
+            row = [Placement(settings.broker_id, incarnation, UNDECIDED, 0)] * topic.partition_count
+            puts |= rows_of(topic.topic_id, row, range(topic.partition_count))
+        return Transaction(puts=puts)

@@ -1,0 +1,154 @@
+"""What a start has when it may act: the metadata, the log in the bucket, and whom to ask whether it still may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.leading import begun, decide_begin
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.records import CLUSTER, BrokerState, record_key
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.topic_rows import place_topics
+from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer
+from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.metadata.group_commit import GroupCommit
+from kafscale.cluster.topics.index import TopicDraft
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.errors import Fenced
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.segment import EpochStart
+from kafscale.log.partition.partition import Partition
+from kafscale.log.wal.journal import Handle
+from kafscale.log.wal.s3_replay import EarlierLog
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.metrics import Metrics
+from kafscale.store.opening.views import StoreViews
+
+EARLIER_LOG_KEY = f"{CLUSTER}earlier-log"
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Several:
+    """What a broker beside others has."""
+
+    broker_id: int
+    state: ClusterState
+    writer: PlacementWriter
+    controller: Controller
+
+    def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
+        """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
+        return place_topics(self.state, draft, transaction)
+
+    def is_beside(self, incarnation: int) -> bool:
+        """Tell whether this may be the incarnation of a broker that serves; one may have begun a moment ago."""
+        known = {record.incarnation for record in self.state.brokers.values()}
+        return incarnation in known or incarnation >= self.state.next_number
+
+    def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
+        """Return where the last epoch of a partition began that was decided, as `resolve` wants it."""
+        placement = self.state.placement(*partition_id)
+        return () if placement is None else begun(placement)
+
+    async def decide(self, partitions: Sequence[Partition]) -> None:
+        """Commit where the epochs of partitions that this broker has found begin; nobody is served yet.
+
+        Raises Fenced if another one leads any of them by now, StoreError.
+        """
+        async with trio.open_nursery() as nursery:
+            for partition in partitions:
+                nursery.start_soon(self._decide, partition)
+
+    async def _decide(self, partition: Partition) -> None:
+        if not await decide_begin(self.writer, partition):
+            raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
+
+    async def leave(self) -> None:
+        """Tell the others that this broker serves no more, for now. Raises StoreError, KafkaError."""
+        key = record_key(self.broker_id)
+
+        async def plan(revision: int) -> Transaction | None:
+            record = self.state.brokers.get(self.broker_id)
+            if record is None or record.incarnation != self.controller.incarnation:
+                return None
+            stopped = encode(attrs.evolve(record, state=BrokerState.STOPPED))
+            return Transaction(
+                puts={key: stopped}, planned_from=PlannedFrom(revision=revision, keys=[key]), essential=True
+            )
+
+        await self.state.follower.commit_planned(plan)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Lead:
+    """What a broker works with that leads everything, or its part of it; `run` it before `metadata` is changed.
+
+    `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
+    start, which no other has. `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the
+    start. `check` looks on demand, every `watch_seconds` at least. `checkpointer` is None beside others, of whom one
+    writes checkpoints for all.
+    """
+
+    views: StoreViews
+    epoch: int
+    metadata: GroupCommit
+    journal: S3Wal | None
+    earlier: EarlierLog
+    check: LeadCheck
+    checkpointer: Checkpointer | None
+    several: Several | None = None
+    watch_seconds: float = WATCH_SECONDS
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the metadata, and the log in the bucket if this broker writes one, to whoever scrapes."""
+        self.metadata.register(metrics)
+        if self.journal is not None:
+            self.journal.register(metrics)
+
+    async def replay_earlier(self, handle: Handle) -> None:
+        """Hand the record batches that the bucket's log held at the start to `handle`, where no `Log` replays them.
+
+        Raises DamagedObject, StoreError.
+        """
+        await (self.earlier if self.journal is None else self.journal).replay(handle)
+
+    @property
+    def deletes_topics(self) -> bool:
+        """Tell whether this broker deletes the objects of deleted topics, which one does for all."""
+        return self.several is None or self.several.controller.is_mine
+
+    async def forget_earlier(self) -> None:
+        """Know that what a broker alone left in its log in the bucket has been looked at."""
+        if self.several is not None and await self.metadata.get(EARLIER_LOG_KEY) is not None:
+            await self.metadata.commit(Transaction(deletes=[EARLIER_LOG_KEY], essential=True))
+
+    async def write_last_checkpoint(self) -> None:
+        """Write a checkpoint of the metadata, if it is this broker's to do and something has changed.
+
+        Raises StoreError, Fenced.
+        """
+        if self.several is not None:
+            await self.several.controller.write_checkpoint()
+        elif self.checkpointer is not None:
+            await self.checkpointer.write_if_changed()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                if self.journal is not None:
+                    await nursery.start(self.journal.run)
+                await nursery.start(self.metadata.run)
+                if self.several is not None:
+                    nursery.start_soon(self.several.state.run)
+                    nursery.start_soon(self.several.controller.run)
+                if self.checkpointer is not None:
+                    nursery.start_soon(self.checkpointer.run)
+                nursery.start_soon(watch_claim, self.check, self.watch_seconds)
+                task_status.started()

@@ -1,0 +1,29 @@
+"""A broker's start: alone, as it was always, or as one of several that share the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafscale.cluster.controller.claim import SharedBucket
+from kafscale.cluster.controller.joining import join
+from kafscale.cluster.controller.lead import Lead
+from kafscale.cluster.controller.takeover import take_lead
+from kafscale.cluster.metadata.base import LocalMetadataStore
+from kafscale.cluster.node import Endpoint
+from kafscale.config import Settings
+from kafscale.store.opening.views import StoreViews
+
+
+async def start_leading(
+    settings: Settings, views: StoreViews, local: LocalMetadataStore, endpoints: Mapping[str, Endpoint | None]
+) -> Lead:
+    """Become the one that leads, or one of those that do: also without being told to where several do already.
+
+    Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
+    """
+    if not settings.several_brokers:
+        try:
+            return await take_lead(settings, views, local)
+        except SharedBucket:
+            pass
+    return await join(settings, views, local, endpoints)

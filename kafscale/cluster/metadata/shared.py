@@ -1,0 +1,186 @@
+"""Metadata that several brokers share: each commit replaces one object in the bucket, the head, by a conditional write.
+
+    a batch of transactions    checked here, then written behind the head's entries: PUT, If-Match
+        somebody was faster    GET, apply what others have committed, check again, PUT again
+        nobody answers         GET: an entry with our nonce tells that the write has taken effect
+    applied to the local store
+
+So each broker has all the metadata in its local store, and each commits for itself: there is nobody to ask, and nobody
+who could be away. What one has committed the others find when they look (`refresh`); a commit that depends on what has
+changed meanwhile is refused as by any MetadataStore, since its writer has applied everything before it.
+
+What is expected is looked at in the local store before anything is written. That may be behind: then the conditional
+write fails. What it refuses has been overtaken in any case: the one who expects has read here, too.
+
+The head is kept short. Whoever writes checkpoints says up to where they have everything (`kept_until`), and the next
+commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again what its
+data directory has had since the start before, which changes nothing; only then does it note how far it has come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_bytes
+
+import attrs
+import trio
+
+from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Outcome, Transaction
+from kafscale.cluster.metadata.changes import revision_of
+from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.log_first import LogFirst
+from kafscale.errors import (
+    DamagedObject,
+    Fenced,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from kafscale.formats.metadata_changes import decode_transaction, encode_transaction
+from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
+from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.metrics import Metrics
+from kafscale.store.base import ObjectStore
+
+# While the store is away or others are always faster; then who commits is told that nothing is known of the outcome.
+ATTEMPTS_MAX_SECONDS = 30.0
+RETRY_SECONDS = 0.2
+HEAD_MAX_BYTES = 8 << 20  # one that nobody trims; every commit writes it, so it is slow long before
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class _Seen:
+    """What a look at the head has brought: outcomes by nonce; not of all entries if some are only in a checkpoint."""
+
+    outcomes: Mapping[bytes, Outcome]
+    is_complete: bool = True
+
+
+@attrs.define(eq=False, repr=False)
+class SharedMetadataStore(LogFirst):
+    """A MetadataStore around the local one; made by `join`, usable while `run` runs.
+
+    `applied`: everything up to that revision of the head is in the local store. `kept_until` tells a revision up to
+    which checkpoints have everything, 0 if this broker writes none.
+    """
+
+    _store: ObjectStore
+    _key: str
+    applied: WalPosition
+    _head: Head
+    _etag: str
+    kept_until: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
+    lost_race_count: int = attrs.field(default=0, init=False)
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    @classmethod
+    async def join(cls, local: LocalMetadataStore, store: ObjectStore, namespace: str) -> SharedMetadataStore:
+        """Bring the local store to where the head is. Raises NotFound if there is none, DamagedObject, StoreError."""
+        key = head_key(namespace)
+        found = await store.get(key)
+        head = decode_head(key, found.data)
+        entry = await local.get(POSITION_KEY)
+        position = START if entry is None else decode(WalPosition, entry.value)
+        if position.epoch != head.epoch:
+            position = WalPosition(head.epoch, -1)  # of a broker alone: checkpoints have all that was before
+        shared = cls(local, store, key, position, head, found.etag)
+        await shared._take_head(head, found.etag)
+        await local.commit(Transaction(puts={POSITION_KEY: encode(shared.applied)}, essential=True))
+        return shared
+
+    def register(self, metrics: Metrics) -> None:
+        super().register(metrics)
+        help = "Commits of metadata at which another broker was faster, so that they were tried again."
+        metrics.gauge("kafscale_metadata_lost_races", help, lambda: self.lost_race_count)
+        metrics.gauge("kafscale_metadata_head_bytes", "Size of the head of the metadata.", lambda: self.head_bytes)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the head, as it was seen last."""
+        return self._head.size_bytes
+
+    async def refresh(self) -> None:
+        """Return when everything is here that was committed, by anybody, before the call. Raises StoreError, Fenced."""
+        async with self._turn:
+            await self._look()
+
+    async def commit_now(self, transaction: Transaction) -> int:
+        """Do what `commit` does, before `run` runs."""
+        (outcome,) = await self._apply([transaction])
+        return revision_of(outcome)
+
+    # ---- committing ------------------------------------------------------------------------------------------------
+
+    async def _apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        async with self._turn:
+            return await self._commit([(token_bytes(NONCE_BYTES), each) for each in transactions])
+
+    async def _commit(self, transactions: Sequence[tuple[bytes, Transaction]]) -> Sequence[Outcome]:
+        give_up_at = trio.current_time() + ATTEMPTS_MAX_SECONDS
+        while True:
+            refused = await self._refusals([each for _, each in transactions])
+            wanted = [(nonce, each) for nonce, each in transactions if id(each) not in refused]
+            seen = await self._attempt(wanted, give_up_at) if wanted else _Seen({})
+            if not wanted or seen.outcomes.keys() & {nonce for nonce, _ in wanted}:
+                return [refused.get(id(each)) or seen.outcomes[nonce] for nonce, each in transactions]
+            if not seen.is_complete or trio.current_time() >= give_up_at:
+                raise StoreUnavailable(f"{self._key}: it is not known whether a change of the metadata took effect")
+
+    async def _attempt(self, transactions: Sequence[tuple[bytes, Transaction]], give_up_at: float) -> _Seen:
+        """Write once; what is found behind the head's last entry then, ours or that of others."""
+        entries = [HeadEntry(nonce, encode_transaction(each)) for nonce, each in transactions]
+        head = self._head.with_entries(entries, self.kept_until())
+        if head.size_bytes > HEAD_MAX_BYTES:
+            raise StoreUnavailable(f"{self._key} would become too large: no broker writes checkpoints of the metadata")
+        try:
+            try:
+                etag = await self._store.put_if_match(self._key, encode_head(head), self._etag)
+            except PreconditionFailed:
+                self.lost_race_count += 1
+                return await self._look()
+            return await self._take_head(head, etag)
+        except StoreError as exc:
+            if trio.current_time() >= give_up_at:
+                raise
+            logger.warning("the metadata can't be changed, trying again: %s", exc)
+            await trio.sleep(RETRY_SECONDS)
+            return _Seen({})  # if the write has taken effect, the next one is refused, and then ours is found
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> _Seen:
+        if (await self._store.head(self._key)).etag == self._etag:
+            return _Seen({})
+        found = await self._store.get(self._key)
+        return await self._take_head(decode_head(self._key, found.data), found.etag)
+
+    async def _take_head(self, head: Head, etag: str) -> _Seen:
+        """Apply what is not applied yet."""
+        if head.epoch != self.applied.epoch or head.revision < self.applied.number:
+            raise Fenced(f"{self._key} is that of another cluster, or an older one: this broker's metadata is newer")
+        entries = head.behind(self.applied.number)
+        is_complete = entries is not None
+        if entries is None:
+            await self._load(head)
+            entries = head.behind(self.applied.number)
+            assert entries is not None, "a checkpoint is older than what the head says of it"
+        outcomes: Sequence[Outcome] = ()
+        if entries:
+            transactions = [decode_transaction(memoryview(each.data)) for each in entries]
+            outcomes = await self._apply_all([attrs.evolve(each, essential=True) for each in transactions])
+            self.applied = WalPosition(head.epoch, head.revision)
+        self._head, self._etag = head, etag
+        return _Seen(dict(zip([each.nonce for each in entries], outcomes, strict=True)), is_complete)
+
+    async def _load(self, head: Head) -> None:
+        """Begin with the newest checkpoint, which has everything that the head has not."""
+        namespace = self._key.split("/")[1]
+        found = (await find_checkpoints(self._store, namespace)).newest
+        if found is None or found.position.epoch != head.epoch or found.position.number < head.kept_until:
+            raise DamagedObject(f"{self._key}: no checkpoint has the metadata up to revision {head.kept_until}")
+        await self._apply_all([await replacing_all(self.local, found)])
+        self.applied = found.position

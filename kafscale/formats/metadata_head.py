@@ -1,0 +1,120 @@
+"""The head of the metadata that several brokers share: one object, and each commit replaces it. Sans-IO; big-endian.
+
+    head  = magic 8 | version u16 | zeros 2 | epoch u32 | kept until u64 | count u32 | crc32c u32 | `count` entries
+    entry = nonce 16 | length u32 | a transaction of `metadata_changes`
+
+The checksum is of what is before it and of what is behind it. Entries are numbered by *revisions*, from the one behind
+`kept until` on; what is up to there is in a checkpoint, whose position is the head's epoch and a revision. A commit
+writes the whole head by a conditional write on the ETag of the one that it was made from (If-Match): so each is made by
+somebody who has applied everything before it, and one that comes late has no effect. The nonce is the writer's, by
+which it knows its own entry when the reply was lost.
+
+The epoch is that of the claim by which a broker alone became several, and never changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import islice
+
+import attrs
+from crc32c import crc32c
+
+from kafscale.buffers import Buffer
+from kafscale.errors import DamagedObject
+from kafscale.store.paths import system_key
+
+MAGIC = b"KAFSHEAD"
+VERSION = 1
+NONCE_BYTES = 16
+
+_HEADER = struct.Struct(">8sHxxIQI")
+_ENTRY = struct.Struct(">16sI")
+
+
+@attrs.frozen
+class HeadEntry:
+    """A transaction, encoded, and who wrote it."""
+
+    nonce: bytes
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes in the head."""
+        return _ENTRY.size + len(self.data)
+
+
+@attrs.frozen
+class Head:
+    """What the object holds. `entries` are those of the revisions behind `kept_until`, in order."""
+
+    epoch: int
+    kept_until: int = 0
+    entries: tuple[HeadEntry, ...] = ()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last entry."""
+        return self.kept_until + len(self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the object."""
+        return _HEADER.size + 4 + sum(entry.size_bytes for entry in self.entries)
+
+    def behind(self, revision: int) -> Sequence[HeadEntry] | None:
+        """Return the entries behind a revision; None if the first of them is only in a checkpoint."""
+        if revision < self.kept_until:
+            return None
+        return list(islice(self.entries, revision - self.kept_until, None))
+
+    def with_entries(self, entries: Sequence[HeadEntry], kept_until: int) -> Head:
+        """Return the next one, with more entries, without those that checkpoints have up to `kept_until`."""
+        kept_until = min(max(kept_until, self.kept_until), self.revision)
+        left = self.entries[kept_until - self.kept_until :]
+        return Head(self.epoch, kept_until, (*left, *entries))
+
+
+def head_key(namespace: str) -> str:
+    """Return where the head is."""
+    return system_key("head", namespace=namespace)
+
+
+def encode_head(head: Head) -> Sequence[bytes]:
+    """The object as buffers."""
+    header = _HEADER.pack(MAGIC, VERSION, head.epoch, head.kept_until, len(head.entries))
+    body: list[bytes] = []
+    for entry in head.entries:
+        body += (_ENTRY.pack(entry.nonce, len(entry.data)), entry.data)
+    checksum = crc32c(header)
+    for part in body:
+        checksum = crc32c(part, checksum)
+    return [header + checksum.to_bytes(4, "big"), *body]
+
+
+def decode_head(key: str, data: Buffer) -> Head:
+    """Return what `encode_head` was given. Raises DamagedObject, naming the key."""
+    view = memoryview(data)
+    start = _HEADER.size + 4
+    if len(view) < start or bytes(view[:8]) != MAGIC:
+        raise DamagedObject(f"{key}: is no head of metadata")
+    _, version, epoch, kept_until, count = _HEADER.unpack_from(view)
+    if version != VERSION:
+        raise DamagedObject(f"{key}: version {version} is not known, only {VERSION}: start a later version of KafScale")
+    checksum = crc32c(view[start:], crc32c(view[: _HEADER.size]))
+    if checksum != int.from_bytes(view[_HEADER.size : start], "big"):
+        raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
+    entries: list[HeadEntry] = []
+    position = start
+    for _ in range(count):
+        if position + _ENTRY.size > len(view):
+            raise DamagedObject(f"{key}: an entry at {position} goes beyond the end")
+        nonce, length = _ENTRY.unpack_from(view, position)
+        position += _ENTRY.size
+        entries.append(HeadEntry(nonce, bytes(view[position : position + length])))
+        position += length
+    if position != len(view):
+        raise DamagedObject(f"{key}: its entries end at {position}, and it has {len(view)} bytes")
+    return Head(epoch, kept_until, tuple(entries))

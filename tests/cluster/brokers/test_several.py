@@ -1,0 +1,328 @@
+"""Several whole brokers on one bucket, each with a disk and metadata of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kafscale.broker import Broker, StorageParts
+from kafscale.cluster.controller.claim import claim_key, decode_claim
+from kafscale.cluster.controller.own_objects import OwnObjects
+from kafscale.cluster.controller.recovery import preview
+from kafscale.cluster.topics.topics import NewTopic, Topic
+from kafscale.config import Durability
+from kafscale.errors import Fenced, KafScaleError, StartupError
+from kafscale.store.base import ObjectStore
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire import error_codes
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_settings
+
+TOPIC = "orders"
+SOON_SECONDS = 20.0
+MODES = [Durability.WAL, Durability.SEGMENT]
+
+
+@attrs.define(eq=False)
+class Machine:
+    """What outlasts a broker: its disk and its metadata; the bucket is everybody's."""
+
+    bucket: ObjectStore
+    broker_id: int
+    disk: MemoryDisk = attrs.field(factory=MemoryDisk)
+    metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore)
+
+    def parts(self) -> StorageParts:
+        return StorageParts(store=self.bucket, metadata=self.metadata, disk=self.disk)
+
+    @asynccontextmanager
+    async def run(self, durability: Durability = Durability.WAL, **changes: object) -> AsyncIterator[MemoryBroker]:
+        wanted = {"several_brokers": True, "broker_id": self.broker_id, "durability": durability, **changes}
+        async with memory_broker(self.parts(), memory_settings(**wanted)) as running:
+            yield running
+
+
+def machines(count: int) -> list[Machine]:
+    bucket = MemoryStore()
+    return [Machine(bucket, broker_id) for broker_id in range(1, count + 1)]
+
+
+async def create(broker: Broker, partition_count: int, name: str = TOPIC) -> Topic:
+    (topic,) = await broker.services.topics.create([NewTopic(name=name, partition_count=partition_count)])
+    assert isinstance(topic, Topic)
+    return topic
+
+
+async def topic_at(broker: Broker) -> Topic:
+    while (topic := broker.services.topics.get(TOPIC)) is None:
+        await trio.sleep(0.1)
+    return topic
+
+
+def led_by(broker: Broker) -> list[int]:
+    return [index for index, each in enumerate(broker.services.log.by_name.get(TOPIC, [])) if each is not None]
+
+
+async def produce(running: MemoryBroker, index: int, value: bytes, stamp: ProducerStamp | None = None) -> int:
+    """Produce one record; the error code."""
+    client = await running.connect()
+    batch = build_batch([Record(value=value, timestamp_ms=1_000)], producer=stamp or ProducerStamp())
+    data = PartitionProduceData(index=index, records=memoryview(batch))
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+    )
+    (answer,) = (await client.request(request, ProduceResponse)).responses[0].partition_responses
+    return answer.error_code
+
+
+async def values(running: MemoryBroker, index: int) -> list[bytes | None]:
+    client = await running.connect()
+    topic = await topic_at(running.broker)
+    found: list[bytes | None] = []
+    while True:
+        wanted = FetchPartition(partition=index, fetch_offset=len(found), partition_max_bytes=1 << 20)
+        fetched = FetchTopic(topic=TOPIC, topic_id=topic.topic_id, partitions=[wanted])
+        request = FetchRequest(max_wait_ms=10, min_bytes=1, topics=[fetched])
+        (answer,) = (await client.request(request, FetchResponse)).responses[0].partitions
+        assert answer.error_code == error_codes.NONE, error_codes.name(answer.error_code)
+        if not answer.records:
+            return found
+        found += [each.value for batch in batches(memoryview(answer.records)) for each in iterate_records(batch)]
+
+
+async def until(condition: object) -> None:
+    """Wait until a function returns something true."""
+    assert callable(condition)
+    with trio.fail_after(SOON_SECONDS):
+        while not condition():
+            await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_each_leads_its_part_and_says_who_leads_the_others(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    one, two, three = machines(3)
+    async with one.run(durability) as a, two.run(durability) as b, three.run(durability) as c:
+        running = {1: a, 2: b, 3: c}
+        topic = await create(b.broker, 6)
+        for each in running.values():
+            await topic_at(each.broker)
+        await until(lambda: [len(led_by(each.broker)) for each in running.values()] == [2, 2, 2])
+        for index in range(6):
+            leaders = {each.broker.services.assignment.leader(topic, index) for each in running.values()}
+            (leader,) = leaders
+            assert leader is not None
+            for broker_id, each in running.items():
+                error_code = await produce(each, index, b"%d" % index)
+                is_leader = broker_id == leader.node_id
+                assert error_code == (error_codes.NONE if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER)
+            assert await values(running[leader.node_id], index) == [b"%d" % index]
+        controllers = {each.broker.services.assignment.controller_id for each in running.values()}
+        assert len(controllers) == 1
+        assert {node.node_id for node in a.broker.services.assignment.brokers()} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockClock, durability: Durability) -> None:
+    one, two = machines(2)
+    async with one.run(durability) as a:
+        async with two.run(durability) as b:
+            await create(a.broker, 4)
+            await until(lambda: len(led_by(b.broker)) == 2)
+            (first, second) = led_by(b.broker)
+            assert await produce(b, first, b"x") == error_codes.NONE
+        await until(lambda: [node.node_id for node in a.broker.services.assignment.brokers()] == [1])
+        topic = await topic_at(a.broker)
+        assert a.broker.services.assignment.leader(topic, first) is None
+        async with two.run(durability) as b:
+            assert led_by(b.broker) == [first, second]
+            assert await values(b, first) == [b"x"]
+            assert await produce(b, first, b"y") == error_codes.NONE
+            assert await values(b, first) == [b"x", b"y"]
+
+
+async def test_a_crash_loses_nothing_that_was_acknowledged(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    settings = memory_settings(several_brokers=True, broker_id=2, flush_interval_seconds=3600.0)
+    async with one.run() as a:
+        async with trio.open_nursery() as nursery:
+            broker = Broker(settings)
+            await nursery.start(lambda task_status: broker.run_on(two.parts(), task_status=task_status))
+            async with trio.open_nursery() as clients:
+                b = MemoryBroker(broker, clients)
+                await create(a.broker, 2)
+                await until(lambda: len(led_by(broker)) == 1)
+                (index,) = led_by(broker)
+                assert [await produce(b, index, b"%d" % each) for each in range(10)] == [error_codes.NONE] * 10
+                clients.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+        two.disk.crash()
+        async with two.run() as b:
+            assert await values(b, index) == [b"%d" % each for each in range(10)]
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_partitions_move_to_a_broker_that_joins_with_all_that_they_have(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    one, two = machines(2)
+    async with one.run(durability) as a:
+        await create(a.broker, 8)
+        for index in range(8):
+            assert await produce(a, index, b"%d" % index) == error_codes.NONE
+        async with two.run(durability) as b:
+            await until(lambda: (len(led_by(a.broker)), len(led_by(b.broker))) == (4, 4))
+            assert sorted(led_by(a.broker) + led_by(b.broker)) == list(range(8))
+            for running in (a, b):
+                for index in led_by(running.broker):
+                    assert await produce(running, index, b"more") == error_codes.NONE
+                    assert await values(running, index) == [b"%d" % index, b"more"]
+
+
+async def test_a_producer_id_of_one_broker_is_known_at_the_others_at_once(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run() as a, two.run() as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        for giver in (a, b):
+            client = await giver.connect()
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+            producer_id = (await client.request(request, InitProducerIdResponse)).producer_id
+            for running in (a, b):
+                (index,) = led_by(running.broker)
+                assert await produce(running, index, b"", ProducerStamp(producer_id, 0, 0)) == error_codes.NONE
+
+
+@pytest.mark.parametrize("durability", [*MODES, Durability.S3_WAL])
+async def test_a_broker_alone_becomes_the_first_of_several(autojump_clock: MockClock, durability: Durability) -> None:
+    one, two = machines(2)
+    async with one.run(durability, several_brokers=False) as a:
+        await create(a.broker, 4)
+        for index in range(4):
+            assert await produce(a, index, b"before") == error_codes.NONE
+    async with one.run(Durability.WAL if durability is Durability.S3_WAL else durability) as a:
+        for index in range(4):
+            assert await values(a, index) == [b"before"]
+        async with two.run(several_brokers=False) as b:  # a bucket that is shared once stays so
+            await until(lambda: len(led_by(b.broker)) == 2)
+            for index in led_by(b.broker):
+                assert await values(b, index) == [b"before"]
+
+
+async def test_only_the_directory_that_was_in_use_makes_several_of_one(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run(several_brokers=False) as a:
+        await create(a.broker, 1)
+    with pytest.raises(StartupError, match="start that one first"):
+        await Broker(memory_settings(several_brokers=True, broker_id=2)).run_on(two.parts())
+    async with one.run() as a, two.run():
+        assert (await topic_at(a.broker)).name == TOPIC
+
+
+async def test_who_is_started_again_elsewhere_is_superseded(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    ended: list[KafScaleError] = []
+
+    async def run_first(*, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await Broker(memory_settings(several_brokers=True, broker_id=1)).run_on(
+                Machine(bucket, 1).parts(), task_status=task_status
+            )
+        except* Fenced as group:
+            ended.extend(each for each in group.exceptions if isinstance(each, Fenced))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_first)
+        async with Machine(bucket, 1).run():
+            assert trio.current_time() >= 3.0  # until the first one has noticed
+            nursery.cancel_scope.deadline = trio.current_time() + SOON_SECONDS
+    assert not nursery.cancel_scope.cancelled_caught
+
+
+async def test_old_versions_neither_run_nor_start_on_a_bucket_of_several(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run():
+        key = claim_key("default")
+        claim = decode_claim(key, (await one.bucket.get(key)).data)
+        assert claim.epoch > 2**31 - 1
+
+
+async def test_a_topic_is_deleted_everywhere_and_its_objects_go(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    changes = {"flush_interval_seconds": 0.5, "segment_delete_delay_ms": 10_000}
+    async with one.run(**changes) as a, two.run(**changes) as b:
+        await create(a.broker, 4)
+        await until(lambda: len(led_by(b.broker)) == 2)
+        for running in (a, b):
+            for index in led_by(running.broker):
+                assert await produce(running, index, b"x") == error_codes.NONE
+        await trio.sleep(5.0)
+        assert await keys_of(one.bucket)
+        await b.broker.services.topics.delete([TOPIC])
+        await until(lambda: a.broker.services.topics.get(TOPIC) is None and not led_by(a.broker))
+        await trio.sleep(200.0)
+        assert not await keys_of(one.bucket)
+        assert not a.broker.services.assignment.state.placements  # type: ignore[attr-defined]
+
+
+async def keys_of(bucket: ObjectStore) -> list[str]:
+    return [info.key async for page in bucket.list(f"default/{TOPIC}/") for info in page]
+
+
+async def test_transactions_are_refused_with_an_error_that_clients_give_up_at(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run() as a:
+        client = await a.connect()
+        request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000)
+        answer = await client.request(request, InitProducerIdResponse)
+        assert answer.error_code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_commands_see_what_was_committed_since_the_last_checkpoint(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run() as a:
+        await trio.sleep(30.0)
+        await create(a.broker, 1)
+        seen = MemoryMetadataStore()
+        await preview(one.bucket, "default", seen)
+        assert await seen.get(f"topics/{TOPIC}") is not None
+        own = OwnObjects(store=one.bucket, namespace="default")
+        await own.read()
+        await own.check_claim(0)
+        assert not own.findings
+        await one.bucket.put(claim_key("default"), [b"damaged"])
+        await own.check_claim(0)
+        assert [(each.damage, each.can_repair) for each in own.findings] == [(True, False)]
+
+
+async def test_s3_wal_is_refused(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    with pytest.raises(StartupError, match="s3-wal"):
+        await Broker(memory_settings(several_brokers=True, durability=Durability.S3_WAL)).run_on(one.parts())
+
+
+async def test_groups_are_coordinated_by_who_leads_their_partition(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run() as a, two.run() as b:
+        await create(a.broker, 1, "__consumer_offsets_not")
+        (topic,) = await a.broker.services.topics.create([NewTopic(name="__consumer_offsets", partition_count=4)])
+        assert isinstance(topic, Topic)
+        await until(lambda: b.broker.services.topics.get("__consumer_offsets") is not None)
+        coordinators = Counter(
+            node.node_id
+            for group in map(str, range(40))
+            if (node := b.broker.services.assignment.coordinator(group)) is not None
+        )
+        assert set(coordinators) == {1, 2}
