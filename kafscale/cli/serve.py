@@ -1,4 +1,4 @@
-"""`kafscale serve`: flags to Settings to the broker, which prints the line that says it is ready."""
+"""`kafscale serve`: flags to Settings to the broker, or to several, and then the line that says all are ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kafscale.cli.logs import configure_logging
-from kafscale.config import CONFIG_VARIABLE, Option, Settings, load, options
+from kafscale.config import CONFIG_VARIABLE, SUPERVISOR_VARIABLE, Loaded, Option, Settings, load, options
 
 Function = Callable[..., Any]
 
@@ -45,14 +45,34 @@ def _flag(each: Option, default: str) -> Callable[[Function], Function]:
 
 @click.command("serve")
 @settings_flags()
-def command(config_file: str | None, **flags: Any) -> None:
-    """Run the broker.
+def command(config_file: str | None, **flags: Any) -> int:
+    """Run the broker, or several with --processes.
 
     Every option is also an environment variable (in brackets) and a key of the TOML file; a flag beats the environment,
     which beats the file. Sizes take units (64MiB, 1GB), durations need one (2ms, 10s, 5m).
     """
-    settings = load(flags, os.environ, config_file).settings
-    configure_logging(settings.log_level, settings.log_format)
+    supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor_pid is not None:
+        from kafscale.supervisor.parent import end_with
+
+        end_with(int(supervisor_pid))
+    loaded = load(flags, os.environ, config_file)
+    configure_logging(loaded.settings.log_level, loaded.settings.log_format)
+    if loaded.settings.processes_count > 1:
+        return _supervise(loaded)
+    _serve(loaded.settings)
+    return 0
+
+
+def _supervise(loaded: Loaded) -> int:
+    import trio
+
+    from kafscale.supervisor import supervisor
+
+    return trio.run(supervisor.serve, loaded, loaded.settings.processes_count)
+
+
+def _serve(settings: Settings) -> None:
     # Nothing of an import is garbage, and looking for it among all that is made takes a tenth of the start.
     gc.disable()
     # Imported only now: a wrong option is told without the time that the broker's modules take.

@@ -377,6 +377,14 @@ class Settings:
         "Share the bucket with other brokers, each with an id of its own, of which each leads a part of the "
         "partitions. A bucket that is shared once stays so.",
     )
+    processes_count: int = option(
+        1,
+        "Brokers to run on this machine, each a process, with one more that watches over them. Budgets of memory, disk "
+        "and connections are for all of them together.",
+        why="Their ids are --broker-id and those that follow, and so are their ports. More than cores are of no use.",
+        least=1,
+        most=256,
+    )
     cluster_id: str | None = option(
         None, "Id of the cluster, as clients see it. Default: made up once and kept in the metadata."
     )

@@ -49,7 +49,8 @@ SHARED_OUT = frozenset(
     }
 )
 _OWN = frozenset(
-    {"broker_id", "data_dir", "store", "cache_directory", "listeners", "advertised_listeners"}
+    {"processes_count", "several_brokers"}
+    | {"broker_id", "data_dir", "store", "cache_directory", "listeners", "advertised_listeners"}
     | {"admin_listen", "admin_ssl", "secret_key_file"}
 )
 _LOOPBACK = Address("127.0.0.1", 0)
@@ -125,6 +126,8 @@ def _settings_of(settings: Settings, number: int, count: int) -> Settings:
     limits = {name: shared.pop(name) for name in attrs.fields_dict(Limits) if name in shared}
     return attrs.evolve(
         settings,
+        processes_count=1,
+        several_brokers=True,
         broker_id=broker_id,
         data_dir=_own_directory(settings.data_dir, broker_id, number),
         cache_directory=settings.cache_directory and _own_directory(settings.cache_directory, broker_id, number),

@@ -1,0 +1,49 @@
+"""`kafscale serve --processes 2`, with real brokers and a client that knows nothing of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.supervisor.several_processes import SeveralProcesses, wait_until
+
+BACK_SECONDS = 20.0  # it takes one where nothing else runs
+
+
+def test_nothing_acknowledged_is_lost_with_a_process(tmp_path: Path) -> None:
+    command = ("-m", "kafscale", "serve", "--processes", "2")
+    with SeveralProcesses(directory=tmp_path / "several", command=command) as several:
+        bootstrap = {"bootstrap.servers": ",".join(map(str, several.kafka))}
+        admin = AdminClient(bootstrap)
+        [created] = admin.create_topics([NewTopic("readings", 6, 1)]).values()
+        created.result(10)
+        acknowledged: set[bytes] = set()
+        producer = Producer({**bootstrap, "acks": "all"})
+        for number in range(2000):
+            producer.produce(
+                "readings",
+                str(number),
+                on_delivery=lambda error, message: error is None and acknowledged.add(message.value()),
+            )
+            producer.poll(0)
+            if number == 1000:
+                producer.flush(20)
+                killed = several.pid_of(1)
+                os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: several.pid_of(1) != killed, BACK_SECONDS)
+        producer.flush(30)
+        assert len(acknowledged) == 2000
+        consumer = Consumer({**bootstrap, "group.id": "all", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["readings"])
+        found: set[bytes] = set()
+        until = time.monotonic() + 60
+        while acknowledged - found and time.monotonic() < until:
+            found |= {each.value() for each in consumer.consume(500, 1.0) if each.error() is None}
+        consumer.close()
+        assert acknowledged <= found
+        assert several.end(signal.SIGTERM) == 0
