@@ -41,6 +41,7 @@ from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.leading import Leading
+from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.same_store import check_same_store
@@ -300,6 +301,8 @@ class Broker:
             gate=Gate(quotas=quotas, access=access),
             record_checks=RecordChecks(log.reader.unpacking),
             check_lead=lead.check.confirm,
+            catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
+            mover=None if several is None else ClusterMover(several.state, several.writer),
         )
         self.services.groups.state_bytes.register(self.metrics)
         register_group_lag(self.services)

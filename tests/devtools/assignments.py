@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import trio
 
 from kafscale.broker import Broker, topic_spec
 from kafscale.cluster.assignment import Assignment, Leader
@@ -22,8 +23,10 @@ from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.errors import KafkaError
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.log.partition.partition import Partition
+from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 
 OTHER_ID = 9
 OTHER_ENDPOINTS = {"PLAINTEXT": Endpoint("other.example", 9094), "INSIDE": Endpoint("other.inside", 9095)}
@@ -121,6 +124,30 @@ class ThreeBrokers(TwoBrokers):
             advertised=self.endpoints[node_id],
             rack=self.racks.get(node_id),
         )
+
+
+@attrs.define(eq=False)
+class ScriptedMover:
+    """Notes what it is to move; a partition of `refused` can't be."""
+
+    assignment: TwoBrokers
+    moves: list[tuple[str, int, int]] = attrs.field(factory=list)
+    refused: set[tuple[str, int]] = attrs.field(factory=set)
+    on_their_way: dict[tuple[str, int], int] = attrs.field(factory=dict)
+
+    async def move(self, topic: Topic, index: int, target: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if (topic.name, index) in self.refused:
+            raise KafkaError(INVALID_REPLICA_ASSIGNMENT, f"broker {target} is about to leave")
+        self.moves.append((topic.name, index, target))
+        leader = self.assignment.leader(topic, index)
+        if leader is not None and leader.node_id == target:
+            self.on_their_way.pop((topic.name, index), None)
+        else:
+            self.on_their_way[topic.name, index] = target
+
+    def targets(self, topic: Topic) -> Mapping[int, int]:
+        return {index: target for (name, index), target in self.on_their_way.items() if name == topic.name}
 
 
 def _partition_count(topics: TopicRegistry) -> int:

@@ -33,6 +33,8 @@ def some_services(**components: object) -> Any:
         components.setdefault("assignment", Assignment(node))
     components.setdefault("access", Access())
     components.setdefault("quotas", some_quotas())
+    components.setdefault("catch_up", trio.lowlevel.checkpoint)
+    components.setdefault("mover", None)
     return SimpleNamespace(**components)
 
 

@@ -5,8 +5,9 @@ v1  when they fetched and caught up (KIP-836)
 v2  directories, error messages and the listeners of voters (KIP-853): that by which the client came
 
 There is no quorum: one broker at a time is the controller, by its claim in the bucket, and it alone decides. So it is
-the leader and the only voter. The leader epoch is that of its claim, and offsets are revisions of the metadata as far
-as this broker has it. No other partition is known here.
+the leader and the only voter, and the other brokers are observers. The leader epoch is that of its claim, and offsets
+are revisions of the metadata as far as this broker has it; how far other observers have it is not known here. Nor is
+any other partition.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kafscale.wire.messages.describe_quorum import (
 )
 from kafscale.wire.schema import mapped
 
-UNKNOWN_EPOCH = -1
+UNKNOWN_EPOCH = UNKNOWN_OFFSET = -1
 
 
 async def handle(services: Services, call: Call, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -71,6 +72,14 @@ def _metadata(services: Services) -> PartitionData:
         leader_epoch=UNKNOWN_EPOCH if controller is None else controller.broker_epoch,
         high_watermark=revision,
         current_voters=[voter],
+        observers=[
+            ReplicaState(
+                replica_id=node.node_id,
+                log_end_offset=revision if node.node_id == services.node.node_id else UNKNOWN_OFFSET,
+            )
+            for node in services.assignment.brokers()
+            if node.node_id != voter.replica_id
+        ],
     )
 
 

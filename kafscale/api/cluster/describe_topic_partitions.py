@@ -19,6 +19,7 @@ import attrs
 from kafscale.api.cluster.layout import Layout
 from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
@@ -59,6 +60,7 @@ async def handle(
     cursor = request.cursor or BEGINNING
     if cursor.partition_index < 0 or (names and request.cursor is not None and cursor.topic_name not in names):
         return DescribeTopicPartitionsResponse(topics=mapped(partial(_error, INVALID_REQUEST), names))
+    await know_topics(services, names)
     topics, unknown = await _asked(services.topics, names, cursor)
     if services.access.authorizer is not None:
         topics, hidden = await _split(services, call, topics)

@@ -30,7 +30,7 @@ from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.security.acls import ResourceType
 from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CLUSTER, DESCRIBE_TOPIC
@@ -66,7 +66,10 @@ async def handle(services: Services, call: Call, request: MetadataRequest) -> Me
         topics = mapped(describe, await _visible(services, call))
     else:
         asked = await distinct(request.topics, lambda topic: (topic.topic_id, topic.name))
-        refused = await _create_missing(services, call, asked) if request.allow_auto_topic_creation else {}
+        missing = await _missing(services, asked)
+        if missing:
+            await services.catch_up()
+        refused = await _create_missing(services, call, missing) if request.allow_auto_topic_creation else {}
         topics = mapped(partial(_answer, services, call, describe, refused), asked)
     return MetadataResponse(
         brokers=[
@@ -97,8 +100,19 @@ async def _visible(services: Services, call: Call) -> Sequence[Topic]:
     return [topic async for topic in in_turns(topics) if allows(topic.name)]
 
 
+async def _missing(services: Services, asked: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
+    """Return those that are asked for by name or id, and not known here."""
+    return [topic async for topic in in_turns(asked) if not _is_known(services.topics, topic)]
+
+
+def _is_known(topics: TopicRegistry, asked: MetadataRequestTopic) -> bool:
+    if asked.topic_id != NO_ID:
+        return topics.by_id(asked.topic_id) is not None
+    return asked.name is None or topics.get(asked.name) is not None
+
+
 async def _create_missing(services: Services, call: Call, asked: Sequence[MetadataRequestTopic]) -> Mapping[str, int]:
-    """Create what was asked for by name, is not there and may be created. The errors of those that stay missing."""
+    """Create what was asked for by name, is still missing and may be created. The errors of those that stay so."""
     if not services.settings.auto_create_topics:
         return {}
     missing = [

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from kafscale.api.handling.calls import Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
 from kafscale.cluster.node import Node
@@ -93,6 +94,7 @@ async def change_configs(
     topics: dict[int, NewConfigs] = {}
     groups: dict[int, NewConfigs] = {}
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    await know_topics(services, (name for resource_type, name in counts if resource_type == TOPIC))
     async for index, resource in in_turns(enumerate(resources)):
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:

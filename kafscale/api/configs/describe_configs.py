@@ -27,6 +27,7 @@ from kafscale.api.configs.config_resources import (
     check_group_name,
 )
 from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
@@ -48,6 +49,7 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     resources = await distinct(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
+    await know_topics(services, (each.resource_name for each in resources if each.resource_type == TOPIC))
     return DescribeConfigsResponse(results=mapped(partial(_result, services, call, request), resources))
 
 

@@ -56,9 +56,15 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
+    has_caught_up = False
     for topic in request.topics:
         if by_id:
             topic.name = name_of(services, topic.topic_id)
+        if services.topics.get(topic.name) is None and not has_caught_up:
+            has_caught_up = True
+            await services.catch_up()
+            if by_id:
+                topic.name = name_of(services, topic.topic_id)
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)

@@ -3,6 +3,7 @@
     calls                  one request's envelope, the client that sent it, and one row of the table of APIs
     services               the components that handlers work with
     partitions             the partition that a request is about, or who leads it instead
+    new_topics             topics that another broker has created lately
     brokers                the brokers that a client is told of, and how it reaches them
     gate                   whether a Produce is allowed, before anyone looks at its batches
     authentication         what takes time in a login by SASL

@@ -20,6 +20,7 @@ from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
+from kafscale.cluster.mover import Mover
 from kafscale.cluster.node import Node
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
@@ -36,6 +37,9 @@ class Services:
 
     `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API. `check_lead` raises
     Fenced if another broker has taken over.
+
+    Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
+    here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers.
     """
 
     metrics: Metrics
@@ -63,6 +67,8 @@ class Services:
     gate: Gate
     record_checks: RecordChecks
     check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    mover: Mover | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -65,6 +65,9 @@ class TransactionalProduce:
         unenrolled = _unenrolled(batches)
         if not unenrolled or self._identity is None:
             return {}
+        if not self.services.assignment.is_alone:  # a transaction that began before is to end with what it has
+            refused = KafkaError(produce_code(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, self.version))
+            return dict.fromkeys(unenrolled, refused)
         errors = self.services.transactions.enrol_nowait(
             self._identity, frozenset(unenrolled.values()), transaction_version=self._protocol
         )

@@ -4,20 +4,23 @@ v0  (flexible) the replicas of each partition; null stops what is under way
 v1  may forbid that the replication factor changes (KIP-860)
 
 A partition's replicas are, as Metadata has them, the broker that leads it, as often as the topic's replication factor
-says. To assign those changes nothing, and succeeds. Others are refused, with INVALID_REPLICA_ASSIGNMENT, or, if only
-their number differs, INVALID_REPLICATION_FACTOR: copies are the object store's. So nothing is ever under way that could
-be stopped, which is NO_REASSIGNMENT_IN_PROGRESS.
+says. To assign those changes nothing, and succeeds. Of others the first is to lead the partition from then on, which
+takes nothing along: the object store has the copies. So which brokers come after it means nothing, but they have to be
+there, and as many as before, or else it is INVALID_REPLICATION_FACTOR. To stop a move is to have the partition stay
+where it is; NO_REASSIGNMENT_IN_PROGRESS if it is not on its way. A broker that is alone moves nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.replica_assignments import check_brokers
 from kafscale.cluster.topics.topics import Topic
-from kafscale.concurrency.turns import distinct_partitions
+from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (
     INVALID_REPLICA_ASSIGNMENT,
@@ -41,25 +44,37 @@ async def handle(
     asked = await distinct_partitions(
         ((topic.name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
     )
+    await know_topics(services, asked)
+    turns = Turns()
+    responses = []
+    for name, partitions in asked.items():
+        refusals: dict[int, KafkaError | None] = {}
+        for index, wanted in partitions.items():
+            await turns.step()
+            refusals[index] = await _refusal(services, name, wanted)
+        answers = mapped(partial(_answer, refusals), tuple(partitions))
+        responses.append(ReassignableTopicResponse(name=name, partitions=answers))
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        responses=[
-            ReassignableTopicResponse(
-                name=name, partitions=mapped(partial(_answer, services, name), tuple(partitions.values()))
-            )
-            for name, partitions in asked.items()
-        ],
+        allow_replication_factor_change=request.allow_replication_factor_change, responses=responses
     )
 
 
-def _answer(services: Services, name: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
-    answer = ReassignablePartitionResponse(partition_index=wanted.partition_index)
+def _answer(refusals: Mapping[int, KafkaError | None], index: int) -> ReassignablePartitionResponse:
+    answer = ReassignablePartitionResponse(partition_index=index)
+    refusal = refusals[index]
+    if refusal is not None:
+        answer.error_code, answer.error_message = refusal.code, refusal.message
+    return answer
+
+
+async def _refusal(services: Services, name: str, wanted: ReassignablePartition) -> KafkaError | None:
+    """Move a partition, or have it stay. Returns why it can't be; None if that is decided."""
     try:
         topic = _topic(services, name, wanted.partition_index)
-        _check(services, topic, wanted)
+        await _reassign(services, topic, wanted)
     except KafkaError as exc:
-        answer.error_code, answer.error_message = exc.code, exc.message
-    return answer
+        return exc
+    return None
 
 
 def _topic(services: Services, name: str, index: int) -> Topic:
@@ -72,29 +87,45 @@ def _topic(services: Services, name: str, index: int) -> Topic:
     return topic
 
 
-def _check(services: Services, topic: Topic, wanted: ReassignablePartition) -> None:
-    """Return if the partition has these replicas. Raises KafkaError."""
-    if wanted.replicas is None:
+async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartition) -> None:
+    """Return when the partition has its new leader, or will. Raises KafkaError."""
+    index, mover = wanted.partition_index, services.mover
+    leader = services.assignment.leader(topic, index)
+    leader_id = None if leader is None else leader.node_id
+    is_moving = mover is not None and index in mover.targets(topic)
+    if wanted.replicas is not None:
+        target: int | None = _target(services, topic, index, wanted.replicas, leader_id)
+    elif is_moving:
+        target = leader_id
+    else:
+        target = None
+    if target is None:
         raise KafkaError(NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    check_brokers(wanted.replicas, [node.node_id for node in services.assignment.brokers()])
-    leader = services.assignment.leader(topic, wanted.partition_index)
-    others = [broker_id for broker_id in wanted.replicas if leader is None or broker_id != leader.node_id]
-    if others:
+    if mover is not None and (is_moving or target != leader_id):
+        await mover.move(topic, index, target)
+
+
+def _target(services: Services, topic: Topic, index: int, replicas: Sequence[int], leader_id: int | None) -> int:
+    """Return the broker that is to lead a partition with these replicas. Raises KafkaError."""
+    check_brokers(replicas, [node.node_id for node in services.assignment.brokers()])
+    others = [broker_id for broker_id in replicas if broker_id != leader_id]
+    if others and services.mover is None:
         raise KafkaError(
             INVALID_REPLICA_ASSIGNMENT,
-            f"{topic.name}-{wanted.partition_index} can't be moved to broker {others[0]}: a partition's replica is the "
-            "broker that leads it, and its records are in the object store.",
+            f"{topic.name}-{index} can't be moved to broker {others[0]}: a partition's replica is the broker that "
+            "leads it, and its records are in the object store.",
         )
-    if len(wanted.replicas) > topic.replication_factor:
+    if len(replicas) > topic.replication_factor and len(set(replicas)) < len(replicas):
         raise KafkaError(
             INVALID_REPLICA_ASSIGNMENT,
-            f"The manual partition assignment includes the broker {wanted.replicas[0]} more than once.",
+            f"The manual partition assignment includes the broker {replicas[0]} more than once.",
         )
-    if len(wanted.replicas) < topic.replication_factor:
+    if len(replicas) != topic.replication_factor:
         raise KafkaError(
             INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {topic.replication_factor} to {len(wanted.replicas)}",
+            f"The replication factor is changed from {topic.replication_factor} to {len(replicas)}",
         )
+    return replicas[0]
 
 
 API = Api(

@@ -4,17 +4,21 @@ v0  `count` is the new total, not how many more
 v1  throttled by the client
 v2  flexible
 v3  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
+
+Replica assignments are those of CreateTopics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment
-from kafscale.cluster.topics.topics import MorePartitions, Outcome
+from kafscale.api.topics.replica_assignments import check_assignment, lead_as_assigned
+from kafscale.cluster.topics.topics import MorePartitions, Outcome, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 from kafscale.wire.messages.create_partitions import (
@@ -29,12 +33,26 @@ from kafscale.wire.schema import mapped
 async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     charges = services.quotas.charges(call, strict_since=3)
     charge = None if charges is None else charges.charge
+    await know_topics(services, (topic.name for topic in request.topics))
     add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
+    if not request.validate_only:
+        await _lead_as_assigned(services, request.topics, outcomes)
     return CreatePartitionsResponse(
         throttle_time_ms=0 if charges is None else charges.throttle_ms(),
         results=mapped(lambda name: _result(name, outcomes[name]), outcomes),
     )
+
+
+async def _lead_as_assigned(
+    services: Services, topics: Sequence[CreatePartitionsTopic], outcomes: Mapping[str, Outcome]
+) -> None:
+    for topic in topics:
+        outcome = outcomes[topic.name]
+        if topic.assignments and isinstance(outcome, Topic):
+            first = topic.count - len(topic.assignments)
+            targets = {first + number: each.broker_ids[0] for number, each in enumerate(topic.assignments)}
+            await lead_as_assigned(services, outcome, targets)
 
 
 def _more_partitions(services: Services, topic: CreatePartitionsTopic) -> MorePartitions:

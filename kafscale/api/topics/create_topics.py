@@ -6,21 +6,22 @@ v5  flexible; answers with the number of partitions, the replication factor and 
 v6  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
 v7  answers with the topic ids
 
-A replica assignment may only name this broker. It may name it several times, as Metadata does where the settings accept
-any replication factor. A topic is durable before it is acknowledged, so `timeout_ms` is of no use.
+A replica assignment may only name brokers that there are. It may name one several times, as Metadata does where the
+settings accept any replication factor. The first replica of a partition leads it. A topic is durable before it is
+acknowledged, so `timeout_ms` is of no use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment
+from kafscale.api.topics.replica_assignments import check_assignment, lead_as_assigned
 from kafscale.cluster.configs.entries import topic_entries
-from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome
+from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome, Topic
 from kafscale.errors import KafkaError
 from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from kafscale.wire.error_codes import (
@@ -52,10 +53,22 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
     charge = None if charges is None else charges.charge
     create = partial(services.topics.create, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, new_topic, create)
+    if not request.validate_only:
+        await _lead_as_assigned(services, request.topics, outcomes)
     return CreateTopicsResponse(
         throttle_time_ms=0 if charges is None else charges.throttle_ms(),
         topics=mapped(lambda name: _result(services, call, name, outcomes[name]), outcomes),
     )
+
+
+async def _lead_as_assigned(
+    services: Services, topics: Sequence[CreatableTopic], outcomes: Mapping[str, Outcome]
+) -> None:
+    for topic in topics:
+        outcome = outcomes[topic.name]
+        if topic.assignments and isinstance(outcome, Topic):
+            targets = {each.partition_index: each.broker_ids[0] for each in topic.assignments}
+            await lead_as_assigned(services, outcome, targets)
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
@@ -32,6 +33,11 @@ NO_ID = bytes(16)
 
 async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    await know_topics(
+        services,
+        (topic.name for topic in asked if topic.name is not None),
+        (topic.topic_id for topic in asked if topic.name is None),
+    )
     deletes_all = services.access.allows(call, DELETE_IN_CLUSTER, tells=False)
     results: list[DeletableTopicResult] = []
     by_name: dict[str, DeletableTopicResult] = {}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
@@ -51,6 +52,7 @@ async def handle(services: Services, call: Call, request: ElectLeadersRequest) -
         results = [] if refusal else await _leaderless(services, NOT_AVAILABLE[election_type])
     else:
         asked = await distinct_partitions(((each.topic, each.partitions) for each in request.topic_partitions), int)
+        await know_topics(services, asked)
         results = [
             _results(topic, tuple(indexes), partial(_outcome, services, topic, election_type, refusal))
             for topic, indexes in asked.items()

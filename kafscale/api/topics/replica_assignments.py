@@ -1,11 +1,32 @@
-"""Manual replica assignments, as CreateTopics, CreatePartitions and AlterPartitionReassignments carry them."""
+"""Manual replica assignments, as CreateTopics, CreatePartitions and AlterPartitionReassignments carry them.
+
+Of the replicas of a partition the first is the broker that is to lead it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 
+from kafscale.api.handling.services import Services
+from kafscale.cluster.topics.topics import Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
+
+logger = logging.getLogger(__name__)
+
+
+async def lead_as_assigned(services: Services, topic: Topic, targets: Mapping[int, int]) -> None:
+    """Have new partitions of a topic led by the brokers that were asked for. Where that can't be, it is logged."""
+    if services.mover is None:
+        return
+    for index, target in targets.items():
+        leader = services.assignment.leader(topic, index)
+        if leader is None or leader.node_id != target:
+            try:
+                await services.mover.move(topic, index, target)
+            except KafkaError as exc:
+                logger.warning("%s-%d is not led by broker %d, as was asked for: %s", topic.name, index, target, exc)
 
 
 def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], replication_factor: int) -> None:

@@ -30,6 +30,7 @@ from kafscale.wire.error_codes import (
     NONE,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kafscale.wire.messages.add_partitions_to_txn import (
@@ -71,6 +72,8 @@ async def _add(
         code := services.access.error_code(call, WRITE_TRANSACTION, wanted.transactional_id)
     ):
         errors = dict.fromkeys(errors, code)
+    if not services.assignment.is_alone:  # the transaction began when it was, and is to end with what it has
+        errors = dict.fromkeys(errors, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if any(errors.values()):
         errors = {each: code or OPERATION_NOT_ATTEMPTED for each, code in errors.items()}
     else:

@@ -6,6 +6,7 @@
     placing     pure: who is to lead what is new, and what should move for balance
     placements  changes of rows, those of many partitions in one commit
     leading     acquires and releases partitions, as the rows say
+    moving      moves that somebody asks for
     control     what one of the brokers does for all: checkpoints, balance
 
 All of it goes through the metadata, of which each commit is a conditional write (`kafscale.cluster.metadata.shared`).

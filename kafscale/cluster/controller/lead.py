@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -20,7 +21,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.topics.index import TopicDraft
 from kafscale.concurrency.nurseries import ungrouped
-from kafscale.errors import Fenced
+from kafscale.errors import DamagedObject, Fenced, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.log.partition.partition import Partition
@@ -122,6 +123,14 @@ class Lead:
     def deletes_topics(self) -> bool:
         """Tell whether this broker deletes the objects of deleted topics, which one does for all."""
         return self.several is None or self.several.controller.is_mine
+
+    async def catch_up(self) -> None:
+        """Return when what other brokers had committed before is known here, or the store can't be asked.
+
+        However many ask, at most one look is under way.
+        """
+        with suppress(StoreError, DamagedObject, Fenced):  # who watches the lead sees to the last of these
+            await self.check.confirm()
 
     async def forget_earlier(self) -> None:
         """Know that what a broker alone left in its log in the bucket has been looked at."""

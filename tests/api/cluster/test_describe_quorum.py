@@ -16,7 +16,7 @@ from kafscale.wire.messages.describe_quorum import (
     PartitionToDescribe,
     TopicToDescribe,
 )
-from tests.devtools.assignments import OTHER_ENDPOINTS, OTHER_ID, TwoBrokers
+from tests.devtools.assignments import OTHER_ENDPOINTS, OTHER_ID, THIRD_ID, ThreeBrokers, TwoBrokers
 from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
@@ -43,6 +43,7 @@ async def describe(services: Any, *asked: tuple[str, list[int]], version: int = 
 
 @pytest.mark.parametrize("version", range(3))
 async def test_the_controller_is_the_only_voter(services: Any, version: int) -> None:
+    services.assignment.other_is_up = False
     response = await describe(services, (METADATA, [0, 0]), version=version)
     ((topic, (partition,)),) = [(each.topic_name, each.partitions) for each in response.topics]
     revision = services.topics.store.revision
@@ -64,6 +65,18 @@ async def test_the_offset_follows_the_metadata(services: Any) -> None:
     before = await high_watermark()
     await services.topics.create([NewTopic(name="c")])
     assert await high_watermark() > before
+
+
+async def test_the_other_brokers_are_observers(services: Any) -> None:
+    services.assignment = assignment = ThreeBrokers(NODE)
+
+    async def observers() -> list[tuple[int, int]]:
+        (partition,) = (await describe(services, (METADATA, [0]))).topics[0].partitions
+        return [(each.replica_id, each.log_end_offset) for each in partition.observers]
+
+    assert await observers() == [(OTHER_ID, -1), (THIRD_ID, -1)]
+    assignment.other_controls = True
+    assert await observers() == [(7, services.topics.store.revision), (THIRD_ID, -1)]
 
 
 async def test_another_broker_is_the_controller(services: Any) -> None:

@@ -14,6 +14,7 @@ from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
 from tests.devtools.handlers import ask, some_services
 
 
@@ -74,3 +75,16 @@ async def test_a_name_that_is_there_twice_is_refused_once(services: Any) -> None
         (error_codes.INVALID_REQUEST, "Duplicate topic name.")
     ]
     assert services.topics.get("a").partition_count == 2
+
+
+async def test_more_partitions_are_led_by_the_brokers_that_are_named(services: Any) -> None:
+    """They were led by whoever the cluster chose."""
+    services.assignment = ThreeBrokers(services.node)
+    services.mover = ScriptedMover(services.assignment)
+    wanted = [more("a", 5, [1], [THIRD_ID], [OTHER_ID]), more("b", 2, [5, 5])]
+    request = CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=True)
+    assert (await ask(API, services, request)).results[0].error_code == 0
+    assert services.mover.moves == []
+    response = await ask(API, services, CreatePartitionsRequest(topics=wanted, timeout_ms=1000))
+    assert [each.error_code for each in response.results] == [0, error_codes.INVALID_REPLICA_ASSIGNMENT]
+    assert services.mover.moves == [("a", 2, 1), ("a", 3, THIRD_ID)]  # a-4 is led there already

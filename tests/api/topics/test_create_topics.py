@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from kafscale.api.topics.create_topics import API
@@ -16,6 +17,7 @@ from kafscale.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
+from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
 from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={})
@@ -152,3 +154,21 @@ async def test_a_manual_assignment_and_a_number(services: Any, partitions: int, 
     (result,) = await create(services, topic)
     assert result.error_code == error_codes.INVALID_REQUEST
     assert f"{field} was not set to -1" in result.error_message
+
+
+async def test_new_partitions_are_led_by_the_first_of_the_brokers_that_are_named(
+    services: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were led by whoever the cluster chose."""
+    services.assignment = ThreeBrokers(NODE)
+    services.mover = ScriptedMover(services.assignment, refused={("a", 0)})
+    asked = assigned_topic([THIRD_ID, 1], [OTHER_ID, THIRD_ID], [1, OTHER_ID])
+    (result,) = await create(services, asked)
+    assert (result.error_code, result.replication_factor) == (0, 2)
+    assert services.mover.moves == [("a", 2, 1)]  # the second is led there already
+    assert f"a-0 is not led by broker {THIRD_ID}, as was asked for: broker {THIRD_ID} is about to leave" in caplog.text
+    (result,) = await create(services, asked)
+    assert result.error_code == error_codes.TOPIC_ALREADY_EXISTS
+    request = CreateTopicsRequest(topics=[attrs.evolve(asked, name="b")], validate_only=True)
+    assert (await ask(API, services, request)).topics[0].error_code == 0
+    assert len(services.mover.moves) == 1

@@ -19,7 +19,7 @@ from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from tests.devtools.assignments import OTHER_ID, TwoBrokers
+from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
 from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
@@ -105,3 +105,87 @@ async def test_nothing_is_on_its_way(services: Any) -> None:
         request = ListPartitionReassignmentsRequest(topics=topics)
         response = await ask(list_partition_reassignments.API, services, request)
         assert (response.error_code, response.error_message, response.topics) == (0, None, [])
+
+
+# ---- where partitions can be moved -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def several(services: Any) -> Any:
+    """Broker 7 leads a-0 and copied-0, the second one a-1, the third one a-2."""
+    services.assignment = ThreeBrokers(NODE)
+    services.mover = ScriptedMover(services.assignment)
+    return services
+
+
+async def under_way(services: Any, topics: list[ListPartitionReassignmentsTopics] | None = None) -> list[Any]:
+    request = ListPartitionReassignmentsRequest(topics=topics)
+    response = await ask(list_partition_reassignments.API, services, request)
+    assert response.error_code == 0
+    return [
+        (topic.name, each.partition_index, each.replicas, each.adding_replicas, each.removing_replicas)
+        for topic in response.topics
+        for each in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_a_partition_is_moved_to_the_first_of_its_replicas(several: Any, version: int) -> None:
+    asked: list[tuple[str, int, list[int] | None]] = [
+        ("a", 0, [OTHER_ID]),
+        ("a", 1, [OTHER_ID]),
+        ("a", 2, [7]),
+        ("copied", 0, [THIRD_ID, OTHER_ID, 7]),
+    ]
+    answers = await alter(several, asked, version=version)
+    assert {code for code, _ in answers.values()} == {0}
+    assert several.mover.moves == [("a", 0, OTHER_ID), ("a", 2, 7), ("copied", 0, THIRD_ID)]
+    assert await under_way(several) == [
+        ("a", 0, [OTHER_ID, 7], [OTHER_ID], [7]),
+        ("a", 2, [7, THIRD_ID], [7], [THIRD_ID]),
+        ("copied", 0, [THIRD_ID, 7], [THIRD_ID], [7]),
+    ]
+    named = [ListPartitionReassignmentsTopics(name=name, partition_indexes=[1, 2, 9]) for name in ("a", "nope")]
+    assert await under_way(several, named) == [("a", 2, [7, THIRD_ID], [7], [THIRD_ID])]
+    assert await under_way(several, []) == []
+
+
+async def test_a_move_is_stopped_and_changed(several: Any) -> None:
+    none = error_codes.NO_REASSIGNMENT_IN_PROGRESS
+    assert (await alter(several, [("a", 0, None)]))["a", 0][0] == none
+    await alter(several, [("a", 0, [OTHER_ID])])
+    assert (await alter(several, [("a", 0, None)]))["a", 0][0] == 0
+    assert (several.mover.moves[-1], await under_way(several)) == (("a", 0, 7), [])
+    await alter(several, [("a", 0, [OTHER_ID])])
+    assert (await alter(several, [("a", 0, [7])]))["a", 0][0] == 0  # where it is
+    assert (several.mover.moves[-1], await under_way(several)) == (("a", 0, 7), [])
+    await alter(several, [("a", 0, [OTHER_ID])])
+    await alter(several, [("a", 0, [THIRD_ID])])
+    assert [target for *_, target in several.mover.moves[-2:]] == [OTHER_ID, THIRD_ID]
+
+
+async def test_a_partition_that_nobody_leads_is_moved_all_the_same(several: Any) -> None:
+    several.assignment.others["a", 0] = None
+    assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
+    assert (await alter(several, [("a", 0, [OTHER_ID])]))["a", 0][0] == 0
+    assert await under_way(several) == [("a", 0, [OTHER_ID], [OTHER_ID], [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "error"),
+    [
+        ("a", [OTHER_ID, 7], FACTOR),
+        ("a", [OTHER_ID, OTHER_ID], INVALID),
+        ("copied", [OTHER_ID], FACTOR),
+        ("copied", [OTHER_ID, 7, 5], INVALID),
+        ("a", [5], INVALID),
+        ("a", [], INVALID),
+        ("nope", [7], UNKNOWN),
+    ],
+)
+async def test_no_partition_is_moved_that_can_not_be(several: Any, name: str, replicas: list[int], error: int) -> None:
+    several.mover.refused.add(("a", 1))
+    answers = await alter(several, [(name, 0, replicas), ("a", 1, [7]), ("a", 2, [7])])
+    assert [code for code, _ in answers.values()] == [error, INVALID, 0]
+    assert answers["a", 1][1] == "broker 7 is about to leave"
+    assert several.mover.moves == [("a", 2, 7)]

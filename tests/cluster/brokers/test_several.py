@@ -23,11 +23,19 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_settings
+from tests.devtools.transactional_producer import Producer
 
 TOPIC = "orders"
 SOON_SECONDS = 20.0
@@ -279,6 +287,58 @@ async def test_a_topic_is_deleted_everywhere_and_its_objects_go(autojump_clock: 
 
 async def keys_of(bucket: ObjectStore) -> list[str]:
     return [info.key async for page in bucket.list(f"default/{TOPIC}/") for info in page]
+
+
+async def test_a_topic_that_another_broker_has_just_created_is_known_at_once(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run() as a, two.run() as b:
+        await create(a.broker, 2)
+        client = await b.connect()
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+        (topic,) = (await client.request(request, MetadataResponse)).topics
+        assert topic.error_code == error_codes.NONE
+        assert sorted(each.leader_id for each in topic.partitions) == [1, 2]
+
+
+async def test_partitions_are_moved_by_who_asks_for_it(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run() as a, two.run() as b:
+        topic = await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        assert await produce(a, index, b"x") == error_codes.NONE
+        client = await b.connect()
+        wanted = ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=index, replicas=[2])])
+        request = AlterPartitionReassignmentsRequest(timeout_ms=1_000, topics=[wanted])
+        answer = await client.request(request, AlterPartitionReassignmentsResponse)
+        assert answer.responses[0].partitions[0].error_code == error_codes.NONE
+        await until(lambda: index in led_by(b.broker))
+        assert await values(b, index) == [b"x"]
+        assert b.broker.services.assignment.leader(topic, index).node_id == 2  # type: ignore[union-attr]
+
+
+async def test_a_transaction_that_began_before_ends_where_it_is(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    one.broker_id, two.broker_id = 0, 1
+    async with one.run(several_brokers=False) as a:
+        await create(a.broker, 8)
+        producer = Producer(await a.connect())
+        assert await producer.init() == error_codes.NONE
+        await producer.write(3, b"x")
+        assert await producer.end(committed=True) == error_codes.NONE
+        await producer.write(4, b"y")
+    async with one.run() as a, two.run() as b:
+        await until(lambda: len(led_by(b.broker)) >= 3)
+        await trio.sleep(10.0)
+        assert 4 in led_by(a.broker)
+        producer.client = await a.connect()
+        assert await producer.send(0, b"z") == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert await producer.add(0) == [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        assert await producer.end(committed=True) == error_codes.NONE
+        partition = a.broker.services.log.partition_named(TOPIC, 4)
+        assert partition is not None
+        await until(lambda: not partition.transactions.open and 4 in led_by(b.broker))
+        assert (await values(b, 4))[0] == b"y"  # and the marker behind it
 
 
 async def test_transactions_are_refused_with_an_error_that_clients_give_up_at(autojump_clock: MockClock) -> None:

@@ -1,0 +1,236 @@
+"""Which APIs know a topic that another broker has just created, though its broker has not heard of it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.api.cluster import describe_topic_partitions, metadata
+from kafscale.api.configs import alter_configs, describe_configs, incremental_alter_configs
+from kafscale.api.groups import offset_commit
+from kafscale.api.handling.calls import Api
+from kafscale.api.topics import alter_partition_reassignments, create_partitions, delete_topics, elect_leaders
+from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
+from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.node import Node
+from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.config import Settings
+from kafscale.wire import error_codes as e
+from kafscale.wire.messages import alter_configs as legacy
+from kafscale.wire.messages import incremental_alter_configs as incremental
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kafscale.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.devtools.assignments import TwoBrokers
+from tests.devtools.group_log import MemoryOffsetsLog
+from tests.devtools.handlers import LOCAL_LOG, ask, some_services
+from tests.devtools.late_metadata import LateMetadataStore, compete
+
+NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={})
+KNOWN, NEW, MISSING = "known", "new", "missing"
+TOPIC = 2
+
+
+@attrs.define
+class Asked:
+    """One API that is asked about a topic, and the error code in its answer."""
+
+    api: Api
+    request: Callable[[str, bytes], object]
+    error_code: Callable[[Any], int]
+    version: int | None = None
+    success: int = e.NONE
+
+    @property
+    def name(self) -> str:
+        return f"{self.api.name}-{self.version}"
+
+
+def _config(messages: Any, request: Any, name: str) -> object:
+    return request(
+        resources=[messages.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[])],
+        validate_only=False,
+    )
+
+
+def _commit(name: str, topic_id: bytes) -> OffsetCommitRequest:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    topic = OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=partitions)
+    return OffsetCommitRequest(group_id="g", member_id="", topics=[topic])
+
+
+ASKED = [
+    Asked(
+        metadata.API,
+        lambda name, _: MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False),
+        lambda answer: answer.topics[0].error_code,
+    ),
+    Asked(
+        metadata.API,
+        lambda _, topic_id: MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)]),
+        lambda answer: answer.topics[0].error_code,
+        version=12,
+    ),
+    Asked(
+        describe_topic_partitions.API,
+        lambda name, _: DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
+        lambda answer: answer.topics[0].error_code,
+    ),
+    Asked(
+        delete_topics.API,
+        lambda name, _: DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1),
+        lambda answer: answer.responses[0].error_code,
+    ),
+    Asked(
+        delete_topics.API,
+        lambda name, _: DeleteTopicsRequest(topic_names=[name], timeout_ms=1),
+        lambda answer: answer.responses[0].error_code,
+        version=1,
+    ),
+    Asked(
+        create_partitions.API,
+        lambda name, _: CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=9, assignments=None)], timeout_ms=1
+        ),
+        lambda answer: answer.results[0].error_code,
+    ),
+    Asked(
+        alter_configs.API,
+        lambda name, _: _config(legacy, legacy.AlterConfigsRequest, name),
+        lambda answer: answer.responses[0].error_code,
+    ),
+    Asked(
+        incremental_alter_configs.API,
+        lambda name, _: _config(incremental, incremental.IncrementalAlterConfigsRequest, name),
+        lambda answer: answer.responses[0].error_code,
+    ),
+    Asked(
+        describe_configs.API,
+        lambda name, _: DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)]
+        ),
+        lambda answer: answer.results[0].error_code,
+    ),
+    Asked(
+        elect_leaders.API,
+        lambda name, _: ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=name, partitions=[0])]),
+        lambda answer: answer.replica_election_results[0].partition_result[0].error_code,
+        success=e.ELECTION_NOT_NEEDED,
+    ),
+    Asked(
+        alter_partition_reassignments.API,
+        lambda name, _: AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name=name, partitions=[ReassignablePartition(partition_index=0, replicas=[NODE.node_id])]
+                )
+            ]
+        ),
+        lambda answer: answer.responses[0].partitions[0].error_code,
+    ),
+    Asked(offset_commit.API, _commit, lambda answer: answer.topics[0].partitions[0].error_code, version=9),
+    Asked(offset_commit.API, _commit, lambda answer: answer.topics[0].partitions[0].error_code, version=10),
+]
+
+
+@attrs.define(eq=False)
+class Late:
+    """A broker that has not heard of a topic that another one has made, and how often it has caught up."""
+
+    store: LateMetadataStore
+    services: Any
+    topic_ids: dict[str, bytes]
+    caught_up_count: int = 0
+
+    async def catch_up(self) -> None:
+        self.caught_up_count += 1
+        self.store.tell()
+        await wait_all_tasks_blocked()
+
+    async def ask(self, asked: Asked, name: str) -> int:
+        answers = []
+
+        async def one() -> None:
+            request = asked.request(name, self.topic_ids[name])
+            answers.append(await ask(asked.api, self.services, request, version=asked.version))
+
+        await compete(self.store, one)
+        return asked.error_code(answers[0])
+
+
+@pytest.fixture
+async def late(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> Late:
+    store = LateMetadataStore()
+    topics, others = TopicRegistry(store=store), TopicRegistry(store=store)
+    for each in (topics, others):
+        await each.load()
+        nursery.start_soon(each.run)
+    await compete(store, lambda: others.create([NewTopic(name=KNOWN)]))
+    offsets_log = MemoryOffsetsLog()
+    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    offsets_log.load(groups)
+    await nursery.start(groups.run)
+    services = some_services(
+        node=NODE, topics=topics, groups=groups, assignment=TwoBrokers(NODE), settings=Settings(), internal=LOCAL_LOG
+    )
+    nursery.start_soon(others.create, [NewTopic(name=NEW, topic_id=bytes(15) + b"n")])
+    await wait_all_tasks_blocked()
+    known = topics.get(KNOWN)
+    assert known is not None
+    assert topics.get(NEW) is None
+    found = Late(store, services, {KNOWN: known.topic_id, NEW: bytes(15) + b"n", MISSING: bytes(15) + b"m"})
+    services.catch_up = found.catch_up
+    return found
+
+
+every_api = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
+
+
+@every_api
+async def test_a_topic_that_another_broker_has_just_made_is_known(late: Late, asked: Asked) -> None:
+    assert await late.ask(asked, NEW) == asked.success
+    assert late.caught_up_count == 1
+
+
+@every_api
+async def test_a_topic_that_is_known_costs_no_look_at_what_others_have_made(late: Late, asked: Asked) -> None:
+    assert await late.ask(asked, KNOWN) == asked.success
+    assert late.caught_up_count == 0
+
+
+@every_api
+async def test_a_topic_that_nobody_has_made_is_looked_for_once(late: Late, asked: Asked) -> None:
+    assert await late.ask(asked, MISSING) in (e.UNKNOWN_TOPIC_OR_PARTITION, e.UNKNOWN_TOPIC_ID)
+    assert late.caught_up_count == 1
+
+
+async def test_a_topic_that_another_broker_has_just_made_was_created_once_more(late: Late) -> None:
+    """With the partitions of whoever asked, and refused then as one that there is already."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=NEW)], allow_auto_topic_creation=True)
+    answers: list[Any] = []
+
+    async def one() -> None:
+        answers.append(await ask(metadata.API, late.services, request))
+
+    revision = late.store.committed_revision
+    await compete(late.store, one)
+    assert answers[0].topics[0].topic_id == late.topic_ids[NEW]
+    assert late.store.committed_revision == revision
