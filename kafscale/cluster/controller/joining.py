@@ -81,6 +81,7 @@ async def join(
     """
     if settings.durability is Durability.S3_WAL:
         raise StartupError("several brokers can't share a bucket with --durability s3-wal yet: use wal or segment")
+    _check_reachable(endpoints)
     newcomer = _Newcomer(settings=settings, views=views, local=local, endpoints=endpoints)
     try:
         metadata = await newcomer.enter()
@@ -112,6 +113,16 @@ async def join(
         several=Several(broker_id=settings.broker_id, state=state, writer=writer, controller=controller),
         watch_seconds=LOOK_SECONDS,
     )
+
+
+def _check_reachable(endpoints: Mapping[str, Endpoint | None]) -> None:
+    """Raise StartupError unless other brokers can tell their clients where this one is."""
+    for name, endpoint in endpoints.items():
+        if endpoint is None:
+            raise StartupError(
+                f"listener {name} is bound to all addresses, and the other brokers have to tell clients one: give "
+                f"--advertised-listener {name}=HOST:PORT"
+            )
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
@@ -16,11 +16,12 @@ from kafscale.cluster.controller.claim import claim_key, decode_claim
 from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.controller.recovery import preview
 from kafscale.cluster.topics.topics import NewTopic, Topic
-from kafscale.config import Durability
+from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafScaleError, StartupError
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.alter_partition_reassignments import (
@@ -365,6 +366,49 @@ async def test_commands_see_what_was_committed_since_the_last_checkpoint(autojum
         await one.bucket.put(claim_key("default"), [b"damaged"])
         await own.check_claim(0)
         assert [(each.damage, each.can_repair) for each in own.findings] == [(True, False)]
+
+
+async def test_a_listener_that_others_can_tell_nobody_of_is_refused(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    everywhere = (Listener("PLAINTEXT", "0.0.0.0", 9092),)
+    with pytest.raises(StartupError, match="--advertised-listener PLAINTEXT=HOST:PORT"):
+        await Broker(memory_settings(several_brokers=True, listeners=everywhere)).run_on(one.parts())
+
+
+async def produce_in_vain(running: MemoryBroker) -> None:
+    with suppress(KafScaleError):
+        assert await produce(running, 0, b"late") != error_codes.NONE
+
+
+async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    late = FaultyStore(bucket)
+    gate = late.hold(On("put*", "*.kfs"))
+    settings = memory_settings(several_brokers=True, broker_id=1, durability=Durability.SEGMENT)
+
+    async def run_first(*, task_status: trio.TaskStatus[Broker]) -> None:
+        try:
+            await Broker(settings).run_on(Machine(late, 1).parts(), task_status=task_status)
+        except* Fenced:
+            pass
+
+    async with trio.open_nursery() as nursery, trio.open_nursery() as clients:
+        first = MemoryBroker(await nursery.start(run_first), clients)
+        await create(first.broker, 1)
+        clients.start_soon(produce_in_vain, first)
+        await gate.wait_arrived()
+        second = Machine(bucket, 1)
+        async with second.run(Durability.SEGMENT) as running:
+            assert await values(running, 0) == []
+            gate.open()
+            with trio.fail_after(SOON_SECONDS):
+                while not any(key.endswith(".kfs") for key in await keys_of(bucket)):
+                    await trio.sleep(0.05)
+        async with second.run(Durability.SEGMENT) as running:
+            assert await values(running, 0) == []
+            assert await produce(running, 0, b"new") == error_codes.NONE
+            assert await values(running, 0) == [b"new"]
+        clients.cancel_scope.cancel()
 
 
 async def test_s3_wal_is_refused(autojump_clock: MockClock) -> None:
