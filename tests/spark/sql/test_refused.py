@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
-from pyspark.errors import AnalysisException
 
 from kafscale.errors import QueryError
 from kafscale.spark.sql.engine import Engine
 from kafscale.spark.sql.failures import spark_errors
+
+spark_sql_errors = pytest.importorskip("pyspark.errors")
 
 STATEMENT = "SELECT offset FROM orders"
 
@@ -35,7 +36,7 @@ def no_such_topic() -> None:
 
 def in_spark() -> None:
     with spark_errors():
-        raise AnalysisException("a column `b` cannot be resolved")
+        raise spark_sql_errors.AnalysisException("a column `b` cannot be resolved")
 
 
 def test_what_is_no_affair_of_columns_is_refused_at_once(monkeypatch):
