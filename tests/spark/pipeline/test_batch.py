@@ -355,8 +355,8 @@ def test_a_commit_that_another_one_was_in_the_way_of_is_tried_again(table, monke
 
     commit, failures = batch._Attempt._commit, iter([True, False])
 
-    def conflicting(self, rows):
-        commit(self, rows)
+    def conflicting(self, rows, mapping):
+        commit(self, rows, mapping)
         if next(failures):
             raise RuntimeError("org.apache.iceberg.exceptions.CommitStateUnknownException: lost the reply")
 
