@@ -131,13 +131,13 @@ class ManifestCheckpointer:
 
     async def write_if_changed(self) -> None:
         """Write one, and delete all but the last two. Raises StoreError, Fenced."""
-        if not self.is_kept:
-            return
         await self.decide()
         await self.writer.trim()
 
     async def decide(self) -> None:
         """Write one if something has changed, and delete none. Raises StoreError."""
+        if not self.is_kept:
+            return
         held = [each for each in self.partitions() if each.manifest.segments or each.quarantined]
         if not held and not self.written_bytes:
             return

@@ -157,6 +157,7 @@ async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockCl
         assert a.broker.services.assignment.leader(topic, first) is None
         async with two.run(durability) as b:
             assert led_by(b.broker) == [first, second]
+            assert not [page async for page in one.bucket.list("_kafscale/default/manifests/")]  # placements tell that
             assert await values(b, first) == [b"x"]
             assert await produce(b, first, b"y") == error_codes.NONE
             assert await values(b, first) == [b"x", b"y"]
