@@ -66,8 +66,9 @@ def java_server(program: Path, jars: Sequence[str], properties: Mapping[str, str
     """A Java program of one file that serves what these properties say and prints where; yields its URL."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(jars), str(program)]
     command += [f"{name}={value}" for name, value in properties.items()]
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as errors:
+        # Derby, which a Hive metastore brings, writes a log where it is started.
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=directory)
         assert process.stdout is not None
         try:
             url = process.stdout.readline().strip()
