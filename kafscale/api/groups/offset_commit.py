@@ -22,6 +22,7 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.coordinating.commits import commit_in_pieces
@@ -56,15 +57,13 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
-    has_caught_up = False
+    if by_id:
+        await know_topics(services, topic_ids=(topic.topic_id for topic in request.topics))
+    else:
+        await know_topics(services, (topic.name for topic in request.topics))
     for topic in request.topics:
         if by_id:
             topic.name = name_of(services, topic.topic_id)
-        if services.topics.get(topic.name) is None and not has_caught_up:
-            has_caught_up = True
-            await services.catch_up()
-            if by_id:
-                topic.name = name_of(services, topic.topic_id)
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
