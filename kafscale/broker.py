@@ -41,6 +41,7 @@ from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.leading import Leading
+from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.lead import Lead
@@ -303,6 +304,7 @@ class Broker:
             check_lead=lead.check.confirm,
             catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
             mover=None if several is None else ClusterMover(several.state, several.writer),
+            membership=None if several is None else Membership(several.state),
         )
         self.services.groups.state_bytes.register(self.metrics)
         register_group_lag(self.services)

@@ -30,10 +30,6 @@ NOT_SERVED: Sequence[NotServed] = (
         "Users have passwords, or tokens of an identity provider (OAUTHBEARER); the broker gives out none of its own.",
     ),
     NotServed(
-        {64: "UnregisterBroker"},
-        "A broker that ends leaves no registration behind: the next one takes its place by a claim in the bucket.",
-    ),
-    NotServed(
         {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},
         "Nobody takes clients' metrics here (KIP-714). Kafka serves these only where a plugin takes them.",
     ),

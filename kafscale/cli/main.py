@@ -25,6 +25,7 @@ COMMANDS = (
     "serve",
     "config",
     "topics",
+    "brokers",
     "groups",
     "transactions",
     "users",

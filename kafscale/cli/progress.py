@@ -19,6 +19,13 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def counting_down(what: str, total_count: int) -> Iterator[Callable[[int], None]]:
+    """Show how many of a known number are left. The function that is given takes how many that is now."""
+    with _bar("[progress.description]{task.description} {task.remaining:,.0f}", what, total_count) as report:
+        yield lambda left_count: report(total_count - left_count)
+
+
+@contextmanager
 def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show how many bytes of a known total are done. The function that is given takes their number."""
     text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"

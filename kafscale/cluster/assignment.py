@@ -49,6 +49,10 @@ class Assignment:
         """The brokers that clients may connect to."""
         return (self.node,)
 
+    def fenced(self) -> Sequence[Node]:
+        """Return the brokers that are known and serve nobody just now."""
+        return ()
+
     def coordinator(self, group_id: str) -> Node | None:
         """The broker that coordinates a group; None if there is none just now."""
         return self.node
@@ -60,6 +64,10 @@ class Assignment:
     def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:
         """Return the leader of each partition in order, or a single one that leads them all."""
         return (self._leader,)
+
+    def waiting(self, topic: Topic) -> Mapping[int, int]:
+        """Return which broker, that does not serve, the partitions wait for that nobody leads just now."""
+        return {}
 
     def led_here(self, topic: Topic) -> Mapping[int, int]:
         """The partitions that this broker is to lead, and the leader epoch of each."""

@@ -35,6 +35,7 @@ def some_services(**components: object) -> Any:
     components.setdefault("quotas", some_quotas())
     components.setdefault("catch_up", trio.lowlevel.checkpoint)
     components.setdefault("mover", None)
+    components.setdefault("membership", None)
     return SimpleNamespace(**components)
 
 

@@ -2,13 +2,15 @@
 
 v0  cluster id, controller, brokers, authorized operations
 v1  brokers or controllers (KIP-919); this broker is no separate controller
-v2  fenced brokers too, if asked for (KIP-1073); there are none, a broker is in the cluster or is not
+v2  fenced brokers too, if asked for (KIP-1073): those that are known and do not serve just now
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from kafscale.api.cluster.metadata import cluster_operations
-from kafscale.api.handling.brokers import reachable_brokers
+from kafscale.api.handling.brokers import ReachableBroker, fenced_brokers, reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
@@ -37,13 +39,18 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
         brokers=[
-            DescribeClusterBroker(
-                broker_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack
-            )
-            for each in reachable_brokers(services, call.peer)
+            *_brokers(reachable_brokers(services, call.peer), is_fenced=False),
+            *(_brokers(fenced_brokers(services, call.peer), is_fenced=True) if request.include_fenced_brokers else ()),
         ],
         cluster_authorized_operations=cluster_operations(services, call, request.include_cluster_authorized_operations),
     )
+
+
+def _brokers(found: Iterable[ReachableBroker], *, is_fenced: bool) -> Iterator[DescribeClusterBroker]:
+    for each in found:
+        yield DescribeClusterBroker(
+            broker_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack, is_fenced=is_fenced
+        )
 
 
 API = Api(60, "DescribeCluster", 0, 2, DescribeClusterRequest, DescribeClusterResponse, handle)

@@ -144,6 +144,8 @@ def _partition(layout: Layout, index: int) -> DescribeTopicPartitionsResponsePar
     if leader is not None:
         partition.leader_id, partition.leader_epoch = leader.node_id, leader.epoch
         partition.replica_nodes = partition.isr_nodes = layout.replicas(leader)
+    else:
+        partition.replica_nodes = partition.offline_replicas = layout.offline(index)
     return partition
 
 

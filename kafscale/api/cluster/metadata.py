@@ -15,8 +15,9 @@ v13 an error code of the whole, which is always 0: no client is told to bootstra
 
 Who leads a partition is the assignment's answer; the leader's id fills replicas and ISR as often as the topic's
 replication factor says. Brokers are those that the client can connect to by the listener that it used; a partition that
-none of them leads is LEADER_NOT_AVAILABLE. Topics with as many partitions and replicas and the same leaders share them,
-encoded once. A created topic is durable and described in the same answer, not LEADER_NOT_AVAILABLE first.
+none of them leads is LEADER_NOT_AVAILABLE, and its replica the broker that it waits for. Topics with as many partitions
+and replicas and the same leaders share them, encoded once. A created topic is durable and described in the same answer,
+not LEADER_NOT_AVAILABLE first.
 """
 
 from __future__ import annotations
@@ -189,7 +190,10 @@ def _partitions(layout: Layout) -> list[MetadataResponsePartition]:
 def _partition(layout: Layout, index: int) -> MetadataResponsePartition:
     leader = layout.leader(index)
     if leader is None:
-        return MetadataResponsePartition(error_code=LEADER_NOT_AVAILABLE, partition_index=index)
+        offline = layout.offline(index)
+        return MetadataResponsePartition(
+            error_code=LEADER_NOT_AVAILABLE, partition_index=index, replica_nodes=offline, offline_replicas=offline
+        )
     replicas = layout.replicas(leader)
     return MetadataResponsePartition(
         partition_index=index,

@@ -5,7 +5,8 @@ v1  throttled by the client
 v2  flexible
 
 A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
-error.
+error. Beside others there is one that can be set, of any of them, by any of them: `kafscale.draining`, whether it is to
+lead nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics, groups and this broker.
+"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics, groups and brokers.
 
 The two that change configs share `change_configs`; they differ only in how new configs follow from old ones.
 """
@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
+from kafscale.api.configs.member_configs import DRAINING
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
-from kafscale.cluster.node import Node
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
@@ -88,7 +88,8 @@ async def change_configs(
     """Change the configs of each resource; what became of each.
 
     `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. A
-    broker has none that can be changed: to delete what is not set on it is no error, as in Kafka, whose tools do that.
+    broker has none that can be changed but, beside others, whether it is drained: to delete what is not set on it is no
+    error, as in Kafka, whose tools do that.
     """
     errors: list[KafkaError | None] = [None] * len(resources)
     topics: dict[int, NewConfigs] = {}
@@ -100,10 +101,10 @@ async def change_configs(
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(INVALID_REQUEST, "Each resource must appear at most once.")
             check_access(services, call, _TO_ALTER, resource)
-            _check(services.node, resource)
+            _check(services, resource)
             overrides = plan(resource)
             if resource.resource_type == BROKER:
-                _check_read_only(overrides({}))
+                await _change_broker(services, resource.resource_name, overrides, validate_only=validate_only)
                 continue
             wanted = groups if resource.resource_type == GROUP else topics
             wanted[index] = NewConfigs(name=resource.resource_name, overrides=overrides)
@@ -119,22 +120,44 @@ async def change_configs(
     return errors
 
 
-def check_broker_id(name: str, node: Node, *, expected: str = "") -> None:
-    """Raises KafkaError INVALID_REQUEST if a resource is not this broker; the message names what was `expected`."""
+def check_broker_id(services: Services, name: str, *, expected: str = "") -> int:
+    """Return the id of the broker that a resource is: this one, or one of those beside it.
+
+    Raises KafkaError INVALID_REQUEST if it is neither; the message names what was `expected`.
+    """
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise KafkaError(INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != node.node_id:
-        expected = expected or str(node.node_id)
+    own_id, membership = services.node.node_id, services.membership
+    if int(name) != own_id and (membership is None or int(name) not in membership.records):
+        expected = expected or str(own_id)
         raise KafkaError(INVALID_REQUEST, f"Unexpected broker id, expected {expected}, but received {name}")
+    return int(name)
 
 
-def _check(node: Node, resource: ConfigResource) -> None:
+async def _change_broker(
+    services: Services, name: str, overrides: Callable[[Configs], Configs], *, validate_only: bool
+) -> None:
+    """Say whether a broker is drained, which is all that can be said of one. Raises KafkaError."""
+    membership = services.membership
+    if membership is None or not name:
+        _check_read_only(overrides({}))
+        return
+    broker_id = check_broker_id(services, name)
+    was_draining = membership.records[broker_id].is_draining
+    configs = dict(overrides({DRAINING.name: "true"} if was_draining else {}))
+    is_draining = bool(DRAINING.parse(configs.pop(DRAINING.name, str(DRAINING.default))))
+    _check_read_only(configs)
+    if is_draining != was_draining and not validate_only:
+        await membership.set_draining(broker_id, is_draining)
+
+
+def _check(services: Services, resource: ConfigResource) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise KafkaError(INVALID_REQUEST, "Error due to duplicate config keys")
     if resource.resource_type == BROKER:
         if resource.resource_name:
-            check_broker_id(resource.resource_name, node)
+            check_broker_id(services, resource.resource_name)
         return
     if resource.resource_type == GROUP:
         check_group_name(resource.resource_name, "Default group resources are not allowed.")
@@ -155,7 +178,7 @@ def check_group_name(name: str, if_empty: str) -> None:
 
 
 def _check_read_only(configs: Configs) -> None:
-    """Raises KafkaError INVALID_REQUEST if a broker is to have any config set."""
+    """Raises KafkaError INVALID_REQUEST if a broker is to have any of these set."""
     if configs:
         raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(configs)})")
 

@@ -7,9 +7,10 @@ v4  flexible
 
 A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
 they are in effect, all read-only, as far as Kafka has a name for them; `kafscale config` shows the others too. A broker
-resource without a name is the cluster's dynamic defaults, of which there are none. Another broker's id is refused: each
-tells of itself. A group, which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of share
-and Streams groups are not listed, as there are none here.
+resource without a name is the cluster's dynamic defaults, of which there are none. Another broker's id is refused, or
+beside others has what is known of it here: whether it serves, and whether it is drained (`kafscale.draining`). A group,
+which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of share and Streams groups are not
+listed, as there are none here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kafscale.api.configs.config_resources import (
     check_broker_id,
     check_group_name,
 )
+from kafscale.api.configs.member_configs import member_entries
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
@@ -79,12 +81,21 @@ def _entries(services: Services, peer: Peer, resource: DescribeConfigsResource) 
     if resource.resource_type == BROKER:
         if not name:
             return ()
-        check_broker_id(name, services.node, expected=f"{services.node.node_id} or empty string")
-        return broker_entries(services.settings, _advertised(services, peer))
+        return _broker_entries(services, peer, name)
     if resource.resource_type == GROUP:
         check_group_name(name, "Group name must not be empty")
         return services.group_configs.entries(name)
     raise KafkaError(INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+
+
+def _broker_entries(services: Services, peer: Peer, name: str) -> Sequence[ConfigEntry]:
+    broker_id = check_broker_id(services, name, expected=f"{services.node.node_id} or empty string")
+    entries = []
+    if broker_id == services.node.node_id:
+        entries += broker_entries(services.settings, _advertised(services, peer))
+    if services.membership is not None and (record := services.membership.records.get(broker_id)) is not None:
+        entries += member_entries(record)
+    return sorted(entries, key=lambda each: each.definition.name)
 
 
 def _advertised(services: Services, peer: Peer) -> Iterable[Listener]:

@@ -4,7 +4,8 @@ v0  set, delete, append to a list, take from a list
 v1  flexible
 
 A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
-error.
+error. Beside others there is one that can be set, of any of them, by any of them: `kafscale.draining`, whether it is to
+lead nothing.
 """
 
 from __future__ import annotations

@@ -29,6 +29,12 @@ def reachable_brokers(services: Services, peer: Peer) -> Sequence[ReachableBroke
     return [ReachableBroker(node, at) for node, at in found if at is not None]
 
 
+def fenced_brokers(services: Services, peer: Peer) -> Sequence[ReachableBroker]:
+    """Return the brokers that do not serve, and where this client could connect to them if they did."""
+    found = ((node, endpoint_of(services, node, peer)) for node in services.assignment.fenced())
+    return [ReachableBroker(node, at) for node, at in found if at is not None]
+
+
 def reachable_broker(services: Services, node_id: int, peer: Peer) -> ReachableBroker | None:
     """Return the broker of this id; None if it is not there, or can't be connected to by this client."""
     found = (each for each in reachable_brokers(services, peer) if each.node.node_id == node_id)

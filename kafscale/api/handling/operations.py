@@ -151,6 +151,7 @@ OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
     "UpdateFeatures": (_whole(rights.ALTER_CLUSTER),),
     "DescribeCluster": (_handler(rights.DESCRIBE_CLUSTER, "where operations on the cluster are asked for"),),
     "DescribeProducers": (_each(rights.READ_TOPIC, "topics", "name"),),
+    "UnregisterBroker": (_whole(rights.ALTER_CLUSTER),),
     "DescribeTransactions": (
         _each(rights.DESCRIBE_TRANSACTION, "transactional_ids"),
         _handler(rights.DESCRIBE_TOPIC, "other topics are left out"),

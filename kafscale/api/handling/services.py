@@ -15,6 +15,7 @@ from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.group_configs import GroupConfigs
@@ -39,7 +40,8 @@ class Services:
     Fenced if another broker has taken over.
 
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
-    here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers.
+    here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
+    tells and changes what is known of them.
     """
 
     metrics: Metrics
@@ -69,6 +71,7 @@ class Services:
     check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     mover: Mover | None = None
+    membership: Membership | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

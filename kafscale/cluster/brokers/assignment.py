@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from kafscale.cluster.assignment import Assignment, Leader
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.node import Node
 from kafscale.cluster.partitioning import coordinator_partition
@@ -41,6 +42,10 @@ class ClusterAssignment(Assignment):
     def brokers(self) -> Sequence[Node]:
         return tuple(self._live().values())
 
+    def fenced(self) -> Sequence[Node]:
+        brokers = sorted(self.state.brokers.items())
+        return [self._node(each, record) for each, record in brokers if record.state is not BrokerState.LIVE]
+
     def coordinator(self, group_id: str) -> Node | None:
         topic = self.find_topic(CONSUMER_OFFSETS_NAME)
         if topic is None:
@@ -62,6 +67,12 @@ class ClusterAssignment(Assignment):
             self._leaders[topic.topic_id] = known
         return known
 
+    def waiting(self, topic: Topic) -> Mapping[int, int]:
+        if None not in self.leaders(topic):
+            return {}
+        live, placements = self._live(), self.state.placements.get(topic.topic_id, ())
+        return {index: each.leader for index, each in enumerate(placements) if each.leader not in live}
+
     def led_here(self, topic: Topic) -> Mapping[int, int]:
         placements = self.state.placements.get(topic.topic_id, ())
         return {index: each.epoch for index, each in enumerate(placements) if each.leader == self.node.node_id}
@@ -71,14 +82,14 @@ class ClusterAssignment(Assignment):
         if self._seen_revision != self.state.revision:
             self._seen_revision = self.state.revision
             self._leaders.clear()
-            self._nodes = {
-                broker_id: Node(
-                    node_id=broker_id,
-                    cluster_id=self.node.cluster_id,
-                    broker_epoch=record.incarnation,
-                    advertised=record.endpoints,
-                    rack=record.rack,
-                )
-                for broker_id, record in self.state.live().items()
-            }
+            self._nodes = {each: self._node(each, record) for each, record in self.state.live().items()}
         return self._nodes
+
+    def _node(self, broker_id: int, record: BrokerRecord) -> Node:
+        return Node(
+            node_id=broker_id,
+            cluster_id=self.node.cluster_id,
+            broker_epoch=record.incarnation,
+            advertised=record.endpoints,
+            rack=record.rack,
+        )

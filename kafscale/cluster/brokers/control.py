@@ -35,7 +35,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
 
 LOOK_SECONDS = 1.0
-BALANCE_SECONDS = 5.0
+BALANCE_SECONDS = 5.0  # between two looks; while a broker is drained, there is one every LOOK_SECONDS
 MOVES_AT_ONCE_COUNT = 50  # partitions that are on their way for the sake of balance
 HEAD_TARGET_BYTES = 128 << 10  # a checkpoint is written as soon as the head is larger; each commit writes it
 
@@ -58,6 +58,7 @@ class Controller:
     namespace: str
     _checkpointer: Checkpointer | None = attrs.field(default=None, init=False)
     _kept_until: int = attrs.field(default=0, init=False)
+    _balance_at: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
@@ -77,7 +78,7 @@ class Controller:
             nursery.start_soon(self._every, LOOK_SECONDS, self._claim_if_vacant)
             nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
             nursery.start_soon(self._every, INTERVAL_SECONDS, self.write_checkpoint)
-            nursery.start_soon(self._every, BALANCE_SECONDS, self._balance)
+            nursery.start_soon(self._every, LOOK_SECONDS, self._balance)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -148,6 +149,10 @@ class Controller:
         if not self.is_mine:
             return
         live = self.state.live()
+        is_draining = any(record.is_draining for record in live.values())
+        if not is_draining and trio.current_time() < self._balance_at:
+            return
+        self._balance_at = trio.current_time() + BALANCE_SECONDS
         eligible = [broker_id for broker_id, record in live.items() if not record.is_draining]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
         moves = moves_for_balance(self.state.placements, eligible, live, max(0, MOVES_AT_ONCE_COUNT - moving))

@@ -97,6 +97,11 @@ class _Row:
     targets: dict[str, int] = attrs.field(factory=dict)
 
 
+def broker_prefix(broker_id: int) -> str:
+    """Return what the keys of all entries about a broker begin with."""
+    return f"{BROKERS}{broker_id}/"
+
+
 def record_key(broker_id: int) -> str:
     return f"{BROKERS}{broker_id}{_RECORD}"
 

@@ -32,6 +32,7 @@ class ConfigSource(enum.IntEnum):
     """Where a config's value comes from, by the numbers of DescribeConfigs version 1."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     GROUP_CONFIG = 8

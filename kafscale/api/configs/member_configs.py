@@ -1,0 +1,42 @@
+"""Configs of a broker beside others that Kafka has no name for: any of the brokers tells and changes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.configs.entries import ConfigEntry
+
+DRAINING: Final = ConfigDefinition(
+    name="kafscale.draining",
+    type=ConfigType.BOOLEAN,
+    default="false",
+    documentation="Whether the broker is to lead nothing: its partitions move to others.",
+)
+_STATE = ConfigDefinition(
+    name="kafscale.state",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="Whether the broker serves, as the others know.",
+)
+_VERSION = ConfigDefinition(
+    name="kafscale.version",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="The version that it runs, or ran last.",
+)
+
+
+def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
+    """Return them in order of name."""
+    source = ConfigSource.DYNAMIC_BROKER_CONFIG if record.is_draining else ConfigSource.DEFAULT_CONFIG
+    return [
+        ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
+        _read_only(_STATE, record.state.value),
+        _read_only(_VERSION, record.version),
+    ]
+
+
+def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:
+    return ConfigEntry(definition=definition, value=value, source=ConfigSource.STATIC_BROKER_CONFIG, read_only=True)

@@ -1,0 +1,229 @@
+"""`kafscale brokers list|describe|drain|undrain|remove`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from kafscale.cli.connecting import Parsed, bootstrap_option, json_option, run_with_client
+from kafscale.cli.output import say, show, show_json
+from kafscale.cli.progress import counting_down
+from kafscale.config import Address, parse_duration
+from kafscale.errors import NotFound
+
+if TYPE_CHECKING:
+    from kafscale.client import Client
+
+LOOK_SECONDS = 0.5  # between two looks at what a broker still leads
+LIVE, FENCED = "live", "fenced"
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRow:
+    """One broker. `leads` counts the partitions that it leads or, while it does not serve, that wait for it."""
+
+    broker: int
+    address: str
+    rack: str | None
+    state: str
+    controller: bool
+    draining: bool
+    leads: int
+    version: str | None
+
+
+@attrs.frozen(kw_only=True)
+class LedRow:
+    topic: str
+    partition: int
+    moves_to: int | None
+
+
+def seconds(text: str) -> float:
+    """Read a duration. Raises ValueError."""
+    return parse_duration(text) / 1_000_000
+
+
+timeout_option = click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=Parsed("DURATION", seconds),
+    default="10m",
+    help="Wait no longer than this.  [default: 10m]",
+)
+_id_argument = click.argument("broker_id", metavar="ID", type=int)
+
+
+@click.group("brokers")
+def command() -> None:
+    """List and describe the brokers that share a bucket, and have partitions leave one."""
+
+
+@command.command("list")
+@bootstrap_option
+@json_option
+def list_command(bootstrap: Address, as_json: bool) -> None:
+    """List all brokers, also those that do not serve just now."""
+
+    async def use(client: Client) -> None:
+        show(BrokerRow, await _rows(client), as_json=as_json)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("describe")
+@_id_argument
+@bootstrap_option
+@json_option
+def describe_command(broker_id: int, bootstrap: Address, as_json: bool) -> None:
+    """Show broker ID and the partitions that it leads, or that wait for it."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.brokers import list_places
+        from kafscale.client.reassignments import list_reassignments
+
+        row = _row_of(await _rows(client), broker_id)
+        moving = await list_reassignments(client)
+        led = [
+            LedRow(topic=each.topic, partition=each.partition, moves_to=moving.get((each.topic, each.partition)))
+            for each in await list_places(client)
+            if each.broker_id == broker_id
+        ]
+        if as_json:
+            show_json({**attrs.asdict(row), "partitions": [attrs.asdict(each) for each in led]})
+            return
+        show(BrokerRow, [row])
+        if led:
+            click.echo()
+            show(LedRow, led)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("drain")
+@_id_argument
+@click.option("--undo", is_flag=True, help="Have it lead partitions again, as `kafscale brokers undrain`.")
+@timeout_option
+@bootstrap_option
+def drain_command(broker_id: int, undo: bool, timeout_seconds: float, bootstrap: Address) -> None:
+    """Have all partitions of broker ID led by others, one after the other, and wait until it leads none.
+
+    It serves meanwhile, and gets no new ones until `kafscale brokers undrain ID`, also when it is started again.
+    """
+
+    async def use(client: Client) -> None:
+        if undo:
+            await _undrain(client, broker_id)
+        else:
+            await _drain(client, broker_id, timeout_seconds)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("undrain")
+@_id_argument
+@bootstrap_option
+def undrain_command(broker_id: int, bootstrap: Address) -> None:
+    """Have broker ID lead partitions again: they move to it until all brokers lead about as many."""
+
+    async def use(client: Client) -> None:
+        await _undrain(client, broker_id)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("remove")
+@_id_argument
+@bootstrap_option
+def remove_command(broker_id: int, bootstrap: Address) -> None:
+    """Forget broker ID, which has stopped and leads nothing; started again, it would join anew."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.brokers import unregister_broker
+
+        _row_of(await _rows(client), broker_id)
+        await unregister_broker(client, broker_id)
+        say(f"broker {broker_id} is forgotten")
+
+    run_with_client(bootstrap, use)
+
+
+async def _rows(client: Client) -> list[BrokerRow]:
+    from kafscale.client.brokers import DRAINING, STATE, VERSION, broker_configs, list_brokers, list_places
+
+    brokers = await list_brokers(client)
+    configs = await broker_configs(client, [each.broker_id for each in brokers])
+    led = Counter(each.broker_id for each in await list_places(client))
+    rows = []
+    for each in brokers:
+        known = configs.get(each.broker_id, {})
+        rows.append(
+            BrokerRow(
+                broker=each.broker_id,
+                address=str(Address(each.host, each.port)),
+                rack=each.rack,
+                state=known.get(STATE) or (FENCED if each.is_fenced else LIVE),
+                controller=each.is_controller,
+                draining=known.get(DRAINING) == "true",
+                leads=led[each.broker_id],
+                version=known.get(VERSION),
+            )
+        )
+    return rows
+
+
+def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:
+    """Raises NotFound."""
+    for row in rows:
+        if row.broker == broker_id:
+            return row
+    known = ", ".join(str(row.broker) for row in rows)
+    raise NotFound(f"there is no broker {broker_id}; there are {known}: `kafscale brokers list` shows them")
+
+
+async def _drain(client: Client, broker_id: int, timeout_seconds: float) -> None:
+    from kafscale.client.brokers import set_draining
+
+    row = _row_of(await _rows(client), broker_id)
+    if row.state != LIVE and row.leads:
+        raise click.ClickException(
+            f"broker {broker_id} does not serve ({row.state}), and {row.leads} partitions wait for it: start it, and "
+            "drain it then"
+        )
+    await set_draining(client, broker_id, True)
+    await _wait_until_it_leads_nothing(client, broker_id, row.leads, timeout_seconds)
+    say(f"broker {broker_id} leads nothing any more: {row.leads} partitions are led by others")
+
+
+async def _wait_until_it_leads_nothing(
+    client: Client, broker_id: int, before_count: int, timeout_seconds: float
+) -> None:
+    import trio
+
+    left_count = before_count
+    with trio.move_on_after(timeout_seconds) as waiting, counting_down("partitions left:", before_count) as report:
+        while left_count := await _led_count(client, broker_id):
+            report(left_count)
+            await trio.sleep(LOOK_SECONDS)
+    if waiting.cancelled_caught:
+        raise click.ClickException(
+            f"broker {broker_id} leads {left_count} partitions still, after {timeout_seconds:g} s: it goes on until it "
+            f"leads none, and its log says what fails; `kafscale brokers undrain {broker_id}` takes it back"
+        )
+
+
+async def _led_count(client: Client, broker_id: int) -> int:
+    from kafscale.client.brokers import list_places
+
+    return sum(each.broker_id == broker_id for each in await list_places(client))
+
+
+async def _undrain(client: Client, broker_id: int) -> None:
+    from kafscale.client.brokers import set_draining
+
+    row = _row_of(await _rows(client), broker_id)
+    await set_draining(client, broker_id, False)
+    say(f"broker {broker_id} may lead partitions" + ("" if row.draining else ", as before: it was not drained"))

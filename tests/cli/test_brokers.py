@@ -1,0 +1,131 @@
+"""`kafscale brokers`, against whole brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+import trio
+
+from kafscale.cluster.topics.topics import NewTopic
+from tests.cli.conftest import CommandLine
+from tests.devtools.loopback_cluster import LoopbackCluster, loopback_cluster
+
+TOPIC = "orders"
+COUNT = 6
+
+
+@attrs.define(eq=False)
+class Several:
+    """Brokers that share a bucket, and the command line, which asks the first of them."""
+
+    cluster: LoopbackCluster
+    kafscale: CommandLine
+
+    async def create(self, name: str = TOPIC, count: int = COUNT) -> None:
+        """Create a topic, and wait until its partitions are led."""
+        await self.cluster.broker(1).services.topics.create([NewTopic(name=name, partition_count=count)])
+        each, more = divmod(count, len(self.cluster.members))
+        assert not more
+        await self.cluster.until_led(name, dict.fromkeys(self.cluster.members, each))
+
+
+@pytest.fixture
+async def two(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Several]:
+    async with loopback_cluster(2, rack="zone-a") as cluster:
+        yield Several(cluster, CommandLine(cluster.address(1), None, capsys))  # type: ignore[arg-type]
+
+
+async def test_brokers_are_listed_also_those_that_have_stopped(two: Several) -> None:
+    await two.create()
+    rows = await two.kafscale.json("brokers", "list")
+    assert [(each["broker"], each["address"]) for each in rows] == [
+        (each, str(two.cluster.address(each))) for each in (1, 2)
+    ]
+    assert [(each["rack"], each["state"], each["draining"]) for each in rows] == [("zone-a", "live", False)] * 2
+    assert [each["controller"] for each in rows] == [True, False]
+    assert [each["leads"] for each in rows] == [COUNT // 2] * 2
+    assert rows[0]["version"] == rows[1]["version"] != ""
+    await two.cluster.stop(2)
+    rows = await two.kafscale.json("brokers", "list")
+    assert [each["state"] for each in rows] == ["live", "stopped"]
+    assert "stopped" in await two.kafscale("brokers", "list")
+
+
+async def test_a_broker_is_described_with_what_it_leads(two: Several) -> None:
+    await two.create()
+    described = await two.kafscale.json("brokers", "describe", "2")
+    led = two.cluster.led_by(2, TOPIC)
+    assert described["leads"] == len(led) == COUNT // 2
+    assert described["partitions"] == [{"topic": TOPIC, "partition": index, "moves_to": None} for index in led]
+    said = await two.kafscale("brokers", "describe", "7", code=1)
+    assert "there is no broker 7; there are 1, 2" in said
+
+
+async def test_a_broker_is_drained_and_leads_again(two: Several) -> None:
+    await two.create()
+    said = await two.kafscale("brokers", "drain", "2")
+    assert said == "broker 2 leads nothing any more: 3 partitions are led by others\n"
+    assert (two.cluster.led_by(1, TOPIC), two.cluster.led_by(2, TOPIC)) == (list(range(COUNT)), [])
+    await two.cluster.broker(1).services.topics.create([NewTopic(name="later", partition_count=2)])
+    await two.cluster.stop(2)
+    await two.cluster.start(2)  # drained is drained, also after a start
+    rows = await two.kafscale.json("brokers", "list")
+    assert [(each["draining"], each["leads"]) for each in rows] == [(False, COUNT + 2), (True, 0)]
+    assert await two.kafscale("brokers", "undrain", "2") == "broker 2 may lead partitions\n"
+    await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
+    assert "it was not drained" in await two.kafscale("brokers", "drain", "--undo", "2")
+
+
+async def test_the_last_broker_is_not_drained(two: Several) -> None:
+    await two.create()
+    await two.kafscale("brokers", "drain", "2")
+    said = await two.kafscale("brokers", "drain", "1", code=1)
+    assert "no other broker runs that may lead what it leads" in said
+    await two.kafscale("brokers", "undrain", "2")
+    await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
+
+
+async def test_a_drain_that_takes_too_long_goes_on(two: Several) -> None:
+    await two.create()
+    said = await two.kafscale("brokers", "drain", "2", "--timeout", "1us", code=1)
+    assert "leads 3 partitions still" in said
+    assert "kafscale brokers undrain 2" in said
+    await two.cluster.until_led(TOPIC, {1: COUNT, 2: 0})
+
+
+async def test_a_broker_is_forgotten_that_has_stopped_and_leads_nothing(two: Several) -> None:
+    await two.create()
+    said = await two.kafscale("brokers", "remove", "2", code=1)
+    assert "Broker 2 serves: stop it before" in said
+    await two.kafscale("brokers", "drain", "2")
+    await two.cluster.stop(2)
+    assert await two.kafscale("brokers", "remove", "2") == "broker 2 is forgotten\n"
+    assert [each["broker"] for each in await two.kafscale.json("brokers", "list")] == [1]
+    assert "there is no broker 2; there are 1:" in await two.kafscale("brokers", "remove", "2", code=1)
+    await two.cluster.start(2)  # it joins anew, and is not drained
+    await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
+
+
+async def test_partitions_wait_for_a_broker_that_has_stopped(two: Several) -> None:
+    await two.create()
+    waiting = two.cluster.led_by(2, TOPIC)
+    await two.cluster.stop(2)
+    described = await two.kafscale.json("brokers", "describe", "2")
+    assert (described["state"], [each["partition"] for each in described["partitions"]]) == ("stopped", waiting)
+    said = await two.kafscale("brokers", "drain", "2", code=1)
+    assert "broker 2 does not serve (stopped), and 3 partitions wait for it: start it" in said
+    said = await two.kafscale("brokers", "remove", "2", code=1)
+    assert "3 partitions wait for it. Start it and drain it, or have others lead them" in said
+
+
+async def test_a_broker_alone_is_listed_and_can_not_be_drained(capsys: pytest.CaptureFixture[str]) -> None:
+    async with loopback_cluster(0, several_brokers=False) as cluster:
+        await cluster.start(1)
+        kafscale = CommandLine(cluster.address(1), None, capsys)  # type: ignore[arg-type]
+        (row,) = await kafscale.json("brokers", "list")
+        assert (row["broker"], row["state"], row["draining"], row["version"]) == (1, "live", False, None)
+        said = await kafscale("brokers", "drain", "1", code=1)
+        assert "kafscale.draining" in said
+        await trio.lowlevel.checkpoint()
