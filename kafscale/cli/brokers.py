@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
-from kafscale.cli.connecting import Parsed, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
-from kafscale.cli.progress import counting_down
-from kafscale.config import Address, parse_duration
+from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
+from kafscale.config import Address
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
 
-LOOK_SECONDS = 0.5  # between two looks at what a broker still leads
 LIVE, FENCED = "live", "fenced"
 
 
@@ -42,18 +42,6 @@ class LedRow:
     moves_to: int | None
 
 
-def seconds(text: str) -> float:
-    """Read a duration. Raises ValueError."""
-    return parse_duration(text) / 1_000_000
-
-
-timeout_option = click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Parsed("DURATION", seconds),
-    default="10m",
-    help="Wait no longer than this.  [default: 10m]",
-)
 _id_argument = click.argument("broker_id", metavar="ID", type=int)
 
 
@@ -194,25 +182,15 @@ async def _drain(client: Client, broker_id: int, timeout_seconds: float) -> None
             "drain it then"
         )
     await set_draining(client, broker_id, True)
-    await _wait_until_it_leads_nothing(client, broker_id, row.leads, timeout_seconds)
+    await wait_until_none_is_left(
+        partial(_led_count, client, broker_id),
+        timeout_seconds,
+        otherwise=lambda left_count: (
+            f"broker {broker_id} leads {left_count} partitions still; it goes on until it leads none, and its log says "
+            f"what fails, and `kafscale brokers undrain {broker_id}` takes it back"
+        ),
+    )
     say(f"broker {broker_id} leads nothing any more: {row.leads} partitions are led by others")
-
-
-async def _wait_until_it_leads_nothing(
-    client: Client, broker_id: int, before_count: int, timeout_seconds: float
-) -> None:
-    import trio
-
-    left_count = before_count
-    with trio.move_on_after(timeout_seconds) as waiting, counting_down("partitions left:", before_count) as report:
-        while left_count := await _led_count(client, broker_id):
-            report(left_count)
-            await trio.sleep(LOOK_SECONDS)
-    if waiting.cancelled_caught:
-        raise click.ClickException(
-            f"broker {broker_id} leads {left_count} partitions still, after {timeout_seconds:g} s: it goes on until it "
-            f"leads none, and its log says what fails; `kafscale brokers undrain {broker_id}` takes it back"
-        )
 
 
 async def _led_count(client: Client, broker_id: int) -> int:

@@ -26,6 +26,7 @@ COMMANDS = (
     "config",
     "topics",
     "brokers",
+    "partitions",
     "groups",
     "transactions",
     "users",

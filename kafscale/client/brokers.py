@@ -53,6 +53,11 @@ class Place:
     replicas: Sequence[int] = ()
 
     @property
+    def at(self) -> tuple[str, int]:
+        """Return its topic and number, by which reassignments have it."""
+        return self.topic, self.partition
+
+    @property
     def broker_id(self) -> int:
         """Return whose it is: who leads it, or whom it waits for."""
         return self.waits_for if self.leader == NOBODY else self.leader

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafscale.client.admin import TIMEOUT_MS
 from kafscale.client.client import Client
-from kafscale.login.failures import check
+from kafscale.errors import KafkaError
+from kafscale.login.failures import check, failure
+from kafscale.wire.error_codes import NONE
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 
+At = tuple[str, int]  # a topic's name and a partition
 
-async def list_reassignments(client: Client) -> Mapping[tuple[str, int], int]:
+
+async def list_reassignments(client: Client) -> Mapping[At, int]:
     """Return the partitions that are on their way, and to which broker. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(
         ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS), ListPartitionReassignmentsResponse
@@ -24,4 +34,27 @@ async def list_reassignments(client: Client) -> Mapping[tuple[str, int], int]:
         for topic in response.topics
         for each in topic.partitions
         if each.replicas
+    }
+
+
+async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) -> Mapping[At, KafkaError]:
+    """Assign partitions to brokers, or with None take back what was assigned; why some could not be.
+
+    Returns when that is decided, which is before they have moved. Raises KafkaError, BrokerUnavailable.
+    """
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in wanted.items():
+        topic = topics.setdefault(name, ReassignableTopic(name=name))
+        partition = ReassignablePartition(partition_index=index, replicas=None if replicas is None else list(replicas))
+        topic.partitions.append(partition)
+    request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=list(topics.values()))
+    response = await client.request(request, AlterPartitionReassignmentsResponse)
+    check(response.error_code, "reassignments", response.error_message)
+    return {
+        (topic.name, each.partition_index): failure(
+            each.error_code, f"{topic.name}-{each.partition_index}", each.error_message
+        )
+        for topic in response.responses
+        for each in topic.partitions
+        if each.error_code != NONE
     }

@@ -19,10 +19,11 @@ from kafscale.cluster.topics.index import Topic
 
 @attrs.frozen(cache_hash=True)  # every topic of a Metadata reply looks its layout up by it
 class Leader:
-    """Which broker leads a partition, and its leader epoch."""
+    """Which broker leads a partition, and its leader epoch; and the partition's replicas, if they are assigned."""
 
     node_id: int
     epoch: int
+    replicas: tuple[int, ...] = ()
 
 
 @attrs.define(eq=False, repr=False)

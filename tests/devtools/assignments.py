@@ -128,23 +128,48 @@ class ThreeBrokers(TwoBrokers):
 
 @attrs.define(eq=False)
 class ScriptedMover:
-    """Notes what it is to move; a partition of `refused` can't be."""
+    """Notes what it is to move; a partition of `refused` can't be. With `is_quick` it is led there at once."""
 
     assignment: TwoBrokers
     moves: list[tuple[str, int, int]] = attrs.field(factory=list)
     refused: set[tuple[str, int]] = attrs.field(factory=set)
     on_their_way: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    replicas: dict[tuple[str, int], Sequence[int]] = attrs.field(factory=dict)
+    is_quick: bool = False
 
-    async def move(self, topic: Topic, index: int, target: int) -> None:
+    async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
         await trio.lowlevel.checkpoint()
+        target = replicas[0]
         if (topic.name, index) in self.refused:
             raise KafkaError(INVALID_REPLICA_ASSIGNMENT, f"broker {target} is about to leave")
-        self.moves.append((topic.name, index, target))
+        self.replicas[topic.name, index] = replicas
         leader = self.assignment.leader(topic, index)
         if leader is not None and leader.node_id == target:
             self.on_their_way.pop((topic.name, index), None)
+            return
+        self.moves.append((topic.name, index, target))
+        if self.is_quick:
+            self.assignment.others[topic.name, index] = Leader(target, OTHERS_EPOCH + 1)
         else:
             self.on_their_way[topic.name, index] = target
+
+    async def stay(self, topic: Topic, index: int) -> None:
+        await trio.lowlevel.checkpoint()
+        leader = self.assignment.leader(topic, index)
+        assert leader is not None
+        del self.on_their_way[topic.name, index]
+        self.replicas[topic.name, index] = (leader.node_id,)
+
+    async def release(self, topic: Topic, index: int) -> None:
+        await trio.lowlevel.checkpoint()
+        del self.replicas[topic.name, index]
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        if not is_so():
+            await trio.sleep_forever()
+
+    def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
+        return {index: replicas for (name, index), replicas in self.replicas.items() if name == topic.name}
 
     def targets(self, topic: Topic) -> Mapping[int, int]:
         return {index: target for (name, index), target in self.on_their_way.items() if name == topic.name}

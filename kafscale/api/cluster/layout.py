@@ -46,5 +46,8 @@ class Layout:
         return [] if broker_id == NOBODY else [broker_id] * self.replication_factor
 
     def replicas(self, leader: Leader) -> list[int]:
-        """Return the broker ids of a partition's replicas: its leader's, as often as the replication factor says."""
-        return [leader.node_id] * self.replication_factor
+        """Return the broker ids of a partition's replicas: those that it is assigned to.
+
+        Where there are none, it is its leader's, as often as the replication factor says.
+        """
+        return list(leader.replicas) or [leader.node_id] * self.replication_factor

@@ -4,10 +4,12 @@ v0  (flexible) the replicas of each partition; null stops what is under way
 v1  may forbid that the replication factor changes (KIP-860)
 
 A partition's replicas are, as Metadata has them, the broker that leads it, as often as the topic's replication factor
-says. To assign those changes nothing, and succeeds. Of others the first is to lead the partition from then on, which
-takes nothing along: the object store has the copies. So which brokers come after it means nothing, but they have to be
-there, and as many as before, or else it is INVALID_REPLICATION_FACTOR. To stop a move is to have the partition stay
-where it is; NO_REASSIGNMENT_IN_PROGRESS if it is not on its way. A broker that is alone moves nothing.
+says, until it is assigned to others. The first of these is to lead the partition from then on, whenever it serves: what
+balances brokers leaves it there. The move takes nothing along, as the object store has the copies. So which brokers
+come after the first means nothing, but they have to be there, and as many as before, or else it is
+INVALID_REPLICATION_FACTOR. To stop a move is to have the partition stay where it is. Where nothing is on its way, and
+the partition was assigned before, it takes that back: from then on any broker may lead it, as balance wants. Where it
+was not, it is NO_REASSIGNMENT_IN_PROGRESS. A broker that is alone moves nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import trio
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.replica_assignments import check_brokers
 from kafscale.cluster.topics.topics import Topic
-from kafscale.concurrency.turns import Turns, distinct_partitions
+from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (
     INVALID_REPLICA_ASSIGNMENT,
@@ -37,6 +41,8 @@ from kafscale.wire.messages.alter_partition_reassignments import (
 )
 from kafscale.wire.schema import mapped
 
+AT_ONCE_COUNT = 256  # partitions that are decided about together
+
 
 async def handle(
     services: Services, call: Call, request: AlterPartitionReassignmentsRequest
@@ -45,36 +51,38 @@ async def handle(
         ((topic.name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
     )
     await know_topics(services, asked)
-    turns = Turns()
-    responses = []
-    for name, partitions in asked.items():
-        refusals: dict[int, KafkaError | None] = {}
-        for index, wanted in partitions.items():
-            await turns.step()
-            refusals[index] = await _refusal(services, name, wanted)
-        answers = mapped(partial(_answer, refusals), tuple(partitions))
-        responses.append(ReassignableTopicResponse(name=name, partitions=answers))
+    refusals: dict[tuple[str, int], KafkaError] = {}
+    wanted = [(name, each) for name, partitions in asked.items() for each in partitions.values()]
+    for first in range(0, len(wanted), AT_ONCE_COUNT):
+        async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
+            for name, each in wanted[first : first + AT_ONCE_COUNT]:
+                nursery.start_soon(_decide, services, name, each, refusals)
+    responses = [
+        ReassignableTopicResponse(name=name, partitions=mapped(partial(_answer, refusals, name), tuple(partitions)))
+        for name, partitions in asked.items()
+    ]
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, responses=responses
     )
 
 
-def _answer(refusals: Mapping[int, KafkaError | None], index: int) -> ReassignablePartitionResponse:
+def _answer(refusals: Mapping[tuple[str, int], KafkaError], name: str, index: int) -> ReassignablePartitionResponse:
     answer = ReassignablePartitionResponse(partition_index=index)
-    refusal = refusals[index]
+    refusal = refusals.get((name, index))
     if refusal is not None:
         answer.error_code, answer.error_message = refusal.code, refusal.message
     return answer
 
 
-async def _refusal(services: Services, name: str, wanted: ReassignablePartition) -> KafkaError | None:
-    """Move a partition, or have it stay. Returns why it can't be; None if that is decided."""
+async def _decide(
+    services: Services, name: str, wanted: ReassignablePartition, refusals: dict[tuple[str, int], KafkaError]
+) -> None:
+    """Move a partition, or have it stay; note why it can't be."""
     try:
         topic = _topic(services, name, wanted.partition_index)
         await _reassign(services, topic, wanted)
     except KafkaError as exc:
-        return exc
-    return None
+        refusals[name, wanted.partition_index] = exc
 
 
 def _topic(services: Services, name: str, index: int) -> Topic:
@@ -91,22 +99,20 @@ async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartit
     """Return when the partition has its new leader, or will. Raises KafkaError."""
     index, mover = wanted.partition_index, services.mover
     leader = services.assignment.leader(topic, index)
-    leader_id = None if leader is None else leader.node_id
-    is_moving = mover is not None and index in mover.targets(topic)
     if wanted.replicas is not None:
-        target: int | None = _target(services, topic, index, wanted.replicas, leader_id)
-    elif is_moving:
-        target = leader_id
+        _check(services, topic, index, wanted.replicas, None if leader is None else leader.node_id)
+        if mover is not None:
+            await mover.move(topic, index, wanted.replicas)
+    elif mover is not None and index in mover.targets(topic) and leader is not None:
+        await mover.stay(topic, index)
+    elif mover is not None and index in mover.assigned(topic) and index not in mover.targets(topic):
+        await mover.release(topic, index)
     else:
-        target = None
-    if target is None:
         raise KafkaError(NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    if mover is not None and (is_moving or target != leader_id):
-        await mover.move(topic, index, target)
 
 
-def _target(services: Services, topic: Topic, index: int, replicas: Sequence[int], leader_id: int | None) -> int:
-    """Return the broker that is to lead a partition with these replicas. Raises KafkaError."""
+def _check(services: Services, topic: Topic, index: int, replicas: Sequence[int], leader_id: int | None) -> None:
+    """Raises KafkaError unless a partition can have these replicas."""
     check_brokers(replicas, [node.node_id for node in services.assignment.brokers()])
     others = [broker_id for broker_id in replicas if broker_id != leader_id]
     if others and services.mover is None:
@@ -125,7 +131,6 @@ def _target(services: Services, topic: Topic, index: int, replicas: Sequence[int
             INVALID_REPLICATION_FACTOR,
             f"The replication factor is changed from {topic.replication_factor} to {len(replicas)}",
         )
-    return replicas[0]
 
 
 API = Api(

@@ -51,8 +51,8 @@ async def _lead_as_assigned(
         outcome = outcomes[topic.name]
         if topic.assignments and isinstance(outcome, Topic):
             first = topic.count - len(topic.assignments)
-            targets = {first + number: each.broker_ids[0] for number, each in enumerate(topic.assignments)}
-            await lead_as_assigned(services, outcome, targets)
+            assigned = {first + number: each.broker_ids for number, each in enumerate(topic.assignments)}
+            await lead_as_assigned(services, outcome, assigned)
 
 
 def _more_partitions(services: Services, topic: CreatePartitionsTopic) -> MorePartitions:

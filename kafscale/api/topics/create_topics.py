@@ -67,8 +67,8 @@ async def _lead_as_assigned(
     for topic in topics:
         outcome = outcomes[topic.name]
         if topic.assignments and isinstance(outcome, Topic):
-            targets = {each.partition_index: each.broker_ids[0] for each in topic.assignments}
-            await lead_as_assigned(services, outcome, targets)
+            assigned = {each.partition_index: each.broker_ids for each in topic.assignments}
+            await lead_as_assigned(services, outcome, assigned)
 
 
 def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:

@@ -4,27 +4,33 @@ v0  the preferred replica
 v1  or any live one, which may lose records (unclean); an error code of the whole
 v2  flexible
 
-A partition's only replica is its leader, so no election is needed: ELECTION_NOT_NEEDED, or, where all partitions are
-asked for, nothing. A partition that nobody leads just now has no replica that could be elected; it is led again as soon
-as a broker has recovered it, without being told to.
+A partition whose preferred replica, the first of those that it was assigned to, is not its leader and serves, is moved
+there; the answer comes when it is led there, or REQUEST_TIMED_OUT where that takes longer than the request allows. Of
+others no election is needed: ELECTION_NOT_NEEDED, or, where all partitions are asked for, nothing. A partition that
+nobody leads just now has no replica that could be elected; it is led again as soon as a broker has recovered it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
+
+import attrs
+import trio
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
+from kafscale.cluster.mover import Mover
+from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (
     ELECTION_NOT_NEEDED,
     ELIGIBLE_LEADERS_NOT_AVAILABLE,
     INVALID_REQUEST,
-    NONE,
     PREFERRED_LEADER_NOT_AVAILABLE,
+    REQUEST_TIMED_OUT,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kafscale.wire.messages.elect_leaders import (
@@ -32,10 +38,14 @@ from kafscale.wire.messages.elect_leaders import (
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
+    TopicPartitions,
 )
 from kafscale.wire.schema import mapped
 
+At = tuple[str, int]  # a topic's name and a partition
+
 PREFERRED, UNCLEAN = range(2)
+AT_ONCE_COUNT = 256  # partitions that are decided about together
 NOT_AVAILABLE = {  # why a partition without a leader gets none, by the type of the election
     PREFERRED: KafkaError(PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
     UNCLEAN: KafkaError(ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."),
@@ -45,33 +55,51 @@ NOT_NEEDED = KafkaError(ELECTION_NOT_NEEDED, "Leader election not needed for top
 
 async def handle(services: Services, call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
     election_type = request.election_type
-    refusal = None
     if election_type not in NOT_AVAILABLE:
-        refusal = KafkaError(INVALID_REQUEST, f"Unknown election type {election_type}")
+        return await _refused(request, KafkaError(INVALID_REQUEST, f"Unknown election type {election_type}"))
     if request.topic_partitions is None:
-        results = [] if refusal else await _leaderless(services, NOT_AVAILABLE[election_type])
+        asked: Mapping[str, Collection[int]] = {
+            topic.name: range(topic.partition_count) for topic in services.topics.all()
+        }
     else:
-        asked = await distinct_partitions(((each.topic, each.partitions) for each in request.topic_partitions), int)
+        asked = await _named(request.topic_partitions)
         await know_topics(services, asked)
-        results = [
-            _results(topic, tuple(indexes), partial(_outcome, services, topic, election_type, refusal))
-            for topic, indexes in asked.items()
-        ]
-    return ElectLeadersResponse(error_code=refusal.code if refusal else NONE, replica_election_results=results)
+    elected = await _elect(services, election_type, asked, request.timeout_ms)
+    if request.topic_partitions is None:
+        asked = await _worth_telling(services, asked, elected)
+    outcome = partial(_outcome, services, election_type, elected)
+    results = [_results(name, tuple(indexes), partial(outcome, name)) for name, indexes in asked.items()]
+    return ElectLeadersResponse(replica_election_results=results)
 
 
-def _results(topic: str, indexes: Collection[int], outcome: Callable[[int], KafkaError]) -> ReplicaElectionResult:
+async def _named(partitions: Sequence[TopicPartitions]) -> Mapping[str, Collection[int]]:
+    return await distinct_partitions(((each.topic, each.partitions) for each in partitions), int)
+
+
+async def _refused(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
+    named = await _named(request.topic_partitions or ())
+    results = [_results(name, tuple(indexes), lambda _index: error) for name, indexes in named.items()]
+    return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
+
+
+def _results(
+    topic: str, indexes: Collection[int], outcome: Callable[[int], KafkaError | None]
+) -> ReplicaElectionResult:
     def result(index: int) -> PartitionResult:
         error = outcome(index)
+        if error is None:
+            return PartitionResult(partition_id=index)
         return PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
 
     return ReplicaElectionResult(topic=topic, partition_result=mapped(result, indexes))
 
 
-def _outcome(services: Services, name: str, election_type: int, refusal: KafkaError | None, index: int) -> KafkaError:
-    """Return why no leader is elected, which is what always becomes of it."""
-    if refusal is not None:
-        return refusal
+def _outcome(
+    services: Services, election_type: int, elected: Mapping[At, KafkaError | None], name: str, index: int
+) -> KafkaError | None:
+    """Return why no leader is elected, or None if one was."""
+    if (name, index) in elected:
+        return elected[name, index]
     topic = services.topics.get(name)
     if topic is None:
         return KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -80,18 +108,88 @@ def _outcome(services: Services, name: str, election_type: int, refusal: KafkaEr
     return NOT_AVAILABLE[election_type] if services.assignment.leader(topic, index) is None else NOT_NEEDED
 
 
-async def _leaderless(services: Services, error: KafkaError) -> list[ReplicaElectionResult]:
-    """Return every topic, and those of its partitions that nobody leads."""
+async def _worth_telling(
+    services: Services, asked: Mapping[str, Collection[int]], elected: Container[At]
+) -> Mapping[str, Collection[int]]:
+    """Return every topic, and those of its partitions that nobody leads, or for which a leader was to be elected."""
     turns = Turns()
-    results = []
-    for topic in services.topics.all():
-        indexes = []
-        for index in range(topic.partition_count):
+    found: dict[str, list[int]] = {}
+    for name, indexes in asked.items():
+        topic = services.topics.get(name)
+        if topic is None:
+            continue  # it was deleted meanwhile
+        found[name] = []
+        for index in indexes:
             await turns.step()
-            if services.assignment.leader(topic, index) is None:
-                indexes.append(index)
-        results.append(_results(topic.name, indexes, lambda _index: error))
-    return results
+            if (name, index) in elected or services.assignment.leader(topic, index) is None:
+                found[name].append(index)
+    return found
+
+
+# ---- elections -----------------------------------------------------------------------------------------------------
+
+
+async def _elect(
+    services: Services, election_type: int, asked: Mapping[str, Collection[int]], timeout_ms: int
+) -> dict[At, KafkaError | None]:
+    """Have those led by their preferred replica that are not, and wait for it; what became of each of these."""
+    elected: dict[At, KafkaError | None] = {}
+    mover = services.mover
+    if mover is None or election_type != PREFERRED:
+        return elected
+    wanted = await _not_preferred(services, mover, asked)
+    for first in range(0, len(wanted), AT_ONCE_COUNT):
+        async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
+            for each in wanted[first : first + AT_ONCE_COUNT]:
+                nursery.start_soon(_move, services, mover, each, elected)
+    with trio.move_on_after(timeout_ms / 1000):
+        await mover.wait_until(lambda: all(elected[each.at] is not None or each.is_led(services) for each in wanted))
+    for each in wanted:
+        if elected[each.at] is None and not each.is_led(services):
+            elected[each.at] = KafkaError(REQUEST_TIMED_OUT, "The preferred leader is still to take over.")
+    return elected
+
+
+@attrs.frozen
+class _Election:
+    """A partition that is to be led by the first of its replicas."""
+
+    topic: Topic
+    index: int
+    replicas: Sequence[int]
+
+    @property
+    def at(self) -> At:
+        return self.topic.name, self.index
+
+    def is_led(self, services: Services) -> bool:
+        leader = services.assignment.leader(self.topic, self.index)
+        return leader is not None and leader.node_id == self.replicas[0]
+
+
+async def _not_preferred(services: Services, mover: Mover, asked: Mapping[str, Collection[int]]) -> list[_Election]:
+    turns = Turns()
+    found = []
+    for name, indexes in asked.items():
+        topic = services.topics.get(name)
+        if topic is None:
+            continue
+        for index, replicas in mover.assigned(topic).items():
+            await turns.step()
+            leader = services.assignment.leader(topic, index)
+            if index in indexes and leader is not None and leader.node_id != replicas[0]:
+                found.append(_Election(topic, index, replicas))
+    return found
+
+
+async def _move(services: Services, mover: Mover, election: _Election, elected: dict[At, KafkaError | None]) -> None:
+    elected[election.at] = None
+    try:
+        if all(node.node_id != election.replicas[0] for node in services.assignment.brokers()):
+            raise NOT_AVAILABLE[PREFERRED]
+        await mover.move(election.topic, election.index, election.replicas)
+    except KafkaError as exc:
+        elected[election.at] = exc
 
 
 API = Api(43, "ElectLeaders", 0, 2, ElectLeadersRequest, ElectLeadersResponse, handle)

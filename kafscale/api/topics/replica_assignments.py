@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+import trio
+
 from kafscale.api.handling.services import Services
+from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
@@ -16,17 +19,20 @@ from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 logger = logging.getLogger(__name__)
 
 
-async def lead_as_assigned(services: Services, topic: Topic, targets: Mapping[int, int]) -> None:
+async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:
     """Have new partitions of a topic led by the brokers that were asked for. Where that can't be, it is logged."""
     if services.mover is None:
         return
-    for index, target in targets.items():
-        leader = services.assignment.leader(topic, index)
-        if leader is None or leader.node_id != target:
-            try:
-                await services.mover.move(topic, index, target)
-            except KafkaError as exc:
-                logger.warning("%s-%d is not led by broker %d, as was asked for: %s", topic.name, index, target, exc)
+    async with trio.open_nursery() as nursery:  # those of one topic share a commit
+        for index, replicas in assigned.items():
+            nursery.start_soon(_lead_as_assigned, services.mover, topic, index, replicas)
+
+
+async def _lead_as_assigned(mover: Mover, topic: Topic, index: int, replicas: Sequence[int]) -> None:
+    try:
+        await mover.move(topic, index, replicas)
+    except KafkaError as exc:
+        logger.warning("%s-%d is not led by broker %d, as was asked for: %s", topic.name, index, replicas[0], exc)
 
 
 def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], replication_factor: int) -> None:

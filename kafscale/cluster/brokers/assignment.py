@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from kafscale.cluster.assignment import Assignment, Leader
-from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.node import Node
 from kafscale.cluster.partitioning import coordinator_partition
@@ -61,7 +61,7 @@ class ClusterAssignment(Assignment):
         known = self._leaders.get(topic.topic_id)
         if known is None or len(known) != topic.partition_count:
             placements = self.state.placements.get(topic.topic_id, ())
-            found = [Leader(each.leader, each.epoch) if each.leader in live else None for each in placements]
+            found = [_leader(each) if each.leader in live else None for each in placements]
             missing_count = topic.partition_count - len(found)
             known = (*found[: topic.partition_count], *(None,) * missing_count)
             self._leaders[topic.topic_id] = known
@@ -93,3 +93,9 @@ class ClusterAssignment(Assignment):
             advertised=record.endpoints,
             rack=record.rack,
         )
+
+
+def _leader(placement: Placement) -> Leader:
+    """Return who leads a partition, as one of the brokers that it is assigned to if it is one of them."""
+    replicas = placement.replicas if placement.leader in placement.replicas else ()
+    return Leader(placement.leader, placement.epoch, replicas)

@@ -72,6 +72,9 @@ class Placement:
 
     `decided_epoch` began to be led at `decided_offset`: what a broker of an earlier epoch wrote that ends at or behind
     that is not part of the log. Nothing is served before that is committed.
+
+    `replicas` are the brokers that somebody has assigned the partition to: the first is to lead it while it serves, and
+    balance leaves it there. Nobody has where there are none.
     """
 
     leader: int
@@ -79,6 +82,7 @@ class Placement:
     decided_epoch: int
     decided_offset: int
     target: int | None = None
+    replicas: tuple[int, ...] = attrs.field(default=(), kw_only=True)
 
     @property
     def is_decided(self) -> bool:
@@ -88,13 +92,14 @@ class Placement:
 
 @attrs.frozen(kw_only=True)
 class _Row:
-    """Placements, column by column; `targets` has those that there are, by place."""
+    """Placements, column by column; `targets` and `replicas` have those that there are, by place."""
 
     leaders: list[int]
     epochs: list[int]
     decided_epochs: list[int]
     decided_offsets: list[int]
     targets: dict[str, int] = attrs.field(factory=dict)
+    replicas: dict[str, list[int]] = attrs.field(factory=dict)
 
 
 def broker_prefix(broker_id: int) -> str:
@@ -134,6 +139,7 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
             decided_epochs=[each.decided_epoch for each in placements],
             decided_offsets=[each.decided_offset for each in placements],
             targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
+            replicas={str(place): list(each.replicas) for place, each in enumerate(placements) if each.replicas},
         )
     )
 
@@ -142,7 +148,10 @@ def decode_row(value: bytes) -> list[Placement]:
     """Return what `encode_row` was given. Raises DamagedObject."""
     row = decode(_Row, value)
     columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
-    return [Placement(*each, row.targets.get(str(place))) for place, each in enumerate(columns)]
+    return [
+        Placement(*each, row.targets.get(str(place)), replicas=tuple(row.replicas.get(str(place), ())))
+        for place, each in enumerate(columns)
+    ]
 
 
 def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[int]) -> Mapping[str, bytes]:

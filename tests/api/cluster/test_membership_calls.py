@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kafscale.client.connection import Connection
@@ -13,6 +14,12 @@ from kafscale.wire import error_codes as e
 from kafscale.wire.messages.alter_configs import AlterableConfig as ReplacedConfig
 from kafscale.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from kafscale.wire.messages.alter_configs import AlterConfigsResource as ReplacedResource
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kafscale.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kafscale.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -32,7 +39,7 @@ from kafscale.wire.messages.incremental_alter_configs import (
 )
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tests.devtools.loopback_cluster import LoopbackCluster, loopback_cluster
+from tests.devtools.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
 from tests.devtools.memory_broker import memory_broker, memory_parts
 
 TOPIC = "orders"
@@ -137,6 +144,32 @@ async def test_who_does_not_serve_is_fenced_and_its_partitions_are_offline(two: 
         (page,) = (await client.request(request_pages, DescribeTopicPartitionsResponse)).topics
         assert (page.partitions[index].leader_id, page.partitions[index].offline_replicas) == (-1, [2] * 3)
         assert page.partitions[1 - index].offline_replicas == []
+
+
+async def test_the_replicas_of_a_partition_are_those_that_it_was_assigned_to(two: LoopbackCluster) -> None:
+    (index,) = two.led_by(1, TOPIC)
+    async with two.client(1) as client:
+
+        async def replicas() -> tuple[int, list[int], list[int]]:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+            (topic,) = (await client.request(request, MetadataResponse)).topics
+            found = next(each for each in topic.partitions if each.partition_index == index)
+            return found.leader_id, found.replica_nodes, found.isr_nodes
+
+        assert await replicas() == (1, [1] * 3, [1] * 3)
+        partition = ReassignablePartition(partition_index=index, replicas=[2, 1, 2])
+        wanted = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=TOPIC, partitions=[partition])])
+        (answer,) = (await client.request(wanted, AlterPartitionReassignmentsResponse)).responses
+        assert answer.partitions[0].error_code == e.NONE
+        with trio.fail_after(SOON_SECONDS):
+            while index not in two.led_by(2, TOPIC):
+                await trio.sleep(0.02)
+        await two.broker(1).services.catch_up()
+        assert await replicas() == (2, [2, 1, 2], [2, 1, 2])
+        assert (await alter(client, "2", (DRAINING, SET, "true")))[0] == e.NONE
+        await two.until_led(TOPIC, {1: 2, 2: 0})
+        await two.broker(1).services.catch_up()
+        assert await replicas() == (1, [2, 1, 2], [2, 1, 2])
 
 
 async def test_a_broker_is_removed_that_has_stopped_and_leads_nothing(two: LoopbackCluster) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from kafscale.api.topics.elect_leaders import API
 from kafscale.cluster.node import Node
@@ -10,7 +12,7 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from tests.devtools.assignments import TwoBrokers
+from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
 from tests.devtools.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
@@ -78,3 +80,61 @@ async def test_before_version_1_there_is_only_one_type(services: Any) -> None:
     partitions = [TopicPartitions(topic="a", partitions=[0])]
     response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=partitions), version=0)
     assert told(response) == {"a": [(0, NOT_NEEDED)]}
+
+
+# ---- where partitions can be moved -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def several(services: Any) -> Any:
+    """Broker 7 leads a-0 and b-0, the second one b-1, the third one b-2."""
+    services.assignment = ThreeBrokers(NODE)
+    services.mover = ScriptedMover(services.assignment, is_quick=True)
+    return services
+
+
+async def assign(services: Any, name: str, index: int, replicas: list[int]) -> None:
+    """Assign a partition to these while it is led by another broker."""
+    topic = services.topics.get(name)
+    leader = services.assignment.leader(topic, index)
+    await services.mover.move(topic, index, replicas)
+    services.assignment.others[name, index] = leader
+    services.mover.moves.clear()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_partitions_are_moved_to_their_preferred_replica(several: Any, everything: bool) -> None:
+    await assign(several, "b", 0, [OTHER_ID, 7])
+    await assign(several, "b", 1, [OTHER_ID])
+    named = None if everything else [TopicPartitions(topic="b", partitions=[0, 1, 2])]
+    found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=named)))
+    assert found == ({"a": [], "b": [(0, 0)]} if everything else {"b": [(0, 0), (1, NOT_NEEDED), (2, NOT_NEEDED)]})
+    assert several.mover.moves == [("b", 0, OTHER_ID)]
+
+
+async def test_a_preferred_replica_that_does_not_serve_is_not_elected(several: Any) -> None:
+    await assign(several, "b", 0, [THIRD_ID])
+    several.assignment.third_is_up = False
+    asked = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="b", partitions=[0])])
+    assert told(await ask(API, several, asked)) == {"b": [(0, error_codes.PREFERRED_LEADER_NOT_AVAILABLE)]}
+    assert several.mover.moves == []
+
+
+async def test_an_election_that_takes_too_long_is_told(autojump_clock: MockClock, several: Any) -> None:
+    await assign(several, "b", 0, [THIRD_ID])
+    await assign(several, "b", 1, [7])
+    several.mover.is_quick = False
+    several.mover.refused.add(("b", 1))
+    partitions = [TopicPartitions(topic="b", partitions=[0, 1])]
+    began = trio.current_time()
+    found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=partitions, timeout_ms=2_000)))
+    assert found == {"b": [(0, error_codes.REQUEST_TIMED_OUT), (1, error_codes.INVALID_REPLICA_ASSIGNMENT)]}
+    assert trio.current_time() >= began + 2.0
+
+
+async def test_nothing_is_moved_for_an_unclean_election(several: Any) -> None:
+    await assign(several, "b", 0, [OTHER_ID])
+    partitions = [TopicPartitions(topic="b", partitions=[0])]
+    asked = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=partitions)
+    assert told(await ask(API, several, asked)) == {"b": [(0, NOT_NEEDED)]}
+    assert several.mover.moves == []

@@ -139,7 +139,7 @@ async def test_a_partition_is_moved_to_the_first_of_its_replicas(several: Any, v
     ]
     answers = await alter(several, asked, version=version)
     assert {code for code, _ in answers.values()} == {0}
-    assert several.mover.moves == [("a", 0, OTHER_ID), ("a", 2, 7), ("copied", 0, THIRD_ID)]
+    assert sorted(several.mover.moves) == [("a", 0, OTHER_ID), ("a", 2, 7), ("copied", 0, THIRD_ID)]
     assert await under_way(several) == [
         ("a", 0, [OTHER_ID, 7], [OTHER_ID], [7]),
         ("a", 2, [7, THIRD_ID], [7], [THIRD_ID]),
@@ -155,13 +155,21 @@ async def test_a_move_is_stopped_and_changed(several: Any) -> None:
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == none
     await alter(several, [("a", 0, [OTHER_ID])])
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == 0
-    assert (several.mover.moves[-1], await under_way(several)) == (("a", 0, 7), [])
+    assert (several.mover.replicas, await under_way(several)) == ({("a", 0): (7,)}, [])  # it stays where it is
     await alter(several, [("a", 0, [OTHER_ID])])
     assert (await alter(several, [("a", 0, [7])]))["a", 0][0] == 0  # where it is
-    assert (several.mover.moves[-1], await under_way(several)) == (("a", 0, 7), [])
+    assert (several.mover.replicas, await under_way(several)) == ({("a", 0): [7]}, [])
     await alter(several, [("a", 0, [OTHER_ID])])
     await alter(several, [("a", 0, [THIRD_ID])])
     assert [target for *_, target in several.mover.moves[-2:]] == [OTHER_ID, THIRD_ID]
+
+
+async def test_what_was_assigned_is_taken_back(several: Any) -> None:
+    await alter(several, [("a", 0, [7]), ("copied", 0, [7, OTHER_ID, THIRD_ID])])
+    assert several.mover.replicas == {("a", 0): [7], ("copied", 0): [7, OTHER_ID, THIRD_ID]}
+    assert (await alter(several, [("a", 0, None)]))["a", 0][0] == 0
+    assert list(several.mover.replicas) == [("copied", 0)]
+    assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
 
 
 async def test_a_partition_that_nobody_leads_is_moved_all_the_same(several: Any) -> None:

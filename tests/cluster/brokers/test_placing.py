@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.brokers.placing import leaders_of_new, moves_for_balance
+from kafscale.cluster.brokers.placing import Move, leaders_of_new, moves_for_balance
 from kafscale.cluster.brokers.records import Placement, decode_row, encode_row
 
+ROUNDS_MAX_COUNT = 4
 BROKERS = st.sets(st.integers(0, 6), min_size=1)
 placements = st.builds(
     Placement,
@@ -17,6 +19,7 @@ placements = st.builds(
     st.integers(-1, 9),
     st.integers(0, 99),
     st.none() | st.integers(0, 6),
+    replicas=st.just(()) | st.tuples(st.integers(0, 6)) | st.tuples(st.integers(0, 6), st.integers(0, 6)),
 )
 topics = st.dictionaries(st.binary(min_size=16, max_size=16), st.lists(placements, min_size=1, max_size=12), max_size=5)
 
@@ -49,15 +52,20 @@ def test_moves_end_and_leave_nothing_to_do(
         assert move.target in brokers
         assert move.target != placement.leader
         assert move.epoch == placement.epoch
-    after = {topic_id: list(row) for topic_id, row in found.items()}
-    for move in moves_for_balance(found, brokers, movable, 1000):
-        after[move.topic_id][move.index] = attrs.evolve(after[move.topic_id][move.index], target=move.target)
+    after = _with_moves(found, moves_for_balance(found, brokers, movable, 1000))
     assert not moves_for_balance(after, brokers, movable, 1000)
-    done = {topic_id: [_moved(each) for each in row] for topic_id, row in after.items()}
     if movable >= set(range(7)):
-        assert not moves_for_balance(done, brokers, movable, 1000) or any(
-            each.leader not in brokers for row in done.values() for each in row
-        )
+        for _ in range(ROUNDS_MAX_COUNT):  # what had to leave a broker can move once more
+            done = {topic_id: [_moved(each) for each in row] for topic_id, row in after.items()}
+            after = _with_moves(done, moves_for_balance(done, brokers, movable, 1000))
+        assert after == done
+
+
+def _with_moves(found: dict[bytes, list[Placement]], moves: Sequence[Move]) -> dict[bytes, list[Placement]]:
+    after = {topic_id: list(row) for topic_id, row in found.items()}
+    for move in moves:
+        after[move.topic_id][move.index] = attrs.evolve(after[move.topic_id][move.index], target=move.target)
+    return after
 
 
 def _moved(placement: Placement) -> Placement:
@@ -73,3 +81,27 @@ def test_a_broker_that_is_drained_gives_everything_away() -> None:
 def test_what_a_dead_broker_leads_stays() -> None:
     row = [Placement(1, 0, 0, 0)] * 4
     assert not moves_for_balance({bytes(16): row}, [2, 3], [2, 3], 100)
+
+
+def test_what_is_assigned_to_a_broker_is_led_there_and_stays() -> None:
+    free, here, there = (
+        Placement(1, 0, 0, 0),
+        Placement(1, 0, 0, 0, replicas=(1,)),
+        Placement(1, 0, 0, 0, replicas=(2,)),
+    )
+    row = [here, here, here, free, there]
+    moves = moves_for_balance({bytes(16): row}, [1, 2, 3], [1, 2, 3], 100)
+    assert sorted((move.index, move.target) for move in moves) == [(3, 3), (4, 2)]
+
+
+def test_what_is_assigned_to_a_broker_that_may_not_lead_is_balanced_like_any_other() -> None:
+    row = [Placement(1, 0, 0, 0, replicas=(2, 1))] * 4
+    moves = moves_for_balance({bytes(16): row}, [1, 3], [1, 2, 3], 100)
+    assert Counter(move.target for move in moves) == {3: 2}
+    assert not moves_for_balance({bytes(16): [Placement(2, 0, 0, 0, replicas=(2, 1))] * 4}, [1, 2, 3], [1, 2, 3], 100)
+
+
+def test_a_broker_full_of_what_is_assigned_to_it_keeps_nobody_else_from_balance() -> None:
+    row = [Placement(1, 0, 0, 0, replicas=(1,))] * 9 + [Placement(2, 0, 0, 0)] * 4
+    moves = moves_for_balance({bytes(16): row}, [1, 2, 3], [1, 2, 3], 100)
+    assert Counter(move.target for move in moves) == {3: 2}

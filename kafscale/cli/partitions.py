@@ -1,0 +1,197 @@
+"""`kafscale partitions list|move|balance`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
+from kafscale.cli.output import say, show
+from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
+from kafscale.config import Address
+from kafscale.errors import NotFound
+
+if TYPE_CHECKING:
+    from kafscale.client import Client
+    from kafscale.client.brokers import Place
+    from kafscale.client.reassignments import At
+
+CALM_SECONDS = 12.0  # without a move, after which there is none to come: balance is looked at every 5 s
+
+
+@attrs.frozen(kw_only=True)
+class PartitionRow:
+    """One partition. `waits_for` is a broker that does not serve just now."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    moves_to: int | None
+    waits_for: int | None
+
+
+@click.group("partitions")
+def command() -> None:
+    """List which broker leads which partition, and move partitions between brokers."""
+
+
+@command.command("list")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@bootstrap_option
+@json_option
+def list_command(topics: tuple[str, ...], bootstrap: Address, as_json: bool) -> None:
+    """List who leads the partitions of TOPIC, or of all topics, and which are on their way."""
+
+    async def use(client: Client) -> None:
+        from kafscale.client.brokers import NOBODY
+        from kafscale.client.reassignments import list_reassignments
+
+        moving = await list_reassignments(client)
+        rows = [
+            PartitionRow(
+                topic=each.topic,
+                partition=each.partition,
+                leader=None if each.leader == NOBODY else each.leader,
+                moves_to=moving.get((each.topic, each.partition)),
+                waits_for=None if each.waits_for == NOBODY else each.waits_for,
+            )
+            for each in await _places(client, topics)
+        ]
+        show(PartitionRow, rows, as_json=as_json)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("move")
+@click.argument("topic")
+@click.argument("partitions", metavar="[PARTITION]...", nargs=-1, type=click.IntRange(0))
+@click.option("--to", "broker_id", metavar="ID", type=int, required=True, help="The broker that is to lead them.")
+@timeout_option
+@bootstrap_option
+def move_command(
+    topic: str, partitions: tuple[int, ...], broker_id: int, timeout_seconds: float, bootstrap: Address
+) -> None:
+    """Have each PARTITION of TOPIC, or all of them, led by broker --to, and wait until it leads them.
+
+    They stay there as long as that broker serves and is not drained, until `kafscale partitions balance`.
+    """
+
+    async def use(client: Client) -> None:
+        wanted = [each for each in await _places(client, [topic]) if not partitions or each.partition in partitions]
+        missing = sorted(set(partitions) - {each.partition for each in wanted})
+        if missing:
+            raise NotFound(f"topic '{topic}' has no partition {missing[0]}; `kafscale partitions list {topic}`")
+        await _move(client, wanted, broker_id, timeout_seconds)
+
+    run_with_client(bootstrap, use)
+
+
+@command.command("balance")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@timeout_option
+@bootstrap_option
+def balance_command(topics: tuple[str, ...], timeout_seconds: float, bootstrap: Address) -> None:
+    """Forget which brokers partitions of TOPIC, or of all topics, were moved to by hand, and wait for balance.
+
+    Partitions move until all brokers lead about as many, but for those of other topics that were moved by hand.
+    """
+
+    async def use(client: Client) -> None:
+        await _release(client, await _places(client, topics))
+        await _wait_for_balance(client, timeout_seconds)
+
+    run_with_client(bootstrap, use)
+
+
+async def _places(client: Client, topics: Collection[str]) -> list[Place]:
+    """Raises NotFound for a topic that there is not."""
+    from kafscale.client.brokers import list_places
+
+    found = await list_places(client, topics)
+    missing = sorted(set(topics) - {each.topic for each in found})
+    if missing:
+        raise NotFound(f"there is no topic '{missing[0]}'; `kafscale topics list` shows them")
+    return found
+
+
+async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeout_seconds: float) -> None:
+    from kafscale.client.brokers import list_places
+    from kafscale.client.reassignments import reassign
+
+    factors = {each.at: max(1, len(each.replicas)) for each in wanted}
+    refused = await reassign(client, {at: [broker_id] * factor for at, factor in factors.items()})
+    for error in refused.values():
+        raise error
+
+    async def look() -> int:
+        places = await list_places(client, {each.topic for each in wanted})
+        return sum(each.leader != broker_id for each in places if each.at in factors)
+
+    await wait_until_none_is_left(
+        look,
+        timeout_seconds,
+        otherwise=lambda left_count: (
+            f"broker {broker_id} does not lead {left_count} of the partitions yet; they go on to move, and the logs of "
+            "the brokers that lead them say what fails"
+        ),
+    )
+    say(f"broker {broker_id} leads {len(factors)} of {len(factors)} partitions")
+
+
+async def _release(client: Client, places: Collection[Place]) -> None:
+    from kafscale.client.reassignments import list_reassignments, reassign
+    from kafscale.wire.error_codes import NO_REASSIGNMENT_IN_PROGRESS
+
+    moving = await list_reassignments(client)
+    wanted: dict[At, None] = {each.at: None for each in places if each.at not in moving}
+    refused = await reassign(client, wanted)
+    for error in refused.values():
+        if error.code != NO_REASSIGNMENT_IN_PROGRESS:  # that one was not moved by hand
+            raise error
+    say(f"{len(wanted) - len(refused)} partitions had been moved by hand, and may move again")
+
+
+async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
+    """Wait until brokers lead alike, or as much so as what was moved by hand allows."""
+    balance = _Balance(client)
+    await wait_until_none_is_left(
+        balance.look,
+        timeout_seconds,
+        otherwise=lambda left_count: f"{left_count} partitions move still; they go on to",
+    )
+    led = ", ".join(f"broker {each} leads {count}" for each, count in sorted(balance.led.items()))
+    say(f"no partition moves any more: {led}")
+
+
+@attrs.define
+class _Balance:
+    """How many partitions move, or are to; `led` is what each broker that may lead partitions leads."""
+
+    client: Client
+    led: Counter[int] = attrs.field(factory=Counter)
+    _calm_since: float | None = None
+
+    async def look(self) -> int:
+        import trio
+
+        from kafscale.client.brokers import DRAINING, broker_configs, list_brokers, list_places
+        from kafscale.client.reassignments import list_reassignments
+
+        live = [each.broker_id for each in await list_brokers(self.client) if not each.is_fenced]
+        configs = await broker_configs(self.client, live)
+        places = await list_places(self.client)
+        moving_count = len(await list_reassignments(self.client))
+        self.led = Counter({each: 0 for each in live if configs.get(each, {}).get(DRAINING) != "true"})
+        self.led.update(each.leader for each in places if each.leader in self.led)
+        if moving_count:
+            self._calm_since = None
+            return moving_count
+        uneven_count = max(self.led.values(), default=0) - min(self.led.values(), default=0)
+        if self._calm_since is None:
+            self._calm_since = trio.current_time()
+        is_over = uneven_count < 2 or trio.current_time() - self._calm_since > CALM_SECONDS
+        return 0 if is_over else uneven_count

@@ -1,0 +1,66 @@
+"""`kafscale partitions`, against whole brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from kafscale.cluster.topics.topics import NewTopic
+from tests.cli.conftest import CommandLine
+from tests.cli.test_brokers import TOPIC, Several
+from tests.devtools.loopback_cluster import loopback_cluster
+
+COUNT = 4
+
+
+@pytest.fixture
+async def two(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Several]:
+    async with loopback_cluster(2) as cluster:
+        several = Several(cluster, CommandLine(cluster.address(1), None, capsys))  # type: ignore[arg-type]
+        await several.create(count=COUNT)
+        yield several
+
+
+async def test_partitions_are_listed_with_who_leads_them(two: Several) -> None:
+    await two.create("other", 2)
+    rows = await two.kafscale.json("partitions", "list", TOPIC)
+    leaders = {each: broker_id for broker_id in (1, 2) for each in two.cluster.led_by(broker_id, TOPIC)}
+    assert rows == [
+        {"topic": TOPIC, "partition": each, "leader": leaders[each], "moves_to": None, "waits_for": None}
+        for each in range(COUNT)
+    ]
+    assert len(await two.kafscale.json("partitions", "list")) == COUNT + 2
+    assert "there is no topic 'nope'" in await two.kafscale("partitions", "list", "nope", code=1)
+
+
+async def test_what_is_moved_by_hand_stays_until_it_is_balanced(two: Several) -> None:
+    said = await two.kafscale("partitions", "move", TOPIC, "--to", "2")
+    assert said == "broker 2 leads 4 of 4 partitions\n"
+    await trio.sleep(0.3)  # several looks of the controller
+    assert two.cluster.led_by(2, TOPIC) == list(range(COUNT))
+    await two.cluster.broker(1).services.topics.create([NewTopic(name="other", partition_count=2)])
+    await two.cluster.until_led("other", {1: 2, 2: 0})  # what nobody moved goes where there is less
+    said = await two.kafscale("partitions", "balance")
+    assert "4 partitions had been moved by hand, and may move again\n" in said
+    assert "no partition moves any more: broker 1 leads 3, broker 2 leads 3\n" in said
+    assert "0 partitions had been moved by hand" in await two.kafscale("partitions", "balance", TOPIC)
+
+
+async def test_what_is_moved_by_hand_comes_back_after_a_drain(two: Several) -> None:
+    index = two.cluster.led_by(1, TOPIC)[0]
+    await two.kafscale("partitions", "move", TOPIC, str(index), "--to", "2")
+    await two.kafscale("brokers", "drain", "2")
+    assert len(two.cluster.led_by(1, TOPIC)) == COUNT
+    await two.kafscale("brokers", "undrain", "2")
+    await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
+    assert index in two.cluster.led_by(2, TOPIC)
+
+
+async def test_moves_that_can_not_be_are_refused(two: Several) -> None:
+    said = await two.kafscale("partitions", "move", TOPIC, "0", "--to", "7", code=1)
+    assert "broker 7, but no such broker is registered" in said
+    assert "has no partition 9" in await two.kafscale("partitions", "move", TOPIC, "9", "--to", "2", code=1)
+    assert "there is no topic 'nope'" in await two.kafscale("partitions", "move", "nope", "--to", "2", code=1)
+    assert "--to" in await two.kafscale("partitions", "move", TOPIC, code=2)
