@@ -324,11 +324,11 @@ class Broker:
         await services.acls.load()
         for topic in services.topics.all():
             log.open_topic(topic_spec(services, topic))
+        await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
         await log.replay()
-        await self._decide(lead, log)
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
-        await lead.forget_earlier()
+        await self._decide(lead, log)
         await services.producer_ids.begin(log.producer_ids())
 
     async def _decide(self, lead: Lead, log: Log) -> None:
@@ -457,6 +457,7 @@ class Broker:
             return None
         return Leading(
             broker_id=self.settings.broker_id,
+            incarnation=lead.epoch,
             state=lead.several.state,
             writer=lead.several.writer,
             log=log,

@@ -10,6 +10,11 @@ Objects are deleted in order, and only what a checkpoint of the metadata has. So
 checkpoint that was read before the log was listed, tells: whatever is missing up to there was acknowledged and then
 deleted. A fence up to there came late; in an epoch that has ended before `kept_until`, only the last fence is one.
 
+Where several brokers share a bucket each of them writes a *stream*: the epoch in its keys is its incarnation, and ends
+like any other. Nothing tells `kept_until` of a stream but its objects. Its broker deletes an object only when a later
+one, which stays, says that it had been acknowledged; so the greatest `durable number` in the stream, or the number
+before a fence, tells that what is missing up to there was deleted. It is in the last object, as it never decreases.
+
 A listing comes in pages, and whoever leads may go on writing between two of them: of an object that came when its page
 had been made, a later page tells that it was acknowledged. So what is missing is looked for itself before it is called
 missing.
@@ -74,8 +79,18 @@ def is_superseded(batch: EpochStart, epochs: Sequence[EpochStart], next_offset: 
 
 async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
     """Every object of the log, by epoch. Raises StoreError."""
+    return await _list(store, system_prefix("wal", namespace=namespace))
+
+
+async def list_epoch(store: ObjectStore, namespace: str, epoch: int) -> Listed:
+    """The objects of one epoch. Raises StoreError."""
+    prefix = system_prefix("wal", f"{epoch:010d}", namespace=namespace)
+    return (await _list(store, prefix)).get(epoch, {})
+
+
+async def _list(store: ObjectStore, prefix: str) -> Mapping[int, Listed]:
     listed: dict[int, dict[int, int]] = defaultdict(dict)
-    async with aclosing(store.list(system_prefix("wal", namespace=namespace))) as pages:
+    async with aclosing(store.list(prefix)) as pages:
         async for page in pages:
             for info in page:
                 key = parse_numbered_key(info.key)
@@ -93,7 +108,7 @@ def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
 class LogRun:
     """What counts of an epoch: the objects with these numbers, in order. At `end` there is a fence, or nothing.
 
-    `late_fences` are before it, `leftover` behind it.
+    `late_fences` are before it, `leftover` behind it. What is missing up to `kept_number` was deleted.
     """
 
     numbers: Sequence[int]
@@ -101,6 +116,7 @@ class LogRun:
     has_fence: bool
     late_fences: Sequence[int]
     leftover: Sequence[int]
+    kept_number: int
 
 
 def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
@@ -114,6 +130,7 @@ def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
         has_fence=end in listed,
         late_fences=[number for number in before if listed[number] <= HEADER_BYTES],
         leftover=[number for number in sorted(listed) if number > end],
+        kept_number=kept,
     )
 
 
@@ -125,20 +142,26 @@ def _kept_number(epoch: int, listed: Listed, kept_until: WalPosition) -> int:
     return max(fences) - 1 if fences else max(listed, default=0)
 
 
-async def find_keys(store: ObjectStore, namespace: str, kept_until: WalPosition) -> Sequence[NumberedKey]:
-    """Find the objects that a start would replay, in order; nothing is written.
+async def find_keys(
+    store: ObjectStore, namespace: str, kept_until: WalPosition, *, last_epoch: int = EPOCH_MAX
+) -> Sequence[NumberedKey]:
+    """Find the objects that a start would replay, in order; nothing is written. Those behind `last_epoch` are streams.
 
     Before a broker writes the first object of its epoch it has put a fence behind each earlier one, so a listing that
     lacks it was made in between. Raises DamagedObject if an object is missing that was acknowledged, StoreError.
     """
-    listed = await list_log(store, namespace)
+    listed = await _list_until(store, namespace, last_epoch)
     if _is_between(listed, kept_until):
-        listed = await list_log(store, namespace)
+        listed = await _list_until(store, namespace, last_epoch)
     keys: list[NumberedKey] = []
     for each in sorted(listed):
         epoch = LogEpoch(store, namespace, each)
         keys += epoch.keys(await epoch.look(listed[each], kept_until))
     return keys
+
+
+async def _list_until(store: ObjectStore, namespace: str, last_epoch: int) -> Mapping[int, Listed]:
+    return {epoch: each for epoch, each in (await list_log(store, namespace)).items() if epoch <= last_epoch}
 
 
 def _is_between(listed: Mapping[int, Listed], kept_until: WalPosition) -> bool:
@@ -157,11 +180,21 @@ class LogEpoch:
     epoch: int
     taken_by: int = EPOCH_MAX
 
+    async def look_at_stream(self, listed: Listed) -> LogRun:
+        """Look where a stream ends, whose objects tell what was deleted. Raises as `look`, NotFound too."""
+        return await self.look(listed, WalPosition(self.epoch, await self._told_number(listed)))
+
+    async def _told_number(self, listed: Listed) -> int:
+        fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
+        ended = max(fences, default=1) - 1
+        last = max((number for number, size_bytes in listed.items() if size_bytes > HEADER_BYTES), default=0)
+        return max(ended, (await self._header(last)).durable_number) if last > ended else ended
+
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
         """Look where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
         run = find_run(self.epoch, listed, kept_until)
         while await self._has_come(run):
-            listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+            listed = await list_epoch(self.store, self.namespace, self.epoch)
             run = find_run(self.epoch, listed, kept_until)
         if not listed and run.end > 1:
             raise DamagedObject(

@@ -1,4 +1,4 @@
-"""What one of the brokers does for all: checkpoints of the metadata, and balance.
+"""What one of the brokers does for all: checkpoints of the metadata, balance, and the end of streams nobody needs.
 
 Any broker can: it becomes the controller by a commit that finds no other one which serves. It is controller for a term,
 whose number is in the keys of its checkpoints. One that is suspended and goes on as if nothing had happened does no
@@ -9,7 +9,7 @@ the later term.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 
 import attrs
 import trio
@@ -30,6 +30,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.errors import KafkaError, StoreError
 from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.streams import delete_unneeded
 from kafscale.store.base import ObjectStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
@@ -59,6 +60,7 @@ class Controller:
     _checkpointer: Checkpointer | None = attrs.field(default=None, init=False)
     _kept_until: int = attrs.field(default=0, init=False)
     _balance_at: float = attrs.field(default=0.0, init=False)
+    _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
 
     def __attrs_post_init__(self) -> None:
         self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
@@ -79,6 +81,7 @@ class Controller:
             nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
             nursery.start_soon(self._every, INTERVAL_SECONDS, self.write_checkpoint)
             nursery.start_soon(self._every, LOOK_SECONDS, self._balance)
+            nursery.start_soon(self._every, BALANCE_SECONDS, self._delete_streams)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -142,6 +145,19 @@ class Controller:
         return Checkpointer(
             versions=writer, local=self.metadata.local, position=lambda: self.metadata.applied, on_kept=keep
         )
+
+    # ---- streams ---------------------------------------------------------------------------------------------------
+
+    async def _delete_streams(self) -> None:
+        """Delete those that nobody needs any more; looks at the bucket only when another set of them is needed."""
+        if not self.is_mine:
+            self._needed = None
+            return
+        needed, before = self.state.needed_streams(), self.state.next_number
+        if needed != self._needed:
+            alone_until = self.metadata.applied.epoch
+            await delete_unneeded(self.store, self.namespace, needed, before=before, alone_until=alone_until)
+            self._needed = needed
 
     # ---- balance ---------------------------------------------------------------------------------------------------
 

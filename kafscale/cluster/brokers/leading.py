@@ -2,9 +2,10 @@
 
     target named                 release: all of it is in the bucket, nobody finds it here
                                  commit: the target leads, with a new epoch
-    leader, and it is not open   list and read what the bucket holds
+    leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds
                                  commit: where this epoch begins; nothing of an earlier one counts behind that
                                  open
+    all of that is flushed       commit: nobody needs these streams for it any more
 
 What is new in this cluster has been decided with its creation, and is opened at once, empty.
 """
@@ -12,7 +13,8 @@ What is new in this cluster has been decided with its creation, and is opened at
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import attrs
 import trio
@@ -26,6 +28,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_objects import WalObject
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
@@ -53,9 +56,13 @@ def _must_stay(partition: Partition) -> bool:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Leading:
-    """What broker `broker_id` leads. `find_topic` finds a topic by id, and `spec` makes what the log is told of it."""
+    """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
+
+    `find_topic` finds a topic by id, and `spec` makes what the log is told of it.
+    """
 
     broker_id: int
+    incarnation: int
     state: ClusterState
     writer: PlacementWriter
     log: Log
@@ -69,6 +76,7 @@ class Leading:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the placements until cancelled; reports started when it does."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forget_recovered)
             self.state.listeners.append(self.note)
             try:
                 self.note(self.state.placements.keys())
@@ -92,7 +100,7 @@ class Leading:
     def _open_new(self, topic_id: bytes) -> None:
         """Open what nobody has ever led before."""
         topic = self.find_topic(topic_id)
-        if topic is None or topic.name not in self.log.by_name:
+        if topic is None or topic.name not in self.log.by_name or not self._is_current():
             return  # it is noted again when it is there
         spec: TopicSpec | None = None
         for index, placement in self._mine(topic):
@@ -100,6 +108,10 @@ class Leading:
             if is_new and not self._is_known((topic_id, index)):
                 spec = spec or self.spec(topic)
                 self.log.open_partition(self.log.new_partition(spec, index))
+
+    def _is_current(self) -> bool:
+        """Tell whether this incarnation may still lead: what it were to acknowledge behind its fence would be lost."""
+        return self.state.is_current(self.broker_id, self.incarnation)
 
     def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
         row = self.state.placements.get(topic.topic_id, ())
@@ -115,7 +127,7 @@ class Leading:
 
     def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
         topic = self.find_topic(topic_id)
-        if topic is None or topic.name not in self.log.by_name:
+        if topic is None or topic.name not in self.log.by_name or not self._is_current():
             return
         for index, partition in enumerate(self.log.by_name[topic.name]):
             placement = self.state.placement(topic_id, index)
@@ -161,7 +173,7 @@ class Leading:
 
         def lead_elsewhere(current: Placement, number: int) -> Placement:
             leader = current.leader if current.target is None else current.target
-            return attrs.evolve(current, leader=leader, epoch=number, target=None)
+            return attrs.evolve(current, leader=leader, epoch=number, target=None, recover=())
 
         await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
 
@@ -175,17 +187,61 @@ class Leading:
             raise Superseded
         await acquire_partition(self.log, spec, index, begun=begun(placement), decide=decide)
 
+    # ---- what has been recovered -----------------------------------------------------------------------------------
+
+    async def _forget_recovered(self) -> None:
+        """Let go of streams, when what partitions have recovered from them is flushed."""
+        while True:
+            await trio.sleep(RETRY_SECONDS)
+            done = [
+                each for each in map(self.log.partitions.get, self.state.recovering) if each and self._has_flushed(each)
+            ]
+            async with trio.open_nursery() as nursery:
+                for partition in done:
+                    nursery.start_soon(self._forget_streams, partition)
+
+    def _has_flushed(self, partition: Partition) -> bool:
+        placement = self.state.placement(*partition.partition_id)
+        return (
+            placement is not None
+            and placement.is_decided
+            and placement.epoch == partition.leader_epoch
+            and partition.flushed_offset >= placement.decided_offset
+        )
+
+    async def _forget_streams(self, partition: Partition) -> None:
+        def recovered(current: Placement, _number: int) -> Placement:
+            return attrs.evolve(current, recover=())
+
+        try:
+            await self.writer.change(*partition.partition_id, partition.leader_epoch, recovered)
+        except (StoreError, KafkaError) as exc:
+            logger.warning("%s is recovered, and that can't be noted just now: %s", partition, exc)
+
 
 async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
     """Commit where the epoch of a partition that nobody finds yet begins; False if another one leads by now.
 
-    Raises StoreError, KafkaError.
+    Of earlier streams, nobody needs those any more from which nothing is to be flushed. Raises StoreError, KafkaError.
     """
 
     def decided(current: Placement, _number: int) -> Placement:
-        return attrs.evolve(current, decided_epoch=current.epoch, decided_offset=partition.next_offset)
+        return attrs.evolve(
+            current,
+            decided_epoch=current.epoch,
+            decided_offset=partition.next_offset,
+            recover=_streams_of(partition, current.recover),
+        )
 
     return await writer.change(partition.topic_id, partition.index, partition.leader_epoch, decided)
+
+
+def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]:
+    """Return which of these streams have what is in the tail; that of a broker alone is all epochs up to its number."""
+    epochs = {batch.file.position.epoch for batch in partition.tail.batches if isinstance(batch.file, WalObject)}
+    ascending = sorted(recover)
+    needed = {ascending[bisect_left(ascending, epoch)] for epoch in epochs}
+    return tuple(number for number in recover if number in needed)
 
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:

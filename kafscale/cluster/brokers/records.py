@@ -43,8 +43,9 @@ class BrokerRecord:
     """A broker as the others know it.
 
     `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
-    is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `is_draining`: it is
-    to lead nothing.
+    is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
+    whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
+    lead nothing.
     """
 
     incarnation: int
@@ -52,6 +53,7 @@ class BrokerRecord:
     endpoints: Mapping[str, Endpoint | None]
     directory_id: str
     acknowledges_locally: bool
+    has_stream: bool = False
     rack: str | None = None
     is_draining: bool = False
     version: str = ""
@@ -75,6 +77,9 @@ class Placement:
 
     `replicas` are the brokers that somebody has assigned the partition to: the first is to lead it while it serves, and
     balance leaves it there. Nobody has where there are none.
+
+    `recover` are the incarnations whose streams may have what is in no segment yet, in the order in which they led.
+    Whoever leads ends these streams, then replays what they have; it stays until all of that has been flushed.
     """
 
     leader: int
@@ -83,16 +88,25 @@ class Placement:
     decided_offset: int
     target: int | None = None
     replicas: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+    recover: tuple[int, ...] = attrs.field(default=(), kw_only=True)
 
     @property
     def is_decided(self) -> bool:
         """Tell whether the leader has committed where its epoch begins."""
         return self.decided_epoch == self.epoch
 
+    def recover_from(self, leader: BrokerRecord) -> tuple[int, ...]:
+        """Return `recover` of who leads next, if the leader, whose record is given, has not released the partition.
+
+        It has served nothing, and so acknowledged nothing, unless its epoch is decided. Only a broker that has a stream
+        itself may lead next where this is not empty.
+        """
+        return (*self.recover, leader.incarnation) if leader.has_stream and self.is_decided else self.recover
+
 
 @attrs.frozen(kw_only=True)
 class _Row:
-    """Placements, column by column; `targets` and `replicas` have those that there are, by place."""
+    """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place."""
 
     leaders: list[int]
     epochs: list[int]
@@ -100,6 +114,7 @@ class _Row:
     decided_offsets: list[int]
     targets: dict[str, int] = attrs.field(factory=dict)
     replicas: dict[str, list[int]] = attrs.field(factory=dict)
+    recovers: dict[str, list[int]] = attrs.field(factory=dict)
 
 
 def broker_prefix(broker_id: int) -> str:
@@ -140,6 +155,7 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
             decided_offsets=[each.decided_offset for each in placements],
             targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
             replicas={str(place): list(each.replicas) for place, each in enumerate(placements) if each.replicas},
+            recovers={str(place): list(each.recover) for place, each in enumerate(placements) if each.recover},
         )
     )
 
@@ -149,7 +165,12 @@ def decode_row(value: bytes) -> list[Placement]:
     row = decode(_Row, value)
     columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
     return [
-        Placement(*each, row.targets.get(str(place)), replicas=tuple(row.replicas.get(str(place), ())))
+        Placement(
+            *each,
+            row.targets.get(str(place)),
+            replicas=tuple(row.replicas.get(str(place), ())),
+            recover=tuple(row.recovers.get(str(place), ())),
+        )
         for place, each in enumerate(columns)
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
 import attrs
 
@@ -26,6 +26,7 @@ from kafscale.cluster.brokers.records import (
 from kafscale.cluster.metadata.base import Change, MetadataStore
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
+from kafscale.formats.manifest import PartitionId
 
 Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
 
@@ -34,7 +35,8 @@ Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose p
 class ClusterState:
     """What the metadata says of brokers and placements. `load` it before use, and `run` it beside.
 
-    `placements` are by topic id, in order of index. `revision` grows with each change that concerns this.
+    `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams.
+    `revision` grows with each change that concerns this.
     """
 
     store: MetadataStore
@@ -43,6 +45,7 @@ class ClusterState:
     controller: ControllerRecord | None = attrs.field(default=None, init=False)
     next_number: int = attrs.field(default=0, init=False)
     placements: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
+    recovering: set[PartitionId] = attrs.field(factory=set, init=False)
     revision: int = attrs.field(default=0, init=False)
     listeners: list[Listener] = attrs.field(factory=list, init=False)
 
@@ -65,6 +68,21 @@ class ClusterState:
     def placement(self, topic_id: bytes, index: int) -> Placement | None:
         placements = self.placements.get(topic_id, ())
         return placements[index] if 0 <= index < len(placements) else None
+
+    def is_current(self, broker_id: int, incarnation: int) -> bool:
+        """Tell whether an incarnation is the one that may act as its broker."""
+        record = self.brokers.get(broker_id)
+        return record is not None and record.incarnation == incarnation
+
+    def recover(self, partition_id: PartitionId) -> Sequence[int]:
+        """Return the incarnations from whose streams a partition is to be recovered."""
+        placement = self.placement(*partition_id)
+        return () if placement is None else placement.recover
+
+    def needed_streams(self) -> Set[int]:
+        """Return the incarnations that may write their streams, and those from whose streams something is recovered."""
+        to_recover = {number for partition_id in self.recovering for number in self.recover(partition_id)}
+        return to_recover | {record.incarnation for record in self.brokers.values()}
 
     def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
         """Iterate over what a broker leads: topic id, index and placement."""
@@ -98,12 +116,19 @@ class ClusterState:
     def _put_row(self, key: str, value: bytes) -> bytes:
         topic_id, first = parse_row_key(key)
         placements = self.placements.setdefault(topic_id, [])
-        placements[first : first + ROW_COUNT] = decode_row(value)
+        row = decode_row(value)
+        placements[first : first + ROW_COUNT] = row
+        for index, placement in enumerate(row, start=first):
+            if placement.recover:
+                self.recovering.add((topic_id, index))
+            else:
+                self.recovering.discard((topic_id, index))
         return topic_id
 
     def _remove_row(self, key: str) -> bytes:
         topic_id, first = parse_row_key(key)
         placements = self.placements.get(topic_id, [])
+        self.recovering.difference_update((topic_id, index) for index in range(first, len(placements)))
         del placements[first:]  # rows go with their topic, all of them
         if not placements:
             self.placements.pop(topic_id, None)

@@ -46,8 +46,8 @@ from kafscale.cluster.controller.claim import (
     claim_key,
     decode_claim,
 )
-from kafscale.cluster.controller.lead import EARLIER_LOG_KEY, Lead, Several
-from kafscale.cluster.controller.takeover import Start
+from kafscale.cluster.controller.lead import Lead, Several
+from kafscale.cluster.controller.takeover import Start, open_bucket_log
 from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
 from kafscale.cluster.metadata.base import LocalMetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
@@ -60,7 +60,8 @@ from kafscale.errors import Fenced, NotFound, PlanOutdated, PreconditionFailed, 
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
-from kafscale.log.wal.s3_replay import EarlierLog, find_log
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.log.wal.streams import EarlierStreams, Streams
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.opening.views import StoreViews
@@ -79,8 +80,6 @@ async def join(
 
     Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
     """
-    if settings.durability is Durability.S3_WAL:
-        raise StartupError("several brokers can't share a bucket with --durability s3-wal yet: use wal or segment")
     _check_reachable(endpoints)
     newcomer = _Newcomer(settings=settings, views=views, local=local, endpoints=endpoints)
     try:
@@ -102,15 +101,26 @@ async def join(
         store=own_views.background,
         namespace=settings.namespace,
     )
+    streams = Streams(
+        store=own_views.acknowledge,
+        namespace=settings.namespace,
+        incarnation=incarnation,
+        alone_until=metadata.applied.epoch,
+    )
+    journal: S3Wal | None = None
+    if settings.durability is Durability.S3_WAL:
+        journal = open_bucket_log(settings, own_views.acknowledge, incarnation, is_stream=True)
     return Lead(
         views=own_views,
         epoch=incarnation,
         metadata=metadata,
-        journal=None,
-        earlier=await newcomer.earlier_log(metadata),
+        journal=journal,
+        earlier=EarlierStreams({}, {}),
         check=check,
         checkpointer=None,
-        several=Several(broker_id=settings.broker_id, state=state, writer=writer, controller=controller),
+        several=Several(
+            broker_id=settings.broker_id, state=state, writer=writer, controller=controller, streams=streams
+        ),
         watch_seconds=LOOK_SECONDS,
     )
 
@@ -139,14 +149,6 @@ class MembershipCheck(LeadCheck):
         record = None if entry is None else decode(BrokerRecord, entry.value)
         if record is None or record.incarnation != self.incarnation:
             raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
-
-
-@attrs.frozen(kw_only=True)
-class _EarlierLog:
-    """What is to be looked at of the log that the broker wrote while it was alone, as long as this entry exists."""
-
-    broker_id: int
-    kept_until: WalPosition
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -204,6 +206,7 @@ class _Newcomer:
             endpoints=self.endpoints,
             directory_id=await self._start.directory_id(),
             acknowledges_locally=self.settings.durability is Durability.WAL,
+            has_stream=self.settings.durability is Durability.S3_WAL,
             rack=self.settings.rack,
             is_draining=previous is not None and previous.is_draining,
             version=kafscale.__version__,
@@ -211,17 +214,13 @@ class _Newcomer:
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
         for topic_id, row in state.placements.items():
             mine = [index for index, each in enumerate(row) if each.leader == broker_id]
-            led = [attrs.evolve(each, epoch=incarnation) if each.leader == broker_id else each for each in row]
+            led = list(row)
+            for index in mine:
+                recover = row[index].recover if previous is None else row[index].recover_from(previous)
+                led[index] = attrs.evolve(row[index], epoch=incarnation, recover=recover)
             puts |= rows_of(topic_id, led, mine)
         plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
         return Transaction(puts=puts, planned_from=plan, essential=True)
-
-    async def earlier_log(self, metadata: SharedMetadataStore) -> EarlierLog:
-        """Return what a broker alone may have left in its log in the bucket, as long as nobody has looked at it."""
-        entry = await metadata.get(EARLIER_LOG_KEY)
-        if entry is not None and (note := decode(_EarlierLog, entry.value)).broker_id == self.settings.broker_id:
-            return await find_log(self._store, self.settings.namespace, kept_until=note.kept_until)
-        return EarlierLog(self._store, ())
 
     # ---- the first of several --------------------------------------------------------------------------------------
 
@@ -255,18 +254,18 @@ class _Newcomer:
 
     async def _make_head(self) -> None:
         settings = self.settings
-        claimed, versions, earlier = await self._end_claims()
+        claimed, versions = await self._end_claims()
         epoch = claimed.claim.epoch
         position = WalPosition(epoch, 0)
         checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
         await checkpointer.write()
-        registration = await self._first_registration(epoch + 1, earlier)
+        registration = await self._first_registration(epoch + 1)
         head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
         with suppress(PreconditionFailed):  # another broker was faster, from the same metadata
             await self._store.put_if_absent(head_key(settings.namespace), encode_head(head))
         logger.info("several brokers can share the bucket from now on")
 
-    async def _end_claims(self) -> tuple[Claimed, VersionWriter, EarlierLog]:
+    async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
         """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.
 
         The metadata is recovered.
@@ -277,9 +276,9 @@ class _Newcomer:
                 current = decode_claim(key, (await self._store.get(key)).data)
                 if current.is_of_several:
                     claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
-                    return claimed, *await self._recover(claimed)
+                    return claimed, await self._recover(claimed, is_alone=False)
             claimed = await self._start.claim()
-            recovered = await self._recover(claimed)
+            versions = await self._recover(claimed, is_alone=True)
             await self._check_groups()
             found = await self._store.get(key)
             if decode_claim(key, found.data).nonce != claimed.claim.nonce:
@@ -287,12 +286,13 @@ class _Newcomer:
             last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
             with suppress(PreconditionFailed):
                 await self._store.put_if_match(key, [encode(last)], found.etag)
-                return claimed, *recovered
+                return claimed, versions
 
-    async def _recover(self, claimed: Claimed) -> tuple[VersionWriter, EarlierLog]:
+    async def _recover(self, claimed: Claimed, *, is_alone: bool) -> VersionWriter:
         store, namespace, epoch = self.views.background, self.settings.namespace, claimed.claim.epoch
         versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
-        return versions, await self._start.recover(claimed, versions)
+        await self._start.recover(claimed, versions, is_alone=is_alone)
+        return versions
 
     async def _check_groups(self) -> None:
         former = await self.local.list(PREFIX)
@@ -302,15 +302,15 @@ class _Newcomer:
                 "--several-brokers, which moves them to __consumer_offsets"
             )
 
-    async def _first_registration(self, incarnation: int, earlier: EarlierLog) -> Transaction:
-        """Lead every topic that there is."""
+    async def _first_registration(self, incarnation: int) -> Transaction:
+        """Lead every topic that there is, and recover it from the log of the broker alone."""
         settings = self.settings
         transaction = await self._registration(ClusterState(self.local), incarnation)
-        note = _EarlierLog(broker_id=settings.broker_id, kept_until=earlier.kept_until)
-        puts = {**transaction.puts, EARLIER_LOG_KEY: encode(note)}
+        puts = dict(transaction.puts)
+        first = Placement(settings.broker_id, incarnation, UNDECIDED, 0, recover=(incarnation - 1,))
         defaults = BrokerDefaults.of(settings)
         for entry in await self.local.list(TOPICS):
             topic = read_topic(entry.key.removeprefix(TOPICS), entry.value, defaults)
-            row = [Placement(settings.broker_id, incarnation, UNDECIDED, 0)] * topic.partition_count
+            row = [first] * topic.partition_count
             puts |= rows_of(topic.topic_id, row, range(topic.partition_count))
         return Transaction(puts=puts)

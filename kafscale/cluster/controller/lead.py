@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import attrs
@@ -11,7 +11,7 @@ import trio
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.leading import begun, decide_begin
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.records import CLUSTER, BrokerState, record_key
+from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
@@ -26,12 +26,10 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Handle
-from kafscale.log.wal.s3_replay import EarlierLog
 from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
-
-EARLIER_LOG_KEY = f"{CLUSTER}earlier-log"
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -42,6 +40,7 @@ class Several:
     state: ClusterState
     writer: PlacementWriter
     controller: Controller
+    streams: Streams
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
@@ -56,6 +55,10 @@ class Several:
         """Return where the last epoch of a partition began that was decided, as `resolve` wants it."""
         placement = self.state.placement(*partition_id)
         return () if placement is None else begun(placement)
+
+    async def end_streams(self, partitions: Collection[PartitionId]) -> Earlier:
+        """End the streams that these partitions are to be recovered from. Raises DamagedObject, StoreError."""
+        return await self.streams.end({each: self.state.recover(each) for each in partitions})
 
     async def decide(self, partitions: Sequence[Partition]) -> None:
         """Commit where the epochs of partitions that this broker has found begin; nobody is served yet.
@@ -86,21 +89,21 @@ class Several:
         await self.state.follower.commit_planned(plan)
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Lead:
     """What a broker works with that leads everything, or its part of it; `run` it before `metadata` is changed.
 
     `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
-    start, which no other has. `journal` is the log in the bucket, None in `wal` mode. `earlier` is what it held at the
-    start. `check` looks on demand, every `watch_seconds` at least. `checkpointer` is None beside others, of whom one
-    writes checkpoints for all.
+    start, which no other has. `journal` is the log in the bucket, None if this broker writes none. `earlier` is what it
+    held at the start; beside others, what `end_earlier` has found. `check` looks on demand, every `watch_seconds`
+    at least. `checkpointer` is None beside others, of whom one writes checkpoints for all.
     """
 
     views: StoreViews
     epoch: int
     metadata: GroupCommit
     journal: S3Wal | None
-    earlier: EarlierLog
+    earlier: Earlier
     check: LeadCheck
     checkpointer: Checkpointer | None
     several: Several | None = None
@@ -111,6 +114,16 @@ class Lead:
         self.metadata.register(metrics)
         if self.journal is not None:
             self.journal.register(metrics)
+
+    async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
+        """Know what earlier incarnations have left of partitions that are led here, before anything is listed of them.
+
+        Raises DamagedObject, StoreError.
+        """
+        if self.several is not None:
+            self.earlier = await self.several.end_streams(partitions)
+            if self.journal is not None:
+                self.journal.earlier = self.earlier
 
     async def replay_earlier(self, handle: Handle) -> None:
         """Hand the record batches that the bucket's log held at the start to `handle`, where no `Log` replays them.
@@ -131,11 +144,6 @@ class Lead:
         """
         with suppress(StoreError, DamagedObject, Fenced):  # who watches the lead sees to the last of these
             await self.check.confirm()
-
-    async def forget_earlier(self) -> None:
-        """Know that what a broker alone left in its log in the bucket has been looked at."""
-        if self.several is not None and await self.metadata.get(EARLIER_LOG_KEY) is not None:
-            await self.metadata.commit(Transaction(deletes=[EARLIER_LOG_KEY], essential=True))
 
     async def write_last_checkpoint(self) -> None:
         """Write a checkpoint of the metadata, if it is this broker's to do and something has changed.

@@ -16,7 +16,7 @@ from kafscale.cluster.metadata.converter import decode
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint
-from kafscale.formats.metadata_head import decode_head, head_key
+from kafscale.formats.metadata_head import Head, decode_head, head_key
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal.s3_replay import EarlierLog, find_log
@@ -36,20 +36,27 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     """
 
     async def look() -> None:
+        head = await _find_head(store, namespace)  # before the checkpoint, which has what the head lacks
         position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
-        await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
-        await _apply_head(store, namespace, metadata, position)
+        if head is None:
+            await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
+        else:
+            await _apply_head(head, head_key(namespace), metadata, position)
 
     await undisturbed(look)
 
 
-async def _apply_head(store: ObjectStore, namespace: str, metadata: MetadataStore, after: WalPosition) -> None:
-    """Apply what several brokers have committed since the checkpoint. Raises DamagedObject, StoreError."""
+async def _find_head(store: ObjectStore, namespace: str) -> Head | None:
+    """Return the head of the metadata, which there is where several brokers share the bucket."""
     key = head_key(namespace)
     try:
-        head = decode_head(key, (await store.get(key)).data)
+        return decode_head(key, (await store.get(key)).data)
     except NotFound:
-        return
+        return None
+
+
+async def _apply_head(head: Head, key: str, metadata: MetadataStore, after: WalPosition) -> None:
+    """Apply what several brokers have committed since the checkpoint. Raises DamagedObject."""
     entries = head.behind(after.number if after.epoch == head.epoch else -1)
     if entries is None:
         raise DamagedObject(f"{key}: no checkpoint has the metadata up to revision {head.kept_until}")

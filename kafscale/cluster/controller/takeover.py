@@ -72,16 +72,8 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
     metadata = GroupCommit(local)
     position = partial(WalPosition, own.epoch, 0)
     if settings.durability is not Durability.WAL:
-        journal = S3Wal(
-            store=looking.acknowledge,
-            namespace=settings.namespace,
-            epoch=own.epoch,
-            interval_seconds=settings.s3_wal_interval_seconds,
-            object_bytes=settings.s3_wal_bytes,
-            max_bytes=settings.wal_max_bytes,
-            on_durable=became_durable,
-            earlier=earlier,
-        )
+        journal = open_bucket_log(settings, looking.acknowledge, own.epoch)
+        journal.earlier = earlier
         metadata = journaled = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
         position = partial(_position, journaled, journal)
     checkpointer = Checkpointer(
@@ -106,6 +98,20 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
         earlier=earlier,
         checkpointer=checkpointer,
         check=check,
+    )
+
+
+def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
+    """Make the log in the bucket of a start with this number; nothing is read or written yet."""
+    return S3Wal(
+        store=store,
+        namespace=settings.namespace,
+        epoch=epoch,
+        interval_seconds=settings.s3_wal_interval_seconds,
+        object_bytes=settings.s3_wal_bytes,
+        max_bytes=settings.wal_max_bytes,
+        on_durable=became_durable,
+        is_stream=is_stream,
     )
 
 
@@ -179,19 +185,22 @@ class Start:
         epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
         return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
 
-    async def recover(self, claimed: Claimed, versions: VersionWriter) -> EarlierLog:
-        """Bring the local metadata to where the bucket's is. Raises DamagedObject, Fenced, StoreError."""
+    async def recover(self, claimed: Claimed, versions: VersionWriter, *, is_alone: bool = True) -> EarlierLog:
+        """Bring the local metadata to where the bucket's is. `is_alone` as for `take_over`.
+
+        Raises DamagedObject, Fenced, StoreError.
+        """
         epoch = claimed.claim.epoch
-        found, earlier = await undisturbed(partial(self._apply_earlier, epoch))
+        found, earlier = await undisturbed(partial(self._apply_earlier, epoch, is_alone))
         versions.inherit(found.keys)
         if claimed.must_wait:  # whoever it was may have metadata that is nowhere else
             await note_uncertain(self.local, earlier.kept_until.epoch, epoch)
         await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
         return earlier
 
-    async def _apply_earlier(self, epoch: int) -> tuple[Versions[Checkpoint], EarlierLog]:
+    async def _apply_earlier(self, epoch: int, is_alone: bool) -> tuple[Versions[Checkpoint], EarlierLog]:
         found = await find_checkpoints(self.store, self.settings.namespace)
         position = await load_checkpoint(self.local, found)
-        earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position)
+        earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position, is_alone=is_alone)
         await apply_log(self.local, earlier, position)
         return found, earlier

@@ -18,6 +18,9 @@ may be gone when it is read; up to `kept_until` that is as if it had not been li
 A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
 damage. So is one up to there, if what comes before it is still needed.
 
+Where several brokers share the bucket, `end_stream` does the same with the stream of one incarnation: whoever of them
+leads next ends it, and all who do end it at the same place (`kafscale.log.wal.streams`).
+
 Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
 one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
 """
@@ -46,16 +49,19 @@ from kafscale.formats.wal_objects import (
 from kafscale.formats.wal_runs import (
     Listed,
     LogEpoch,
+    LogRun,
     check_place,
     find_keys,
     is_gap,
+    list_epoch,
     list_log,
     position_of,
     wal_key,
 )
 from kafscale.log.wal.journal import Handle, ReplayProgress
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import NumberedKey
+from kafscale.store.paths import EPOCH_MAX, NumberedKey
+from kafscale.store.versions import undisturbed
 
 FENCES_KEPT_COUNT = 1000  # starts that a broker may have been suspended for and still be stopped
 READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying
@@ -154,28 +160,47 @@ async def _replay_object(
 # ---- where the log ends ----------------------------------------------------------------------------------------------
 
 
-async def take_over(store: ObjectStore, namespace: str, epoch: int, *, kept_until: WalPosition) -> EarlierLog:
+async def take_over(
+    store: ObjectStore, namespace: str, epoch: int, *, kept_until: WalPosition, is_alone: bool = True
+) -> EarlierLog:
     """End the log of every epoch before `epoch`, which the caller has claimed, and return what it holds.
 
-    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. Raises DamagedObject,
-    Fenced if a later epoch has begun, StoreError.
+    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. Where the claim is that of
+    several brokers, those that have begun already write streams behind it (`is_alone`). Raises DamagedObject, Fenced if
+    a later epoch has begun, StoreError.
     """
     listed = await list_log(store, namespace)
+    if not is_alone:
+        listed = {each: found for each, found in listed.items() if each < epoch}
     if any(later > epoch for later in listed):
         raise Fenced(f"a broker of epoch {max(listed)} has taken over while this one, of epoch {epoch}, was starting")
     first = max(0, epoch - FENCES_KEPT_COUNT)
     keys: list[NumberedKey] = []
     for each in sorted({*listed, *range(max(first, kept_until.epoch), epoch)}):
-        found = await _Epoch(store, namespace, each, taken_by=epoch).end(listed.get(each, {}), kept_until)
+        ending = _Epoch(store, namespace, each, taken_by=epoch, fence_epoch=epoch)
+        found = await ending.end(listed.get(each, {}), kept_until)
         keys += found
         if each < first and not found:
             await _delete(store, [wal_key(namespace, each, number) for number in sorted(listed[each])])
     return EarlierLog(store, keys, kept_until)
 
 
-async def find_log(store: ObjectStore, namespace: str, *, kept_until: WalPosition) -> EarlierLog:
+async def find_log(
+    store: ObjectStore, namespace: str, *, kept_until: WalPosition, last_epoch: int = EPOCH_MAX
+) -> EarlierLog:
     """Return what `take_over` would return at a start, with nothing written. Raises DamagedObject, StoreError."""
-    return EarlierLog(store, await find_keys(store, namespace, kept_until), kept_until)
+    return EarlierLog(store, await find_keys(store, namespace, kept_until, last_epoch=last_epoch), kept_until)
+
+
+async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, taken_by: int) -> EarlierLog:
+    """End the stream of an incarnation that may lead no more, and return what it holds.
+
+    `taken_by` is the incarnation of whoever takes over. Any number may, at the same time and again: the fence is put
+    once. Raises DamagedObject, StoreError.
+    """
+    run = await _Epoch(store, namespace, incarnation, fence_epoch=taken_by).end_stream()
+    keys = [wal_key(namespace, incarnation, number) for number in run.numbers]
+    return EarlierLog(store, keys, WalPosition(incarnation, run.kept_number))
 
 
 async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
@@ -186,24 +211,42 @@ async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
 
 @attrs.frozen
 class _Epoch(LogEpoch):
-    """One epoch of the log, which is to end."""
+    """One epoch of the log, which is to end by a fence of `fence_epoch`."""
+
+    fence_epoch: int = attrs.field(kw_only=True)
 
     async def end(self, listed: Listed, kept_until: WalPosition) -> Sequence[NumberedKey]:
-        """Put a fence behind the run of objects, unless there is one, and return that run."""
+        """Put a fence behind the run of objects, unless there is one, and return the keys of that run."""
         while True:
             run = await self.look(listed, kept_until)
-            if run.has_fence or await self._fence(run.end):
-                for number in run.leftover:
-                    logger.warning("%s was never acknowledged and is deleted", self.key(number).key)
-                await _delete(self.store, [self.key(number) for number in (*run.late_fences, *run.leftover)])
+            if await self._has_ended(run):
                 return self.keys(run)
-            listed = (await list_log(self.store, self.namespace)).get(self.epoch, {})
+            listed = await list_epoch(self.store, self.namespace, self.epoch)
+
+    async def end_stream(self) -> LogRun:
+        """Do the same with a stream, and return the run."""
+        while True:
+            run = await undisturbed(self._look_at_stream)
+            if await self._has_ended(run):
+                return run
+
+    async def _look_at_stream(self) -> LogRun:
+        return await self.look_at_stream(await list_epoch(self.store, self.namespace, self.epoch))
+
+    async def _has_ended(self, run: LogRun) -> bool:
+        """Put a fence if there is none; what is not part of the run is deleted then."""
+        if not (run.has_fence or await self._fence(run.end)):
+            return False
+        for number in run.leftover:
+            logger.warning("%s was never acknowledged and is deleted", self.key(number).key)
+        await _delete(self.store, [self.key(number) for number in (*run.late_fences, *run.leftover)])
+        return True
 
     async def _fence(self, number: int) -> bool:
         """Put a fence, and tell whether it is in place; if not, the broker of that epoch has been faster."""
         header = ObjectHeader(
             salt=0,
-            epoch=self.taken_by,
+            epoch=self.fence_epoch,
             entry_count=0,
             number=number,
             durable_number=number - 1,

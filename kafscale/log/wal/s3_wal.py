@@ -17,6 +17,10 @@ later objects, which can be in the bucket already, would be in the newer one's w
 
 An object is deleted when all of its entries are in segments, and the metadata up to it in a checkpoint; one at a time
 and oldest first, so that a crash leaves no gap. The newest stays, so that the numbers are not forgotten.
+
+Where several brokers share the bucket this is a *stream* (`kafscale.log.wal.streams`): it has no metadata, so an object
+is deleted when the newest says that it had been acknowledged; and what earlier incarnations have left is not its to
+delete, as others may have to recover from it, too.
 """
 
 from __future__ import annotations
@@ -57,6 +61,7 @@ from kafscale.formats.wal_objects import (
 )
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
 from kafscale.log.wal.s3_replay import EarlierLog
+from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Histogram, Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
@@ -106,6 +111,7 @@ class S3Wal(LogJournal):
 
     `on_durable` gets the record batches of each object that has become durable, in order, before anybody else is told.
     It must not raise. Whoever is in `on_crowded` is called when there is one more while the log `is_crowded`.
+    `is_stream`: several brokers share the bucket, and this one's metadata is not here.
     """
 
     store: ObjectStore
@@ -115,7 +121,8 @@ class S3Wal(LogJournal):
     object_bytes: int = 8 << 20
     max_bytes: int = 4 << 30
     on_durable: Callable[[Sequence[WalEntry]], None] = lambda entries: None
-    earlier: EarlierLog = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
+    earlier: Earlier = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
+    is_stream: bool = False
     is_local: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
     tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
@@ -264,9 +271,11 @@ class S3Wal(LogJournal):
         What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
         """
         replayed = await self.earlier.replay(handle, on_progress=on_progress)
+        self.pending_count += sum(each.pending_count for each in replayed)
+        if self.is_stream:
+            return
         self._objects.extendleft(reversed(replayed))
         self._objects_bytes += sum(each.size_bytes for each in replayed)
-        self.pending_count += sum(each.pending_count for each in replayed)
         self._wake_deleter()
 
     async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
@@ -387,6 +396,8 @@ class S3Wal(LogJournal):
         self.pending_count += len(records)
         self._durable_sequence = draft.entries[-1].sequence
         self.durable_position = written.position
+        if self.is_stream:
+            self.trim(WalPosition(self.epoch, draft.header.durable_number))
         if len(records) < len(draft.entries):
             self.metadata_position = written.position
         self._entry_count += len(draft.entries)

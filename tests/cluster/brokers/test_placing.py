@@ -20,6 +20,7 @@ placements = st.builds(
     st.integers(0, 99),
     st.none() | st.integers(0, 6),
     replicas=st.just(()) | st.tuples(st.integers(0, 6)) | st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    recover=st.lists(st.integers(0, 9), max_size=3).map(tuple),
 )
 topics = st.dictionaries(st.binary(min_size=16, max_size=16), st.lists(placements, min_size=1, max_size=12), max_size=5)
 

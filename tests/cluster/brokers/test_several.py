@@ -40,7 +40,7 @@ from tests.devtools.transactional_producer import Producer
 
 TOPIC = "orders"
 SOON_SECONDS = 20.0
-MODES = [Durability.WAL, Durability.SEGMENT]
+MODES = list(Durability)
 
 
 @attrs.define(eq=False)
@@ -215,14 +215,14 @@ async def test_a_producer_id_of_one_broker_is_known_at_the_others_at_once(autoju
                 assert await produce(running, index, b"", ProducerStamp(producer_id, 0, 0)) == error_codes.NONE
 
 
-@pytest.mark.parametrize("durability", [*MODES, Durability.S3_WAL])
+@pytest.mark.parametrize("durability", MODES)
 async def test_a_broker_alone_becomes_the_first_of_several(autojump_clock: MockClock, durability: Durability) -> None:
     one, two = machines(2)
     async with one.run(durability, several_brokers=False) as a:
         await create(a.broker, 4)
         for index in range(4):
             assert await produce(a, index, b"before") == error_codes.NONE
-    async with one.run(Durability.WAL if durability is Durability.S3_WAL else durability) as a:
+    async with one.run(durability) as a:
         for index in range(4):
             assert await values(a, index) == [b"before"]
         async with two.run(several_brokers=False) as b:  # a bucket that is shared once stays so
@@ -410,12 +410,6 @@ async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock:
             assert await produce(running, 0, b"new") == error_codes.NONE
             assert await values(running, 0) == [b"new"]
         clients.cancel_scope.cancel()
-
-
-async def test_s3_wal_is_refused(autojump_clock: MockClock) -> None:
-    (one,) = machines(1)
-    with pytest.raises(StartupError, match="s3-wal"):
-        await Broker(memory_settings(several_brokers=True, durability=Durability.S3_WAL)).run_on(one.parts())
 
 
 async def test_groups_are_coordinated_by_who_leads_their_partition(autojump_clock: MockClock) -> None:

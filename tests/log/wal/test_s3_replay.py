@@ -151,7 +151,7 @@ async def test_a_fence_that_comes_when_what_was_at_its_number_has_been_deleted_i
     gate = fences.hold(On(PUT))
     async with trio.open_nursery() as nursery:
         for number in late:
-            epoch = _Epoch(fences, "default", 0, taken_by=1)
+            epoch = _Epoch(fences, "default", 0, taken_by=1, fence_epoch=1)
             nursery.start_soon(epoch._fence, number)
         await gate.wait_arrived(len(late))
         await taken_over(store, 2)
@@ -206,7 +206,7 @@ async def test_a_fence_and_an_object_that_come_late_together_block_no_start():
     await taken_over(store, 1)
     await store.delete([key(number) for number in range(1, 5)])
     await store.put_if_absent(key(2), [late])
-    await _Epoch(store, "default", 0, taken_by=1)._fence(3)
+    await _Epoch(store, "default", 0, taken_by=1, fence_epoch=1)._fence(3)
     assert await taken_over(store, 2, kept_until=WalPosition(1, 0), needed_from=4) == [1, 4]
     assert [each for each in await keys(store) if "/0000000000/" in each] == [key(2), key(5), key(6)]
 

@@ -1,0 +1,335 @@
+"""Several whole brokers in `s3-wal`: what one has acknowledged is in its stream, and found by who leads next."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kafscale.broker import Broker
+from kafscale.cluster.brokers.assignment import ClusterAssignment
+from kafscale.cluster.brokers.records import Placement
+from kafscale.config import Durability, Settings
+from kafscale.errors import Fenced, KafScaleError, StartupError, StorageFailed
+from kafscale.formats.wal_objects import HEADER_BYTES
+from kafscale.formats.wal_runs import list_log
+from kafscale.store.base import ObjectStore
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire import error_codes
+from tests.cluster.brokers.test_several import (
+    TOPIC,
+    Machine,
+    create,
+    led_by,
+    machines,
+    produce,
+    until,
+    values,
+)
+from tests.devtools.memory_broker import MemoryBroker, memory_settings
+
+NEVER_SECONDS = 3600.0  # no flush before that
+STREAM_PUT = On("put_if_absent", "*.wal")
+
+
+@asynccontextmanager
+async def crashing(machine: Machine, *, flush_seconds: float = NEVER_SECONDS) -> AsyncIterator[MemoryBroker]:
+    """Run a broker in `s3-wal` for the block; at its end it is gone from one moment to the other."""
+    settings = memory_settings(
+        several_brokers=True,
+        broker_id=machine.broker_id,
+        durability=Durability.S3_WAL,
+        flush_interval_seconds=flush_seconds,
+    )
+    async with trio.open_nursery() as nursery:
+        yield await run_beside(nursery, machine, settings)
+        nursery.cancel_scope.cancel()
+
+
+async def run_beside(nursery: trio.Nursery, machine: Machine, settings: Settings) -> MemoryBroker:
+    """Run a broker, and its connections, until it is superseded."""
+
+    async def run(*, task_status: trio.TaskStatus[MemoryBroker]) -> None:
+        broker = Broker(settings)
+        try:
+            async with trio.open_nursery() as clients:
+                await clients.start(lambda task_status: broker.run_on(machine.parts(), task_status=task_status))
+                task_status.started(MemoryBroker(broker, clients))
+        except* (Fenced, StorageFailed):
+            pass
+
+    running = await nursery.start(run)
+    assert isinstance(running, MemoryBroker)
+    return running
+
+
+def placements(running: MemoryBroker) -> list[Placement]:
+    assignment = running.broker.services.assignment
+    assert isinstance(assignment, ClusterAssignment)
+    (row,) = [
+        row
+        for topic_id, row in assignment.state.placements.items()
+        if running.broker.services.topics.by_id(topic_id).name == TOPIC  # type: ignore[union-attr]
+    ]
+    return row
+
+
+async def streams(bucket: ObjectStore) -> dict[int, list[int]]:
+    """The numbers of the objects of each stream, without fences."""
+    return {
+        epoch: [number for number, size_bytes in sorted(listed.items()) if size_bytes > HEADER_BYTES]
+        for epoch, listed in (await list_log(bucket, "default")).items()
+    }
+
+
+async def produce_all(running: MemoryBroker, index: int, wanted: list[bytes]) -> None:
+    for each in wanted:
+        assert await produce(running, index, each) == error_codes.NONE
+
+
+async def test_what_a_killed_broker_acknowledged_is_there_on_an_empty_directory(autojump_clock: MockClock) -> None:
+    one, two, three = machines(3)
+    async with one.run(Durability.S3_WAL) as a, three.run(Durability.S3_WAL) as c:
+        await create(a.broker, 6)
+        expected: dict[int, list[bytes | None]] = {}
+        async with crashing(two) as b:
+            await until(lambda: [len(led_by(each.broker)) for each in (a, b, c)] == [2, 2, 2])
+            for running in (a, b, c):
+                for index in led_by(running.broker):
+                    wanted = [b"%d-%d" % (index, number) for number in range(5)]
+                    await produce_all(running, index, wanted)
+                    expected[index] = list(wanted)
+            mine = led_by(b.broker)
+        async with Machine(one.bucket, 2).run(Durability.S3_WAL) as b:
+            assert led_by(b.broker) == mine
+            for running in (a, b, c):
+                for index in led_by(running.broker):
+                    assert await values(running, index) == expected[index]
+            await produce_all(b, mine[0], [b"more"])
+            assert await values(b, mine[0]) == [*expected[mine[0]], b"more"]
+
+
+async def test_starts_one_after_the_other_without_a_flush_keep_the_order(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run(Durability.S3_WAL) as a:
+        expected: list[bytes | None] = []
+        for start in range(4):
+            async with crashing(Machine(one.bucket, 2)) as b:
+                if not start:
+                    await create(a.broker, 2)
+                    await until(lambda: len(led_by(b.broker)) == 1)
+                (index,) = led_by(b.broker)
+                assert await values(b, index) == expected
+                if start == 2:
+                    continue  # one that acknowledges nothing
+                wanted = [b"%d-%d" % (start, number) for number in range(3)]
+                await produce_all(b, index, wanted)
+                expected += wanted
+                assert len(placements(a)[index].recover) <= start
+        async with Machine(one.bucket, 2).run(Durability.S3_WAL, flush_interval_seconds=0.5) as b:
+            assert await values(b, index) == expected
+            await until(lambda: not placements(a)[index].recover)
+            assert await values(b, index) == expected
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_broker_that_was_suspended_acknowledges_nothing_that_vanishes(
+    autojump_clock: MockClock, after_effect: bool
+) -> None:
+    bucket = MemoryStore()
+    zombie_store = FaultyStore(bucket)
+    settings = memory_settings(several_brokers=True, broker_id=1, durability=Durability.S3_WAL)
+    acknowledged: list[bytes] = []
+
+    async def produce_late(zombie: MemoryBroker, value: bytes) -> None:
+        with suppress(KafScaleError):
+            if await produce(zombie, 0, value) == error_codes.NONE:
+                acknowledged.append(value)
+
+    async with trio.open_nursery() as nursery:
+        first = await run_beside(nursery, Machine(zombie_store, 1), settings)
+        await create(first.broker, 1)
+        await produce_all(first, 0, [b"early"])
+        gate = zombie_store.hold(STREAM_PUT, after_effect=after_effect)
+        zombie_store.hold(On("*", "*/head"))  # nothing else tells it that it was replaced
+        first.nursery.start_soon(produce_late, first, b"late")
+        await gate.wait_arrived()
+        async with Machine(bucket, 1).run(Durability.S3_WAL) as second:
+            found = await values(second, 0)
+            assert found == ([b"early", b"late"] if after_effect else [b"early"])
+            gate.open()
+            await trio.sleep(0.1)
+            if after_effect:
+                first.nursery.start_soon(produce_late, first, b"later")
+            await trio.sleep(5.0)
+            assert acknowledged == ([b"late"] if after_effect else [])
+            await produce_all(second, 0, [b"new"])
+            assert await values(second, 0) == [*found, b"new"]
+
+
+async def opened_while_superseded() -> list[object] | None:
+    """What a broker opens of a topic that it creates when another start has registered; None if it has ended."""
+    bucket = MemoryStore()
+    settings = memory_settings(several_brokers=True, broker_id=1, durability=Durability.S3_WAL)
+    opened: list[object] = []
+    is_created = False
+    async with trio.open_nursery() as nursery:
+        first = await run_beside(nursery, Machine(bucket, 1), settings)
+        await create(first.broker, 1)
+        first.broker.services.log.on_opened.append(opened.append)
+        store = FaultyStore(bucket)
+        start = store.hold(On("list", "*/wal/*"))  # it is registered then
+        nursery.start_soon(run_beside, nursery, Machine(store, 1), settings)
+        await start.wait_arrived()
+        with trio.move_on_after(5.0):
+            await create(first.broker, 1, "new")
+            is_created = True
+        nursery.cancel_scope.cancel()
+    return opened if is_created else None
+
+
+async def test_a_superseded_incarnation_opens_no_new_partition(autojump_clock: MockClock) -> None:
+    """It knows by the same metadata which placed the partition there that another incarnation is meant."""
+    outcomes = [await opened_while_superseded() for _ in range(10)]
+    assert [each for each in outcomes if each is not None]
+    assert not any(outcomes)
+
+
+async def test_nothing_is_needed_of_a_stream_that_was_flushed_and_it_goes(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run(Durability.S3_WAL) as a:
+        async with crashing(two) as b:
+            await create(a.broker, 4)
+            await until(lambda: len(led_by(b.broker)) == 2)
+            mine = led_by(b.broker)
+            for index in mine:
+                await produce_all(b, index, [b"x", b"y"])
+            (dead,) = [epoch for epoch, numbers in (await streams(one.bucket)).items() if numbers]
+        async with crashing(two) as b:  # this one flushes nothing
+            assert placements(b)[mine[0]].recover == (dead,)
+            await trio.sleep(60.0)
+            assert (await streams(one.bucket))[dead]
+        async with crashing(two, flush_seconds=0.5) as b:
+            await until(lambda: not any(each.recover for each in placements(a)))
+            await trio.sleep(10.0)
+            found = await list_log(one.bucket, "default")
+            assert list(found[dead].values()) == [HEADER_BYTES]
+            for index in mine:
+                assert await values(b, index) == [b"x", b"y"]
+
+
+async def test_what_a_stream_has_is_deleted_by_its_broker_when_it_is_flushed(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run(Durability.S3_WAL, flush_interval_seconds=0.5) as a:
+        await create(a.broker, 1)
+        for number in range(20):
+            await produce_all(a, 0, [b"%d" % number])
+        await trio.sleep(30.0)
+        (left,) = [numbers for numbers in (await streams(one.bucket)).values() if numbers]
+        assert left == [20]
+    async with one.run(Durability.S3_WAL) as a:
+        assert len(await values(a, 0)) == 20
+
+
+async def test_what_a_broker_alone_left_in_its_log_only_is_there_when_it_is_the_first_of_several(
+    autojump_clock: MockClock,
+) -> None:
+    one, two = machines(2)
+    settings = memory_settings(durability=Durability.S3_WAL, broker_id=1, flush_interval_seconds=NEVER_SECONDS)
+    async with trio.open_nursery() as nursery:
+        alone = await run_beside(nursery, one, settings)
+        await create(alone.broker, 4)
+        for index in range(4):
+            await produce_all(alone, index, [b"a", b"b"])
+        nursery.cancel_scope.cancel()
+    first = Machine(one.bucket, 1)
+    for durability in (Durability.WAL, Durability.SEGMENT):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(StartupError, match="start once with --durability s3-wal"), flatten_subgroups=True
+        ):
+            async with Machine(one.bucket, 1).run(durability):
+                pass
+    async with crashing(first) as a:
+        for index in range(4):
+            await produce_all(a, index, [b"c"])
+            assert await values(a, index) == [b"a", b"b", b"c"]
+    async with Machine(one.bucket, 1).run(Durability.S3_WAL) as a, two.run(Durability.S3_WAL) as b:
+        await until(lambda: len(led_by(b.broker)) == 2)
+        for running in (a, b):
+            for index in led_by(running.broker):
+                assert await values(running, index) == [b"a", b"b", b"c"]
+        await until(lambda: not any(each.recover for each in placements(a)))
+        await trio.sleep(10.0)
+        assert sum(map(bool, (await streams(one.bucket)).values())) <= 1  # what the log of the broker alone had is gone
+
+
+async def starts(machine: Machine, settings: Settings, step: int) -> bool:
+    """Start a broker, kill it at an operation on the store, and tell whether it had started by then."""
+    assert isinstance(machine.bucket, FaultyStore)
+    gate = machine.bucket.hold(On(skip=step), after_effect=bool(step % 2))
+    with trio.move_on_after(60.0):
+        async with trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await gate.wait_arrived()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stop)
+            await run_beside(nursery, machine, settings)
+            nursery.cancel_scope.cancel()
+            return True
+    return False
+
+
+async def test_a_start_that_is_killed_at_any_step_is_done_again(autojump_clock: MockClock) -> None:
+    """Each operation of the second start on the store is the last one of a start."""
+    one, two = machines(2)
+    async with one.run(Durability.S3_WAL) as a:
+        async with crashing(two) as b:
+            await create(a.broker, 4)
+            await until(lambda: len(led_by(b.broker)) == 2)
+            mine = led_by(b.broker)
+            for index in mine:
+                await produce_all(b, index, [b"x", b"y", b"z"])
+        settings = memory_settings(
+            several_brokers=True, broker_id=2, durability=Durability.S3_WAL, flush_interval_seconds=NEVER_SECONDS
+        )
+        step = 0
+        while not await starts(Machine(FaultyStore(one.bucket), 2), settings, step):
+            step += 1
+        assert step > 10
+        async with Machine(one.bucket, 2).run(Durability.S3_WAL) as b:
+            for index in mine:
+                assert await values(b, index) == [b"x", b"y", b"z"]
+
+
+async def test_a_partition_that_is_handed_over_takes_along_what_was_recovered(autojump_clock: MockClock) -> None:
+    one, two, three = machines(3)
+    async with one.run(Durability.S3_WAL) as a:
+        async with crashing(two) as b:
+            await create(a.broker, 6)
+            await until(lambda: len(led_by(b.broker)) == 3)
+            mine = led_by(b.broker)
+            for index in mine:
+                await produce_all(b, index, [b"x"])
+        async with crashing(two) as b, three.run(Durability.S3_WAL) as c:
+            await until(lambda: [len(led_by(each.broker)) for each in (a, b, c)] == [2, 2, 2])
+            (moved,) = set(mine) & set(led_by(c.broker))
+            assert not placements(a)[moved].recover
+            assert await values(c, moved) == [b"x"]
+            await produce_all(c, moved, [b"y"])
+            assert await values(c, moved) == [b"x", b"y"]
+
+
+async def test_an_idle_broker_writes_nothing(autojump_clock: MockClock) -> None:
+    bucket = FaultyStore(MemoryStore())
+    async with Machine(bucket, 1).run(Durability.S3_WAL) as a, Machine(bucket, 2).run(Durability.S3_WAL):
+        await create(a.broker, 2)
+        await trio.sleep(120.0)
+        before = bucket.count("put*"), bucket.count("list")
+        await trio.sleep(600.0)
+        assert (bucket.count("put*"), bucket.count("list")) == before
