@@ -10,7 +10,7 @@
 
 Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
 they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
-stays in the write-ahead log.
+stays in the write-ahead log. Beside others, half of the timeout is for handing over to them before all that.
 """
 
 from __future__ import annotations
@@ -494,7 +494,7 @@ class Broker:
                 await flusher.start(leading.run)
             flusher.start_soon(self._abort_hanging, log)
             await self._wait_loaded()
-            stop_by = await self._run_connections(log, task_status)
+            stop_by = await self._run_connections(lead, log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 await log.journal.settle()
                 await log.flusher.flush_all()
@@ -502,7 +502,7 @@ class Broker:
                 logger.warning("shutting down with %d bytes not in the bucket yet", log.tail_bytes())
             flusher.cancel_scope.cancel()
 
-    async def _run_connections(self, log: Log, task_status: trio.TaskStatus[Broker]) -> float:
+    async def _run_connections(self, lead: Lead, log: Log, task_status: trio.TaskStatus[Broker]) -> float:
         """Serve until the stop. Returns the time by which everything must be over."""
         acceptor = self.acceptor = Acceptor(
             dispatcher=self.make_dispatcher(self.services, APIS),
@@ -519,15 +519,30 @@ class Broker:
                 self._not_ready = None
                 task_status.started(self)
                 await self._stopping.wait()
+                self._not_ready = "shutting down"
+                logger.info("shutting down")
+                stop_by = trio.current_time() + self.settings.shutdown_timeout_seconds
+                await self._hand_over(lead, _half_way(stop_by))
                 acceptors.cancel_scope.cancel()
-            self._not_ready = "shutting down"
-            logger.info("shutting down")
-            timeout = self.settings.shutdown_timeout_seconds
-            stop_by = trio.current_time() + timeout
-            connections.cancel_scope.deadline = trio.current_time() + timeout / 2
+            connections.cancel_scope.deadline = _half_way(stop_by)
             self.services.drain()
             acceptor.drain()
         return stop_by
+
+    async def _hand_over(self, lead: Lead, until: float) -> None:
+        """Have others lead what this broker leads, where there are others; clients are served meanwhile."""
+        if lead.several is None:
+            return
+        with trio.CancelScope(deadline=until) as scope:
+            await lead.several.leaving.run()
+        if scope.cancelled_caught:
+            logger.warning("there was no time for others to lead what this broker leads: it waits for the next start")
+
+
+def _half_way(until: float) -> float:
+    """Return the time when half of the time is over that is left."""
+    now = trio.current_time()
+    return now + (until - now) / 2
 
 
 @contextmanager

@@ -109,6 +109,8 @@ async def test_a_broker_is_forgotten_that_has_stopped_and_leads_nothing(two: Sev
 
 
 async def test_partitions_wait_for_a_broker_that_has_stopped(two: Several) -> None:
+    await two.cluster.stop(2)
+    await two.cluster.start(2, shutdown_timeout_seconds=0.0)  # no time to hand over
     await two.create()
     waiting = two.cluster.led_by(2, TOPIC)
     await two.cluster.stop(2)

@@ -7,6 +7,7 @@
     placements  changes of rows, those of many partitions in one commit
     leading     acquires and releases partitions, as the rows say
     moving      moves that somebody asks for
+    leaving     others lead what a broker leads that is being stopped
     membership  what an operator decides about a broker: that it is drained, or does not come back
     control     what one of the brokers does for all: checkpoints, balance
 

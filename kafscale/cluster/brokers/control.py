@@ -165,11 +165,10 @@ class Controller:
         if not self.is_mine:
             return
         live = self.state.live()
-        is_draining = any(record.is_draining for record in live.values())
-        if not is_draining and trio.current_time() < self._balance_at:
+        if all(record.may_lead for record in live.values()) and trio.current_time() < self._balance_at:
             return
         self._balance_at = trio.current_time() + BALANCE_SECONDS
-        eligible = [broker_id for broker_id, record in live.items() if not record.is_draining]
+        eligible = [broker_id for broker_id, record in live.items() if record.may_lead]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
         moves = moves_for_balance(self.state.placements, eligible, live, max(0, MOVES_AT_ONCE_COUNT - moving))
         async with trio.open_nursery() as nursery:

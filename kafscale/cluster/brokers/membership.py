@@ -44,7 +44,7 @@ class Membership:
             if record.is_draining == is_draining:
                 return None
             if is_draining and not any(
-                each != broker_id and not other.is_draining for each, other in self.state.live().items()
+                each != broker_id and other.may_lead for each, other in self.state.live().items()
             ):
                 raise KafkaError(
                     INVALID_REQUEST,

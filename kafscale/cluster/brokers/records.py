@@ -45,7 +45,7 @@ class BrokerRecord:
     `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
     is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
     whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
-    lead nothing.
+    lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that.
     """
 
     incarnation: int
@@ -56,7 +56,13 @@ class BrokerRecord:
     has_stream: bool = False
     rack: str | None = None
     is_draining: bool = False
+    is_leaving: bool = False
     version: str = ""
+
+    @property
+    def may_lead(self) -> bool:
+        """Tell whether partitions may be given to this broker while it is live."""
+        return not (self.is_draining or self.is_leaving)
 
 
 @attrs.frozen(kw_only=True)

@@ -21,7 +21,7 @@ def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transactio
 
     The number of brokers is part of the plan: it is made anew where one has come or gone meanwhile.
     """
-    brokers = [broker_id for broker_id, record in state.live().items() if not record.is_draining]
+    brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
     if not brokers:
         raise KafkaError(BROKER_NOT_AVAILABLE, "No broker may lead new partitions: each is being drained or stopped.")
     led = Counter(leaders_count(state.placements))

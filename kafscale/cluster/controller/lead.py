@@ -10,6 +10,7 @@ import trio
 
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.leading import begun, decide_begin
+from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
@@ -73,6 +74,17 @@ class Several:
         if not await decide_begin(self.writer, partition):
             raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
 
+    @property
+    def leaving(self) -> Leaving:
+        """Return what has others lead what this broker leads."""
+        return Leaving(
+            broker_id=self.broker_id,
+            incarnation=self.controller.incarnation,
+            state=self.state,
+            writer=self.writer,
+            refresh=self.controller.metadata.refresh,
+        )
+
     async def leave(self) -> None:
         """Tell the others that this broker serves no more, for now. Raises StoreError, KafkaError."""
         key = record_key(self.broker_id)
@@ -81,7 +93,7 @@ class Several:
             record = self.state.brokers.get(self.broker_id)
             if record is None or record.incarnation != self.controller.incarnation:
                 return None
-            stopped = encode(attrs.evolve(record, state=BrokerState.STOPPED))
+            stopped = encode(attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False))
             return Transaction(
                 puts={key: stopped}, planned_from=PlannedFrom(revision=revision, keys=[key]), essential=True
             )

@@ -50,7 +50,7 @@ DRAINING = "kafscale.draining"
 
 @pytest.fixture
 async def two() -> AsyncIterator[LoopbackCluster]:
-    async with loopback_cluster(2) as cluster:
+    async with loopback_cluster(2, shutdown_timeout_seconds=0.0) as cluster:  # who stops has no time to hand over
         await cluster.broker(1).services.topics.create([NewTopic(name=TOPIC, partition_count=2, replication_factor=3)])
         await cluster.until_led(TOPIC, {1: 1, 2: 1})
         yield cluster

@@ -147,7 +147,7 @@ async def test_each_leads_its_part_and_says_who_leads_the_others(
 async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockClock, durability: Durability) -> None:
     one, two = machines(2)
     async with one.run(durability) as a:
-        async with two.run(durability) as b:
+        async with two.run(durability, shutdown_timeout_seconds=0.0) as b:  # no time to hand over
             await create(a.broker, 4)
             await until(lambda: len(led_by(b.broker)) == 2)
             (first, second) = led_by(b.broker)

@@ -1,0 +1,104 @@
+"""A broker that is being stopped has others lead what it leads, before it stops: clients go on with them at once.
+
+    its record says that it leaves    nobody gives it partitions any more
+    a pause                           for others that are being stopped at the same time to say so, too
+    a target for each partition       those who serve and do not leave; the leader hands over as for any move
+    nothing is led here any more      or the time is up: what is left waits for this broker, as if it had been killed
+
+Where nobody is left to lead, as when a whole cluster is stopped, nothing moves. With its next start the record of a
+broker is written anew, and partitions come back to it by balance.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.placing import Move, moves_for_balance
+from kafscale.cluster.brokers.records import Placement, record_key
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import KafkaError, StoreError
+
+PAUSE_SECONDS = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Leaving:
+    """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do."""
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    writer: PlacementWriter
+    refresh: Callable[[], Awaitable[None]]
+
+    async def run(self) -> None:
+        """Return when nothing is led here any more, or when nobody else can lead it, or the store fails.
+
+        It takes as long as that takes: cancelled, it leaves partitions here that have not moved yet.
+        """
+        try:
+            if not self._others():
+                return
+            await self._say_so()
+            await trio.sleep(PAUSE_SECONDS)
+            await self.refresh()
+            await self._name_targets()
+            await self._wait_until_all_are_gone()
+        except (StoreError, KafkaError) as exc:
+            logger.warning("not everything is led by others at this shutdown: %s", exc)
+
+    def _others(self) -> Collection[int]:
+        live = self.state.live().items()
+        return [each for each, record in live if each != self.broker_id and record.may_lead]
+
+    async def _say_so(self) -> None:
+        key = record_key(self.broker_id)
+
+        async def plan(revision: int) -> Transaction | None:
+            record = self.state.brokers.get(self.broker_id)
+            if record is None or record.incarnation != self.incarnation:
+                return None
+            leaving = encode(attrs.evolve(record, is_leaving=True))
+            plan = PlannedFrom(revision=revision, keys=[key])
+            return Transaction(puts={key: leaving}, planned_from=plan, essential=True)
+
+        await self.state.follower.commit_planned(plan)
+
+    async def _name_targets(self) -> None:
+        others, placements = self._others(), self.state.placements
+        moves = moves_for_balance(placements, others, [self.broker_id], sum(map(len, placements.values())))
+        if not moves:
+            return
+        logger.info("others are to lead %d partitions", len(moves))
+        async with trio.open_nursery() as nursery:
+            for move in moves:
+                nursery.start_soon(self._name_target, move)
+
+    async def _name_target(self, move: Move) -> None:
+        def with_target(current: Placement, _number: int) -> Placement:
+            return attrs.evolve(current, target=move.target)
+
+        await self.writer.change(move.topic_id, move.index, move.epoch, with_target)
+
+    async def _wait_until_all_are_gone(self) -> None:
+        changed = Signal()
+
+        def tell(_topic_ids: Collection[bytes]) -> None:
+            changed.wake()
+
+        self.state.listeners.append(tell)
+        try:
+            while self._others() and any(True for _ in self.state.led_by(self.broker_id)):
+                await changed.wait()
+        finally:
+            self.state.listeners.remove(tell)
