@@ -81,6 +81,7 @@ from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_journal, open_log
 from kafscale.log.other_logs import check_other_logs
+from kafscale.log.recovering import Recovering
 from kafscale.log.rewrite.retention import Retention
 from kafscale.log.wal.data_directory import lock_data_directory, make_private
 from kafscale.log.wal.disk import Disk, RealDisk
@@ -455,9 +456,13 @@ class Broker:
         services = self.services
         if lead.several is None:
             return None
+        recovering: Recovering | None = None
+        if lead.journal is not None:
+            recovering = Recovering(log=log, journal=lead.journal, streams=lead.several.streams)
         return Leading(
             broker_id=self.settings.broker_id,
             incarnation=lead.epoch,
+            recovering=recovering,
             state=lead.several.state,
             writer=lead.several.writer,
             log=log,

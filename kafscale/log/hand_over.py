@@ -5,6 +5,7 @@
                closed, and forgotten everywhere
 
     acquire    list its objects, read the footers that matter, as a start does
+               replay what another broker has left elsewhere, if it has failed
                open, with the leader epoch that it is led with from then on
 
 So the bucket is complete when a partition has been released, and the write-ahead log has nothing of it that another
@@ -16,15 +17,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+import attrs
 import trio
 
 from kafscale.errors import KafkaError
-from kafscale.formats.manifest import ListedSegment
+from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.log.bucket.listing import list_directories
 from kafscale.log.bucket.restore import Restorer
 from kafscale.log.log import Log, TopicSpec, take_restored
 from kafscale.log.partition.partition import Partition
+from kafscale.log.replaying import RestoreBefore
 from kafscale.store.paths import topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
@@ -63,41 +66,48 @@ async def _decide_nothing(_partition: Partition) -> None:
     await trio.lowlevel.checkpoint()
 
 
-async def acquire_partition(
-    log: Log,
-    spec: TopicSpec,
-    index: int,
-    *,
-    begun: Sequence[EpochStart] = (),
-    decide: Callable[[Partition], Awaitable[None]] = _decide_nothing,
-) -> Partition:
+async def _recover_nothing(_partition: Partition, _restore_before: RestoreBefore) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Acquisition:
+    """How a partition is acquired, step by step; by default there is nothing but what the bucket has.
+
+    prepare: comes before anything is listed.
+    begun: is as for `resolve`.
+    restoring: bounds how many partitions read the bucket at once.
+    recover: brings back what else there is of the partition; is given what restores it as it was before an epoch.
+    decide: is called with what was found, before anybody finds the partition here.
+    """
+
+    prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    begun: Sequence[EpochStart] = ()
+    restoring: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
+    recover: Callable[[Partition, RestoreBefore], Awaitable[None]] = _recover_nothing
+    decide: Callable[[Partition], Awaitable[None]] = _decide_nothing
+
+
+async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisition | None = None) -> Partition:
     """Lead a partition of an open topic from now on, with the leader epoch that `spec` has for it.
 
-    Nobody else may lead it any more. `begun` is as for `resolve`; `decide` is called with what was found, before
-    anybody finds it here. Raises what that does, StoreError, StartupError if a newer KafScale has written what must be
-    read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
+    Nobody else may lead it any more. Raises what the steps of `how` do, StoreError, StartupError if a newer KafScale
+    has written what must be read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
     """
+    how = how or Acquisition()
     partition = log.new_partition(spec, index)
     assert partition.partition_id not in log.partitions, f"{partition} is led here already"
     assert partition.partition_id not in log.moving, f"{partition} is being released or acquired"
     log.moving[partition.partition_id] = partition
     try:
-        store = log.views.fetch
-        restorer = Restorer(
-            store=store,
-            examiner=log.reader.examiner,
-            checkpoint={},
-            log_start_offset=lambda partition_id: partition.log_start_offset,
-        )
-        listed = await _list(log, partition)
-        contents = await restorer.restore_partition(partition.partition_id, listed, begun=begun)
+        await how.prepare()
+        await _find(log, partition, how)
         if not partition.closed:
-            take_restored(partition, contents)
             partition.skip_missing()
-            await decide(partition)
+            await how.decide(partition)
     except BaseException:
         if not partition.closed:
-            del log.moving[partition.partition_id]
+            log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
         raise
     if partition.closed:
         raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted meanwhile")
@@ -105,6 +115,26 @@ async def acquire_partition(
     log.merger.note(partition)
     logger.info("%s is led with epoch %d from offset %d on", partition, partition.leader_epoch, partition.next_offset)
     return partition
+
+
+async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
+    """Have the partition begin with what there is of it."""
+    restorer = Restorer(
+        store=log.views.fetch,
+        examiner=log.reader.examiner,
+        checkpoint={},
+        log_start_offset=lambda partition_id: partition.log_start_offset,
+    )
+    async with how.restoring:
+        listed = await _list(log, partition)
+        contents = await restorer.restore_partition(partition.partition_id, listed, begun=how.begun)
+
+    async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
+        take_restored(partition, await restorer.restore_partition(partition_id, listed, begun=[begun]))
+
+    if not partition.closed:
+        take_restored(partition, contents)
+        await how.recover(partition, restore_before)
 
 
 async def _list(log: Log, partition: Partition) -> Sequence[ListedSegment]:

@@ -17,32 +17,31 @@ journal holds. Neither waits for the pool: replayed batches stay in the log's fi
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
 import trio
 
-from kafscale.errors import DamagedObject, StoreError
+from kafscale.errors import StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.formats.wal_entries import WalFile
 from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
-from kafscale.log.bucket.postponed import PostponedEntries
 from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.partition import Partition, Placed, Traffic
+from kafscale.log.partition.partition import Partition, Traffic
 from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.read.reader import LogReader
+from kafscale.log.replaying import Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.wal.journal import Journal
@@ -52,16 +51,18 @@ from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import SegmentKey, parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.version_writer import VersionWriter
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import parse_header
 
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_SECONDS = 1.0
-REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
 
 
 def _nothing_begun(_partition_id: PartitionId) -> Sequence[EpochStart]:
     return ()
+
+
+async def _restore_nothing(_partition_id: PartitionId, _begun: EpochStart) -> None:
+    await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(kw_only=True)
@@ -139,8 +140,7 @@ class Log:
     moving: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
     on_opened: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
     on_withdrawn: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
-    _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
-    _restore_before: Callable[[PartitionId, EpochStart], Awaitable[None]] | None = attrs.field(default=None, init=False)
+    _restore_before: RestoreBefore = attrs.field(default=_restore_nothing, init=False)
 
     def __attrs_post_init__(self) -> None:
         writer = VersionWriter(
@@ -353,56 +353,20 @@ class Log:
 
     async def replay(self) -> None:
         """Bring back what the journal has and no segment has. Raises DamagedObject, StorageFailed, StoreError."""
-        now_ms = time.time_ns() // 1_000_000
-
-        def handle(entry: WalEntry) -> bool:
-            return self._replay_entry(entry, now_ms)
-
+        replay = Replay(
+            journal=self.journal,
+            pool=self.pool,
+            partitions=self.partitions,
+            restore_before=self._restore_before,
+            superseded=self.superseded,
+        )
         progress = _Progress("replaying the write-ahead log: %d entries")
-        await self.journal.replay(handle, on_progress=lambda done: progress.report(done.entry_count))
-        if self._restore_before is not None:
-            await self._postponed.replay(self.journal, self._restore_before, handle)
-            self._restore_before = None
+        await self.journal.replay(replay.handle, on_progress=lambda done: progress.report(done.entry_count))
+        await replay.finish()
+        self._restore_before = _restore_nothing
         await self.journal.keep_superseded(self.superseded)
         for partition in self.partitions.values():
             partition.skip_missing()
-
-    def _replay_entry(self, entry: WalEntry, now_ms: int) -> bool:
-        """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is not led here.
-
-        What is not led here any more was flushed before it was handed over, or its topic is deleted.
-        """
-        partition = self.partitions.get((entry.topic_id, entry.partition))
-        if partition is None:
-            return False
-        if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
-            self._postponed.add(entry)
-            return True
-        if partition.has_superseded(entry):
-            assert entry.file is not None
-            self.superseded[entry.file] += 1
-            return False
-        if entry.base_offset < partition.next_offset:
-            return False
-        missing_before = max(partition.log_start_offset, partition.lost_before)
-        if not partition.tail.batches and partition.next_offset < entry.base_offset <= missing_before:
-            partition.skip_to(entry.base_offset)
-        if entry.base_offset > partition.next_offset:
-            raise DamagedObject(
-                f"{partition}: the write-ahead log goes on at offset {entry.base_offset}, and the bucket ends before "
-                f"{partition.next_offset}; objects are missing from the bucket: bring back those whose keys begin with "
-                f"{partition.objects_prefix}, or start with an empty --data-dir to go on without what only this "
-                "write-ahead log holds"
-            )
-        data = memoryview(entry.data)
-        partition.replay(entry, parse_header(data), now_ms, placed=self._place_replayed(partition, data))
-        return True
-
-    def _place_replayed(self, partition: Partition, data: memoryview) -> Placed | None:
-        """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
-        if self.journal.is_local or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
-            return None
-        return partition.place_nowait(data)
 
     # ---- while running ----------------------------------------------------------------------------------------
 

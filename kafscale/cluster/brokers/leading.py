@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -29,9 +30,11 @@ from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_objects import WalObject
-from kafscale.log.hand_over import acquire_partition, release_partition
+from kafscale.log.hand_over import Acquisition, acquire_partition, release_partition
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
+from kafscale.log.recovering import Recovering
+from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
 RETRY_SECONDS = 1.0
@@ -58,7 +61,8 @@ def _must_stay(partition: Partition) -> bool:
 class Leading:
     """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
 
-    `find_topic` finds a topic by id, and `spec` makes what the log is told of it.
+    `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `recovering` replays streams, where
+    this broker has one.
     """
 
     broker_id: int
@@ -68,6 +72,7 @@ class Leading:
     log: Log
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
+    recovering: Recovering | None = None
     _changed: set[bytes] = attrs.field(factory=set, init=False)
     _more: Signal = attrs.field(factory=Signal, init=False)
     _busy: set[PartitionId] = attrs.field(factory=set, init=False)
@@ -148,11 +153,11 @@ class Leading:
         """Do one step; if it fails, it is tried again after a while, as the placement says then."""
         name = f"{topic.name}-{index}"
         try:
-            async with self._limiter:
-                if self._is_to_leave(placement):
+            if self._is_to_leave(placement):
+                async with self._limiter:
                     await self._hand_over(topic, index, placement)
-                else:
-                    await self._acquire(topic, index, placement)
+            else:
+                await self._acquire(topic, index, placement)
         except MustStay:
             await trio.sleep(RETRY_SECONDS)
         except Superseded:
@@ -185,7 +190,24 @@ class Leading:
         spec = self.spec(topic)
         if spec.leader_epochs.get(index) != placement.epoch:
             raise Superseded
-        await acquire_partition(self.log, spec, index, begun=begun(placement), decide=decide)
+        how = Acquisition(begun=begun(placement), restoring=self._limiter, decide=decide)
+        if placement.recover:
+            how = self._with_recovery(how, (topic.topic_id, index), placement.recover)
+        await acquire_partition(self.log, spec, index, how)
+
+    def _with_recovery(self, how: Acquisition, partition_id: PartitionId, streams: Sequence[int]) -> Acquisition:
+        recovering = self.recovering
+        if recovering is None:
+            raise KafkaError(
+                NOT_LEADER_OR_FOLLOWER,
+                "records of it are in the write-ahead log in the bucket only, which this broker does not use: start it "
+                "with --durability s3-wal",
+            )
+
+        async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
+            await recovering.replay(partition, streams, restore_before)
+
+        return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
 
     # ---- what has been recovered -----------------------------------------------------------------------------------
 

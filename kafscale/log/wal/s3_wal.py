@@ -270,13 +270,20 @@ class S3Wal(LogJournal):
 
         What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
         """
-        replayed = await self.earlier.replay(handle, on_progress=on_progress)
-        self.pending_count += sum(each.pending_count for each in replayed)
+        replayed = await self.recover(self.earlier, handle, on_progress=on_progress)
         if self.is_stream:
             return
         self._objects.extendleft(reversed(replayed))
         self._objects_bytes += sum(each.size_bytes for each in replayed)
         self._wake_deleter()
+
+    async def recover(
+        self, earlier: Earlier, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
+    ) -> Sequence[WalObject]:
+        """Do the same with what others have left, at any time; return the objects, which are not deleted from here."""
+        replayed = await earlier.replay(handle, on_progress=on_progress)
+        self.pending_count += sum(each.pending_count for each in replayed)
+        return replayed
 
     async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
         """They stay in the bucket's objects, whose entries are told apart by their epochs."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import cycle
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker
 from kafscale.cluster.brokers.assignment import ClusterAssignment
-from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.records import BrokerState, Placement, record_key
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, KafScaleError, StartupError, StorageFailed
 from kafscale.formats.wal_objects import HEADER_BYTES
@@ -24,6 +29,7 @@ from tests.cluster.brokers.test_several import (
     TOPIC,
     Machine,
     create,
+    keys_of,
     led_by,
     machines,
     produce,
@@ -333,3 +339,156 @@ async def test_an_idle_broker_writes_nothing(autojump_clock: MockClock) -> None:
         before = bucket.count("put*"), bucket.count("list")
         await trio.sleep(600.0)
         assert (bucket.count("put*"), bucket.count("list")) == before
+
+
+async def fail_over(by: MemoryBroker, dead: int, *heirs: int) -> None:
+    """Have others lead what a broker led that is gone, in turn."""
+    assignment = by.broker.services.assignment
+    assert isinstance(assignment, ClusterAssignment)
+    state = assignment.state
+    record = state.brokers[dead]
+    writer = PlacementWriter(state)
+
+    async def stopped(revision: int) -> Transaction:
+        key = record_key(dead)
+        puts = {key: encode(attrs.evolve(record, state=BrokerState.STOPPED))}
+        return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=[key]))
+
+    await state.follower.commit_planned(stopped)
+    async with trio.open_nursery() as nursery:
+        for heir, (topic_id, index, placement) in zip(cycle(heirs), list(state.led_by(dead)), strict=False):
+
+            def elsewhere(current: Placement, number: int, heir: int = heir) -> Placement:
+                recover = current.recover_from(record)
+                return attrs.evolve(current, leader=heir, epoch=number, target=None, recover=recover)
+
+            nursery.start_soon(writer.change, topic_id, index, placement.epoch, elsewhere)
+
+
+async def test_others_lead_what_a_broker_led_that_has_failed_with_all_that_it_acknowledged(
+    autojump_clock: MockClock,
+) -> None:
+    one, two, three = machines(3)
+    async with crashing(one) as a, crashing(three) as c:
+        expected: dict[int, list[bytes | None]] = {}
+        await create(a.broker, 30)
+        async with crashing(two) as b:
+            await until(lambda: [len(led_by(each.broker)) for each in (a, b, c)] == [10, 10, 10])
+            mine = led_by(b.broker)
+            for index in mine:
+                expected[index] = [b"%d" % number for number in range(3)]
+                await produce_all(b, index, [b"%d" % number for number in range(3)])
+        before = trio.current_time()
+        await fail_over(a, 2, 1, 3)
+        await until(lambda: {*mine} <= {*led_by(a.broker), *led_by(c.broker)})
+        assert trio.current_time() - before < 2.0
+        for running in (a, c):
+            for index in {*mine} & {*led_by(running.broker)}:
+                await produce_all(running, index, [b"more"])
+                assert await values(running, index) == [*expected[index], b"more"]
+
+
+async def test_a_broker_that_fails_while_it_recovers_hands_on_what_it_has_not_flushed(
+    autojump_clock: MockClock,
+) -> None:
+    """The stream of an older incarnation comes behind that of a younger one: order is that of leading."""
+    one, two, three = machines(3)
+    async with crashing(three) as c:
+        await create(c.broker, 3)
+        async with crashing(one) as a:
+            async with crashing(two) as b:
+                await until(lambda: [len(led_by(each.broker)) for each in (a, b, c)] == [1, 1, 1])
+                (index,) = led_by(b.broker)
+                await produce_all(b, index, [b"1", b"2"])
+            async with crashing(two) as b:
+                await produce_all(b, index, [b"3"])
+            await until(lambda: len(placements(a)[index].recover) == 1)
+            await fail_over(a, 2, 1)
+            await until(lambda: index in led_by(a.broker))
+            await produce_all(a, index, [b"4", b"5"])
+        await fail_over(c, 1, 3)
+        await until(lambda: index in led_by(c.broker))
+        recover = placements(c)[index].recover
+        assert len(recover) == 3
+        assert list(recover) != sorted(recover)
+        await produce_all(c, index, [b"6"])
+        assert await values(c, index) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+async def test_a_stream_is_read_few_times_however_many_partitions_come(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    seen = FaultyStore(bucket)
+    seen.delay(On("list"), 0.05)
+    seen.delay(On("get"), 0.05)
+    async with crashing(Machine(seen, 1)) as a:
+        async with crashing(Machine(bucket, 2)) as b:
+            await create(a.broker, 200)
+            await until(lambda: len(led_by(b.broker)) == 100)
+            mine = led_by(b.broker)
+            for index in mine:
+                await produce_all(b, index, [b"%d" % index])
+        seen.calls.clear()
+        before = trio.current_time()
+        await fail_over(a, 2, 1)
+        await until(lambda: len(led_by(a.broker)) == 200)
+        assert trio.current_time() - before < 5.0
+        assert seen.count("get", "*.wal") <= 4 * len(mine)
+        for index in mine:
+            assert await values(a, index) == [b"%d" % index]
+
+
+async def test_a_partition_that_is_damaged_keeps_no_other_one_from_being_led(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    seen = FaultyStore(bucket)
+    async with crashing(Machine(seen, 1)) as a:
+        async with crashing(Machine(bucket, 2), flush_seconds=0.5) as b:
+            await create(a.broker, 40)
+            await until(lambda: len(led_by(b.broker)) == 20)
+            *whole, damaged = led_by(b.broker)
+            await produce_all(b, damaged, [b"x"])
+            partition = b.broker.services.log.partition_named(TOPIC, damaged)
+            assert partition is not None
+            await until(lambda: partition.flushed_offset == 1)
+            b.broker.services.log.flusher.interval_seconds = NEVER_SECONDS
+            for index in (*whole, damaged):
+                await produce_all(b, index, [b"y"])
+        await bucket.delete([key for key in await keys_of(bucket) if key.startswith(partition.objects_prefix)])
+        seen.delay(On("list"), 0.05)  # all come together
+        await fail_over(a, 2, 1)
+        await trio.sleep(5.0)
+        assert {*led_by(a.broker)} == {*range(40)} - {damaged}
+        for index in whole:
+            assert await values(a, index) == [b"y"]
+
+
+async def test_what_a_failed_broker_uploads_late_says_what_the_next_leader_has(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    late = FaultyStore(bucket)
+    settings = memory_settings(
+        several_brokers=True, broker_id=2, durability=Durability.S3_WAL, flush_interval_seconds=1.0
+    )
+    async with crashing(Machine(bucket, 1)) as a, trio.open_nursery() as nursery:
+        await create(a.broker, 2)
+        b = await run_beside(nursery, Machine(late, 2), settings)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(b.broker)
+        upload = late.hold(On("put*", "*.kfs"))
+        late.hold(On("*", "*/head"))
+        await produce_all(b, index, [b"1", b"2"])
+        await upload.wait_arrived()
+        await produce_all(b, index, [b"3"])
+        await fail_over(a, 2, 1)
+        await until(lambda: index in led_by(a.broker))
+        await produce_all(a, index, [b"4"])
+        upload.open()
+        await trio.sleep(5.0)
+        assert await keys_of(bucket)
+        expected = [b"1", b"2", b"3", b"4"]
+        assert await values(a, index) == expected
+        nursery.cancel_scope.cancel()
+        async with Machine(bucket, 1).run(Durability.S3_WAL, flush_interval_seconds=0.5) as again:
+            assert await values(again, index) == expected
+            await trio.sleep(30.0)
+            assert await values(again, index) == expected
+        async with Machine(bucket, 1).run(Durability.S3_WAL) as again:
+            assert await values(again, index) == expected

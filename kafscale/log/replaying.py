@@ -1,0 +1,86 @@
+"""Puts what a journal has and no segment has back into the tails of partitions: at a start, and when partitions come.
+
+Nobody finds these partitions yet, and what the bucket holds of them has been restored. Does not wait for the pool:
+replayed batches stay in the log until they are flushed or fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+
+from kafscale.errors import DamagedObject
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.log.bucket.postponed import PostponedEntries
+from kafscale.log.partition.chunks import ChunkPool
+from kafscale.log.partition.partition import Partition, Placed
+from kafscale.log.wal.journal import Journal
+from kafscale.wire.records import parse_header
+
+REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
+
+RestoreBefore = Callable[[PartitionId, EpochStart], Awaitable[None]]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Replay:
+    """One replay: hand entries in order to `handle`, then `finish`.
+
+    `restore_before` restores a partition as it was before an epoch that began at an offset. `superseded` counts batches
+    that were not taken, as another broker has written their offsets, by file.
+    """
+
+    journal: Journal
+    pool: ChunkPool
+    partitions: Mapping[PartitionId, Partition]
+    restore_before: RestoreBefore
+    superseded: Counter[WalFile] = attrs.field(factory=Counter)
+    _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
+    _now_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
+
+    def handle(self, entry: WalEntry) -> bool:
+        """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is none of these.
+
+        What is not led here any more was flushed before it was handed over, or its topic is deleted. Raises
+        DamagedObject if the bucket ends before it.
+        """
+        partition = self.partitions.get((entry.topic_id, entry.partition))
+        if partition is None:
+            return False
+        if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
+            self._postponed.add(entry)
+            return True
+        if partition.has_superseded(entry):
+            assert entry.file is not None
+            self.superseded[entry.file] += 1
+            return False
+        if entry.base_offset < partition.next_offset:
+            return False
+        missing_before = max(partition.log_start_offset, partition.lost_before)
+        if not partition.tail.batches and partition.next_offset < entry.base_offset <= missing_before:
+            partition.skip_to(entry.base_offset)
+        if entry.base_offset > partition.next_offset:
+            raise DamagedObject(
+                f"{partition}: the write-ahead log goes on at offset {entry.base_offset}, and the bucket ends before "
+                f"{partition.next_offset}; objects are missing from the bucket: bring back those whose keys begin with "
+                f"{partition.objects_prefix}, or start with an empty --data-dir to go on without what only this "
+                "write-ahead log holds"
+            )
+        data = memoryview(entry.data)
+        partition.replay(entry, parse_header(data), self._now_ms, placed=self._place(partition, data))
+        return True
+
+    def _place(self, partition: Partition, data: memoryview) -> Placed | None:
+        """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
+        if self.journal.is_local or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
+            return None
+        return partition.place_nowait(data)
+
+    async def finish(self) -> None:
+        """Take what had to be put off. Raises DamagedObject, StorageFailed, StoreError."""
+        await self._postponed.replay(self.journal, self.restore_before, self.handle)
