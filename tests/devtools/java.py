@@ -81,6 +81,9 @@ class JavaTools:
             connect = ["--producer-props", f"bootstrap.servers={self.bootstrap}"]
         elif tool in BROKER_LIST_TOOLS:
             connect = ["--broker-list", self.bootstrap]
+        elif tool == "ClusterTool":  # whose commands each have an option of their own for it
+            command, *others = arguments
+            connect, arguments = [command, *connect], tuple(others)
         archive = f"-XX:SharedArchiveFile={class_archive(self.class_path)}"
         return ["java", *JVM_FLAGS, archive, "-cp", self.class_path, name, *connect, *arguments]
 

@@ -62,7 +62,7 @@ class Load:
             thread.join()
 
 
-@pytest.mark.parametrize("durability", ["wal", "segment"])
+@pytest.mark.parametrize("durability", ["wal", "s3-wal", "segment"])
 def test_brokers_that_are_restarted_one_by_one_fail_no_produce(durability: str) -> None:
     with broker_processes(3, "--durability", durability) as brokers:
         bootstrap = bootstrap_of(brokers)
