@@ -40,7 +40,9 @@ from kafscale.broker_security import BrokerSecurity, open_access, open_security
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.assignment import ClusterAssignment
+from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.brokers.leading import Leading
+from kafscale.cluster.brokers.lines import lines_between
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
@@ -121,13 +123,15 @@ class StorageParts:
 class Broker:
     """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
 
-    `make_dispatcher` is where a test puts a dispatcher that fails on purpose.
+    `make_dispatcher` is where a test puts a dispatcher that fails on purpose. `connect` is what a broker without
+    listeners, as in a simulation, connects to others by; without that it takes none of them for dead.
     """
 
     settings: Settings
     make_dispatcher: Callable[[Services, Sequence[ListedApi]], Dispatcher] = attrs.field(
         default=Dispatcher, kw_only=True
     )
+    connect: Connect | None = attrs.field(default=None, kw_only=True)
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
     admin: BoundListener = attrs.field(init=False)
@@ -202,7 +206,8 @@ class Broker:
         with startup_errors():
             views = parts.views or StoreViews.alike(parts.store)
             advertised = _advertised(self.settings, self.listeners)
-            lead = await start_leading(self.settings, views, parts.metadata, advertised)
+            connect = lines_between(self.settings) if self.listeners else self.connect
+            lead = await start_leading(self.settings, views, parts.metadata, advertised, connect)
         lead.register(self.metrics)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
@@ -306,6 +311,7 @@ class Broker:
             catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
             mover=None if several is None else ClusterMover(several.state, several.writer),
             membership=None if several is None else Membership(several.state),
+            heard_of=None if several is None else several.heartbeats.liveness.heard,
         )
         self.services.groups.state_bytes.register(self.metrics)
         register_group_lag(self.services)
@@ -499,6 +505,8 @@ class Broker:
                 await flusher.start(leading.run)
             flusher.start_soon(self._abort_hanging, log)
             await self._wait_loaded()
+            if lead.several is not None:
+                lead.several.controller.serving.set()
             stop_by = await self._run_connections(lead, log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 await log.journal.settle()

@@ -60,6 +60,7 @@ APIS: Sequence[ListedApi] = (
     ListedApi(57, "UpdateFeatures", 0, 2, "cluster.update_features"),
     ListedApi(60, "DescribeCluster", 0, 2, "cluster.describe_cluster"),
     ListedApi(61, "DescribeProducers", 0, 0, "transactions.describe_producers"),
+    ListedApi(63, "BrokerHeartbeat", 0, 0, "cluster.broker_heartbeat"),
     ListedApi(64, "UnregisterBroker", 0, 0, "cluster.unregister_broker"),
     ListedApi(65, "DescribeTransactions", 0, 0, "transactions.describe_transactions"),
     ListedApi(66, "ListTransactions", 0, 2, "transactions.list_transactions"),

@@ -377,6 +377,14 @@ class Settings:
         "Share the bucket with other brokers, each with an id of its own, of which each leads a part of the "
         "partitions. A bucket that is shared once stays so.",
     )
+    broker_session_timeout_seconds: Seconds = option(
+        3.0,
+        "Beside others: a broker that they hear nothing of for this long is taken for dead. What it leads is led by "
+        "others then, where the bucket has all that it has acknowledged.",
+        why="Kafka: broker.session.timeout.ms, 9 s. Here a heartbeat costs no write, and nothing is lost by a mistake.",
+        least=0.5,
+        most=300,
+    )
     processes_count: int = option(
         1,
         "Brokers to run on this machine, each a process, with one more that watches over them. Budgets of memory, disk "

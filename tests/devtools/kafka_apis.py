@@ -17,6 +17,10 @@ class KafkaApi:
     newest: int
 
 
+CONTROLLER_APIS: Final[Mapping[int, KafkaApi]] = {
+    63: KafkaApi("BrokerHeartbeat", 0, 1)
+}  # of those, what is served here
+
 BROKER_APIS: Final[Mapping[int, KafkaApi]] = {
     0: KafkaApi("Produce", 3, 13),
     1: KafkaApi("Fetch", 4, 18),

@@ -111,6 +111,7 @@ OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
     ),
     "EndTxn": (_whole(rights.WRITE_TRANSACTION, "transactional_id"),),
     "WriteTxnMarkers": (_whole(rights.CLUSTER_ACTION, unless=rights.ALTER_CLUSTER),),
+    "BrokerHeartbeat": (_whole(rights.CLUSTER_ACTION),),
     "TxnOffsetCommit": (
         _whole(rights.WRITE_TRANSACTION, "transactional_id"),
         _whole(rights.READ_GROUP, "group_id"),

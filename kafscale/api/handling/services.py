@@ -41,7 +41,8 @@ class Services:
 
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
-    tells and changes what is known of them.
+    tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker, and of which
+    incarnation.
     """
 
     metrics: Metrics
@@ -72,6 +73,7 @@ class Services:
     catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     mover: Mover | None = None
     membership: Membership | None = None
+    heard_of: Callable[[int, int], None] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -9,7 +9,10 @@
     moving      moves that somebody asks for
     leaving     others lead what a broker leads that is being stopped
     membership  what an operator decides about a broker: that it is drained, or does not come back
-    control     what one of the brokers does for all: checkpoints, balance
+    liveness    pure: which of the others were heard of lately
+    heartbeats  from broker to broker, over `lines`
+    failing_over    what a broker led that is lost is led by others: one commit
+    control     what one of the brokers does for all: checkpoints, balance, fail-over
 
 All of it goes through the metadata, of which each commit is a conditional write (`kafscale.cluster.metadata.shared`).
 So two brokers can't both be right about who leads: the second commit finds what the first has changed.

@@ -1,24 +1,33 @@
-"""What one of the brokers does for all: checkpoints of the metadata, balance, and the end of streams nobody needs.
+"""What one of the brokers does for all: checkpoints, balance, fail-over, and the end of streams nobody needs.
 
-Any broker can: it becomes the controller by a commit that finds no other one which serves. It is controller for a term,
-whose number is in the keys of its checkpoints. One that is suspended and goes on as if nothing had happened does no
-harm: what it decides are commits that fail as it has not seen the latest, and its checkpoints are older than those of
-the later term.
+Any broker that serves can: it becomes the controller by a commit that finds no other one which serves, or the one that
+it has seen as it can't be heard of any more. It is controller for a term, whose number is in the keys of its
+checkpoints. One that is suspended and goes on as if nothing had happened does no harm: what it decides are commits that
+fail as it has not seen the latest, and its checkpoints are older than those of the later term.
+
+A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. It steps down instead
+of declaring them dead, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
+If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Set
 
 import attrs
 import trio
 
+from kafscale.cluster.brokers.failing_over import FailOver
+from kafscale.cluster.brokers.liveness import PATIENCE_TIMEOUTS, Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.placing import Move, moves_for_balance
 from kafscale.cluster.brokers.records import (
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
+    NOBODY,
+    BrokerRecord,
+    BrokerState,
     ControllerRecord,
     Placement,
     record_key,
@@ -36,6 +45,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
 
 LOOK_SECONDS = 1.0
+MOST_LEAST_COUNT = 3  # brokers; of two, each that loses the other has lost half
 BALANCE_SECONDS = 5.0  # between two looks; while a broker is drained, there is one every LOOK_SECONDS
 MOVES_AT_ONCE_COUNT = 50  # partitions that are on their way for the sake of balance
 HEAD_TARGET_BYTES = 128 << 10  # a checkpoint is written as soon as the head is larger; each commit writes it
@@ -47,7 +57,8 @@ logger = logging.getLogger(__name__)
 class Controller:
     """The part of broker `broker_id`, whose incarnation is given, in what one does for all; `run` it beside.
 
-    `store` is the background view.
+    `store` is the background view. `liveness` is what is heard of the others. `serving` is to be set when this broker
+    answers requests: from then on it can hear, and is the controller if nobody else is.
     """
 
     broker_id: int
@@ -57,12 +68,20 @@ class Controller:
     writer: PlacementWriter
     store: ObjectStore
     namespace: str
+    liveness: Liveness
+    fail_over: FailOver = attrs.field(init=False)
+    serving: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # that this broker has left
+    _claims_not_before: float = attrs.field(default=0.0, init=False)
+    _is_last_resort: bool = attrs.field(default=False, init=False)
+    _checkpointer_term: int = attrs.field(default=-1, init=False)
     _checkpointer: Checkpointer | None = attrs.field(default=None, init=False)
     _kept_until: int = attrs.field(default=0, init=False)
     _balance_at: float = attrs.field(default=0.0, init=False)
     _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
 
     def __attrs_post_init__(self) -> None:
+        self.fail_over = FailOver(self.state)
         self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
 
     @property
@@ -77,7 +96,7 @@ class Controller:
     async def run(self) -> None:
         """Do it, while it is this broker's to do, until cancelled. Raises Fenced, StorageFailed."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, LOOK_SECONDS, self._claim_if_vacant)
+            nursery.start_soon(self._look_after_others)
             nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
             nursery.start_soon(self._every, INTERVAL_SECONDS, self.write_checkpoint)
             nursery.start_soon(self._every, LOOK_SECONDS, self._balance)
@@ -93,22 +112,50 @@ class Controller:
 
     # ---- who it is -------------------------------------------------------------------------------------------------
 
-    async def _claim_if_vacant(self) -> None:
-        if not self._is_vacant():
-            return
+    async def _look_after_others(self) -> None:
+        await self.serving.wait()
+        await self._every(self.liveness.interval_seconds, self._look_once)
+
+    async def _look_once(self) -> None:
+        if not self.is_mine and self._should_claim():
+            await self._claim()
+        if self.is_mine:
+            await self._declare()
+
+    def _should_claim(self) -> bool:
+        controller = self.state.controller
+        if not self._is_vacant() and (controller is None or not self.liveness.is_replaceable(controller.broker_id)):
+            if self.broker_id not in self.state.live():
+                self._be_patient()
+            return False
+        return trio.current_time() >= self._claims_not_before
+
+    def _be_patient(self) -> None:
+        self._claims_not_before = trio.current_time() + PATIENCE_TIMEOUTS * self.liveness.session_timeout_seconds
+
+    async def _claim(self) -> None:
+        seen, is_left = self.state.controller, False
 
         async def plan(revision: int) -> Transaction | None:
-            if not self._is_vacant():
+            nonlocal is_left
+            if self.state.controller != seen and not self._is_vacant():
                 return None
-            term = self.state.next_number
-            record = ControllerRecord(broker_id=self.broker_id, incarnation=self.incarnation, term=term)
-            puts = {CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)}
-            keys = [*puts, *map(record_key, self.state.brokers)]
-            return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
+            is_left = self.state.controller is not None and self.state.controller == self._vacancy
+            return self._transaction(revision, self.broker_id, self.incarnation)
 
         await self.state.follower.commit_planned(plan)
         if self.is_mine:
+            self._is_last_resort = is_left
+            self._vacancy = None
             logger.info("this broker is the controller")
+
+    def _transaction(self, revision: int, broker_id: int, incarnation: int) -> Transaction:
+        """Begin a term of a controller."""
+        term = self.state.next_number
+        record = ControllerRecord(broker_id=broker_id, incarnation=incarnation, term=term)
+        puts = {CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)}
+        keys = [*puts, *map(record_key, self.state.brokers)]
+        return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
     def _is_vacant(self) -> bool:
         controller = self.state.controller
@@ -116,6 +163,31 @@ class Controller:
             return True
         record = self.state.live().get(controller.broker_id)
         return record is None or record.incarnation != controller.incarnation
+
+    # ---- who is lost -----------------------------------------------------------------------------------------------
+
+    async def _declare(self) -> None:
+        controller = self.state.controller
+        assert controller is not None
+        live = self.state.live()
+        lost = {each: why for each, why in self.liveness.lost().items() if each in live}
+        silent = self.liveness.silent()
+        if not self._is_last_resort and _are_most(silent, live):
+            if _are_most(lost, live):
+                await self._step_down(controller, len(lost))
+            return  # soon more is known
+        self._is_last_resort = self._is_last_resort and _are_most(silent, live)
+        away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
+        await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
+
+    async def _step_down(self, mine: ControllerRecord, lost_count: int) -> None:
+        async def plan(revision: int) -> Transaction | None:
+            return self._transaction(revision, NOBODY, NOBODY) if self.state.controller == mine else None
+
+        await self.state.follower.commit_planned(plan)
+        self._vacancy = self.state.controller
+        self._be_patient()
+        logger.warning("nothing is heard of %d brokers, which are most: another one may be the controller", lost_count)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -128,14 +200,15 @@ class Controller:
         if not self.is_mine:
             self._checkpointer = None
             return
-        if self._checkpointer is None:
-            self._checkpointer = await self._begin_checkpoints()
-        await self._checkpointer.write_if_changed()
-
-    async def _begin_checkpoints(self) -> Checkpointer:
         controller = self.state.controller
         assert controller is not None
-        writer = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=controller.term)
+        if self._checkpointer is None or self._checkpointer_term != controller.term:
+            self._checkpointer = await self._begin_checkpoints(controller.term)
+            self._checkpointer_term = controller.term
+        await self._checkpointer.write_if_changed()
+
+    async def _begin_checkpoints(self, term: int) -> Checkpointer:
+        writer = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=term)
         writer.inherit(await list_versions(self.store, self.namespace, "checkpoint"))
 
         def keep(position: WalPosition) -> None:
@@ -168,9 +241,15 @@ class Controller:
         if all(record.may_lead for record in live.values()) and trio.current_time() < self._balance_at:
             return
         self._balance_at = trio.current_time() + BALANCE_SECONDS
-        eligible = [broker_id for broker_id, record in live.items() if record.may_lead]
+        heard = {
+            each: record
+            for each, record in live.items()
+            if (each == self.broker_id or self.liveness.is_heard(each))
+            and not record.is_leaving  # such a one names targets itself, unless others leave, too
+        }
+        eligible = [each for each, record in heard.items() if record.may_lead]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
-        moves = moves_for_balance(self.state.placements, eligible, live, max(0, MOVES_AT_ONCE_COUNT - moving))
+        moves = moves_for_balance(self.state.placements, eligible, heard, max(0, MOVES_AT_ONCE_COUNT - moving))
         async with trio.open_nursery() as nursery:
             for move in moves:
                 nursery.start_soon(self._name_target, move)
@@ -180,3 +259,8 @@ class Controller:
             return attrs.evolve(current, target=move.target)
 
         await self.writer.change(move.topic_id, move.index, move.epoch, with_target)
+
+
+def _are_most(some: Collection[int], live: Mapping[int, BrokerRecord]) -> bool:
+    """Tell whether these are most of the brokers that serve, where that means something."""
+    return len(live) >= MOST_LEAST_COUNT and 2 * len(live.keys() & set(some)) > len(live)

@@ -140,7 +140,7 @@ class Leading:
                 continue
             if placement.leader != self.broker_id:
                 if partition is not None:
-                    logger.error("%s is led by broker %d now, and was not released here", partition, placement.leader)
+                    logger.warning("%s is led by broker %d now, and was not released here", partition, placement.leader)
                     self.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
             elif self._is_to_leave(placement) or partition is None:
                 self._busy.add((topic_id, index))

@@ -26,16 +26,23 @@ NEXT_NUMBER_KEY = f"{CLUSTER}next-number"
 CONTROLLER_KEY = f"{CLUSTER}controller"
 ROW_COUNT = 100  # partitions in one entry: 100,000 partitions are 1,000 entries, and a move writes 2 KB
 
+NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
 
 _RECORD = "/record"
 
 
 class BrokerState(Enum):
-    """Whether an incarnation serves. What a stopped broker leads stays with it; it comes back, or is drained before."""
+    """Whether an incarnation serves.
+
+    One that is away is not heard of, and may go on all the same, as nobody leads what it leads; it is live again when
+    it is heard of. One that is fenced must not go on: what it led is led by others.
+    """
 
     LIVE = "live"
     STOPPED = "stopped"
+    AWAY = "away"
+    FENCED = "fenced"
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +52,8 @@ class BrokerRecord:
     `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
     is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
     whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
-    lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that.
+    lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
+    what it has acknowledged and is only on its machine is lost, an operator says.
     """
 
     incarnation: int
@@ -58,6 +66,12 @@ class BrokerRecord:
     is_draining: bool = False
     is_leaving: bool = False
     version: str = ""
+    is_given_up: bool = False
+
+    @property
+    def may_fail_over(self) -> bool:
+        """Tell whether segments have all that it has acknowledged, or what they have not is given up."""
+        return self.is_given_up or not (self.acknowledges_locally or self.has_stream)
 
     @property
     def may_lead(self) -> bool:
@@ -67,7 +81,10 @@ class BrokerRecord:
 
 @attrs.frozen(kw_only=True)
 class ControllerRecord:
-    """Which incarnation of which broker does what one has to do for all. Each that begins has a `term` of its own."""
+    """Which incarnation of which broker does what one has to do for all. Each that begins has a `term` of its own.
+
+    One that has stepped down has left the id of no broker, NOBODY.
+    """
 
     broker_id: int
     incarnation: int

@@ -25,6 +25,8 @@ import trio
 
 import kafscale
 from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
+from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import (
     NEXT_NUMBER_KEY,
@@ -74,7 +76,11 @@ logger = logging.getLogger(__name__)
 
 
 async def join(
-    settings: Settings, views: StoreViews, local: LocalMetadataStore, endpoints: Mapping[str, Endpoint | None]
+    settings: Settings,
+    views: StoreViews,
+    local: LocalMetadataStore,
+    endpoints: Mapping[str, Endpoint | None],
+    connect: Connect | None,
 ) -> Lead:
     """Become one of the brokers that share the bucket, with these advertised endpoints.
 
@@ -90,8 +96,10 @@ async def join(
     state = ClusterState(metadata)
     incarnation = await newcomer.register(metadata, state)
     check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
+    metadata.check_writer = check.check_known
     own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
     writer = PlacementWriter(state)
+    liveness = Liveness(settings.broker_session_timeout_seconds)
     controller = Controller(
         broker_id=settings.broker_id,
         incarnation=incarnation,
@@ -100,6 +108,15 @@ async def join(
         writer=writer,
         store=own_views.background,
         namespace=settings.namespace,
+        liveness=liveness,
+    )
+    heartbeats = Heartbeats(
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        state=state,
+        liveness=liveness,
+        connect=connect,
+        revision=lambda: metadata.applied.number,
     )
     streams = Streams(
         store=own_views.acknowledge,
@@ -119,7 +136,12 @@ async def join(
         check=check,
         checkpointer=None,
         several=Several(
-            broker_id=settings.broker_id, state=state, writer=writer, controller=controller, streams=streams
+            broker_id=settings.broker_id,
+            state=state,
+            writer=writer,
+            controller=controller,
+            streams=streams,
+            heartbeats=heartbeats,
         ),
         watch_seconds=LOOK_SECONDS,
     )
@@ -145,10 +167,16 @@ class MembershipCheck(LeadCheck):
 
     async def look_once(self) -> None:
         await self.metadata.refresh()
+        await self.check_known()
+
+    async def check_known(self) -> None:
+        """Look at what is known here already. Raises Fenced."""
         entry = await self.metadata.get(record_key(self.broker_id))
         record = None if entry is None else decode(BrokerRecord, entry.value)
         if record is None or record.incarnation != self.incarnation:
             raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
+        if record.state is BrokerState.FENCED:
+            raise Fenced(f"broker {self.broker_id} was declared dead by the others, which lead what it has led")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -194,7 +222,7 @@ class _Newcomer:
 
     async def _may_acknowledge_still(self, previous: BrokerRecord) -> bool:
         is_elsewhere = previous.directory_id != await self._start.directory_id()
-        return previous.acknowledges_locally and previous.state is BrokerState.LIVE and is_elsewhere
+        return previous.acknowledges_locally and previous.state is not BrokerState.STOPPED and is_elsewhere
 
     async def _registration(self, state: ClusterState, incarnation: int) -> Transaction:
         """Replace an earlier incarnation, and lead with new epochs what that one led."""

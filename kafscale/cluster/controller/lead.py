@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun, decide_begin
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
@@ -42,6 +43,7 @@ class Several:
     writer: PlacementWriter
     controller: Controller
     streams: Streams
+    heartbeats: Heartbeats
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
@@ -177,6 +179,7 @@ class Lead:
                 if self.several is not None:
                     nursery.start_soon(self.several.state.run)
                     nursery.start_soon(self.several.controller.run)
+                    nursery.start_soon(self.several.heartbeats.run)
                 if self.checkpointer is not None:
                     nursery.start_soon(self.checkpointer.run)
                 nursery.start_soon(watch_claim, self.check, self.watch_seconds)

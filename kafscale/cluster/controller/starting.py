@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.controller.claim import SharedBucket
 from kafscale.cluster.controller.joining import join
 from kafscale.cluster.controller.lead import Lead
@@ -15,7 +16,11 @@ from kafscale.store.opening.views import StoreViews
 
 
 async def start_leading(
-    settings: Settings, views: StoreViews, local: LocalMetadataStore, endpoints: Mapping[str, Endpoint | None]
+    settings: Settings,
+    views: StoreViews,
+    local: LocalMetadataStore,
+    endpoints: Mapping[str, Endpoint | None],
+    connect: Connect | None,
 ) -> Lead:
     """Become the one that leads, or one of those that do: also without being told to where several do already.
 
@@ -26,4 +31,4 @@ async def start_leading(
             return await take_lead(settings, views, local)
         except SharedBucket:
             pass
-    return await join(settings, views, local, endpoints)
+    return await join(settings, views, local, endpoints, connect)

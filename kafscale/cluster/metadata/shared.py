@@ -20,7 +20,7 @@ data directory has had since the start before, which changes nothing; only then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from secrets import token_bytes
 
 import attrs
@@ -65,7 +65,9 @@ class SharedMetadataStore(LogFirst):
     """A MetadataStore around the local one; made by `join`, usable while `run` runs.
 
     `applied`: everything up to that revision of the head is in the local store. `kept_until` tells a revision up to
-    which checkpoints have everything, 0 if this broker writes none.
+    which checkpoints have everything, 0 if this broker writes none. `check_writer` raises Fenced if what is in the
+    local store says that this broker may change nothing any more: it is asked before each write, and what it has not
+    seen yet has the write fail.
     """
 
     _store: ObjectStore
@@ -74,6 +76,7 @@ class SharedMetadataStore(LogFirst):
     _head: Head
     _etag: str
     kept_until: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
+    check_writer: Callable[[], Awaitable[None]] = attrs.field(default=trio.lowlevel.checkpoint, init=False)
     lost_race_count: int = attrs.field(default=0, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
@@ -136,6 +139,7 @@ class SharedMetadataStore(LogFirst):
         head = self._head.with_entries(entries, self.kept_until())
         if head.size_bytes > HEAD_MAX_BYTES:
             raise StoreUnavailable(f"{self._key} would become too large: no broker writes checkpoints of the metadata")
+        await self.check_writer()
         try:
             try:
                 etag = await self._store.put_if_match(self._key, encode_head(head), self._etag)

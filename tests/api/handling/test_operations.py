@@ -58,6 +58,7 @@ DescribeQuorum: Describe Cluster
 UpdateFeatures: Alter Cluster
 DescribeCluster: Describe Cluster
 DescribeProducers: Read Topic
+BrokerHeartbeat: ClusterAction Cluster
 UnregisterBroker: Alter Cluster
 DescribeTransactions: Describe TransactionalId
 ListTransactions: Describe TransactionalId

@@ -57,7 +57,7 @@ TOLD = {
             *("WriteTxnMarkers", "DescribeAcls", "CreateAcls", "DeleteAcls", "AlterReplicaLogDirs", "DescribeLogDirs"),
             *("ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments", "DescribeClientQuotas"),
             *("AlterClientQuotas", "DescribeUserScramCredentials", "AlterUserScramCredentials", "DescribeQuorum"),
-            *("UpdateFeatures", "ListConfigResources", "UnregisterBroker"),
+            *("UpdateFeatures", "ListConfigResources", "UnregisterBroker", "BrokerHeartbeat"),
         ],
         CLUSTER,
     ),

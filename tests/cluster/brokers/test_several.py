@@ -35,7 +35,8 @@ from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_settings
+from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
+from tests.devtools.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.transactional_producer import Producer
 
 TOPIC = "orders"
@@ -51,14 +52,17 @@ class Machine:
     broker_id: int
     disk: MemoryDisk = attrs.field(factory=MemoryDisk)
     metadata: MemoryMetadataStore = attrs.field(factory=MemoryMetadataStore)
+    network: BrokerNetwork = attrs.field(
+        default=attrs.Factory(lambda self: network_of(self.bucket), takes_self=True), kw_only=True
+    )
 
     def parts(self) -> StorageParts:
         return StorageParts(store=self.bucket, metadata=self.metadata, disk=self.disk)
 
     @asynccontextmanager
-    async def run(self, durability: Durability = Durability.WAL, **changes: object) -> AsyncIterator[MemoryBroker]:
+    async def run(self, durability: Durability = Durability.WAL, **changes: object) -> AsyncIterator[RunningBroker]:
         wanted = {"several_brokers": True, "broker_id": self.broker_id, "durability": durability, **changes}
-        async with memory_broker(self.parts(), memory_settings(**wanted)) as running:
+        async with self.network.broker(self.parts(), memory_settings(**wanted)) as running:
             yield running
 
 
@@ -143,11 +147,10 @@ async def test_each_leads_its_part_and_says_who_leads_the_others(
         assert {node.node_id for node in a.broker.services.assignment.brokers()} == {1, 2, 3}
 
 
-@pytest.mark.parametrize("durability", MODES)
-async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockClock, durability: Durability) -> None:
+async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockClock) -> None:
     one, two = machines(2)
-    async with one.run(durability) as a:
-        async with two.run(durability, shutdown_timeout_seconds=0.0) as b:  # no time to hand over
+    async with one.run() as a:
+        async with two.run(shutdown_timeout_seconds=0.0) as b:  # no time to hand over
             await create(a.broker, 4)
             await until(lambda: len(led_by(b.broker)) == 2)
             (first, second) = led_by(b.broker)
@@ -155,7 +158,7 @@ async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockCl
         await until(lambda: [node.node_id for node in a.broker.services.assignment.brokers()] == [1])
         topic = await topic_at(a.broker)
         assert a.broker.services.assignment.leader(topic, first) is None
-        async with two.run(durability) as b:
+        async with two.run() as b:
             assert led_by(b.broker) == [first, second]
             assert not [page async for page in one.bucket.list("_kafscale/default/manifests/")]  # placements tell that
             assert await values(b, first) == [b"x"]
@@ -165,19 +168,14 @@ async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockCl
 
 async def test_a_crash_loses_nothing_that_was_acknowledged(autojump_clock: MockClock) -> None:
     one, two = machines(2)
-    settings = memory_settings(several_brokers=True, broker_id=2, flush_interval_seconds=3600.0)
     async with one.run() as a:
-        async with trio.open_nursery() as nursery:
-            broker = Broker(settings)
-            await nursery.start(lambda task_status: broker.run_on(two.parts(), task_status=task_status))
-            async with trio.open_nursery() as clients:
-                b = MemoryBroker(broker, clients)
-                await create(a.broker, 2)
-                await until(lambda: len(led_by(broker)) == 1)
-                (index,) = led_by(broker)
-                assert [await produce(b, index, b"%d" % each) for each in range(10)] == [error_codes.NONE] * 10
-                clients.cancel_scope.cancel()
-            nursery.cancel_scope.cancel()
+        async with two.run(flush_interval_seconds=3600.0) as b:
+            await create(a.broker, 2)
+            await until(lambda: len(led_by(b.broker)) == 1)
+            (index,) = led_by(b.broker)
+            assert [await produce(b, index, b"%d" % each) for each in range(10)] == [error_codes.NONE] * 10
+            b.kill()
+            await b.ended.wait()
         two.disk.crash()
         async with two.run() as b:
             assert await values(b, index) == [b"%d" % each for each in range(10)]

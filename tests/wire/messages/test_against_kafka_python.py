@@ -25,7 +25,7 @@ NOT_IN_KAFKA_PYTHON = {  # message and version; `test_against_java` has these
     (f"ConsumerGroup{name}", version)
     for name in ("HeartbeatRequest", "HeartbeatResponse", "DescribeRequest", "DescribeResponse")
     for version in (0, 1)
-} | {("UnregisterBrokerRequest", 0), ("UnregisterBrokerResponse", 0)}
+} | {(f"{name}{kind}", 0) for name in ("UnregisterBroker", "BrokerHeartbeat") for kind in ("Request", "Response")}
 
 RENAMED = {  # (struct, our field): its field
     ("MetadataResponse", "cluster_authorized_operations"): "authorized_operations",

@@ -1,0 +1,22 @@
+"""BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
+
+Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
+they run. Version 1 has log directories that have failed (KIP-858); a broker here ends when its own has.
+"""
+
+from __future__ import annotations
+
+from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.services import Services
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+
+def handle(services: Services, call: Call, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+    if services.heard_of is None:
+        return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
+    services.heard_of(request.broker_id, request.broker_epoch)
+    return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
+
+
+API = Api(63, "BrokerHeartbeat", 0, 0, BrokerHeartbeatRequest, BrokerHeartbeatResponse, handle)

@@ -1,0 +1,206 @@
+"""What a broker led that does not come back soon is given to others: one commit, which also says that it is out.
+
+    away       it acknowledges what is on its machine only: its partitions wait for it, and it may go on
+    fenced     it may not go on: it can commit nothing, and so acknowledge nothing that is not in the bucket already;
+               its partitions are led by others, each with a new epoch
+
+Why nothing that was acknowledged is lost, with no word of clocks: with `--durability segment` a broker looks at the
+head after each upload of a segment, before it acknowledges what is in it (`kafscale.log.flush.upload`). If it is not
+fenced by then, then the commit that fences it comes later, and whoever leads next lists the bucket later still, and
+finds the segment. If it is, it acknowledges nothing, and the segment is not part of the log, as it ends behind where
+the next epoch has begun. So one that was suspended in between may wake up whenever it likes.
+
+With `--durability wal` nobody else has what was acknowledged last. So only an operator can have others lead
+(`give_up`), and then they wait until the broker has had the time to notice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.placing import leaders_of_new
+from kafscale.cluster.brokers.records import (
+    NEXT_NUMBER_KEY,
+    BrokerRecord,
+    BrokerState,
+    ControllerRecord,
+    record_key,
+    rows_of,
+)
+from kafscale.cluster.brokers.state import ClusterState, leaders_count
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
+
+GIVEN_UP_WAIT_SECONDS = 3.0  # as after a take-over: a broker looks at the metadata every 0.5 s
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False, repr=False)
+class FailOver:
+    """Has others lead what brokers led that do not any more."""
+
+    state: ClusterState
+    _seen_revision: int = attrs.field(default=-1, init=False)
+    _given_up_at: dict[int, tuple[int, float]] = attrs.field(factory=dict, init=False)  # by id: incarnation, since when
+    declared_count: int = attrs.field(default=0, init=False)
+    moved_count: int = attrs.field(default=0, init=False)
+
+    async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
+        """Declare who is lost, by id and why, and who is back, and assign what may be led by others.
+
+        Nothing happens unless `by` is the controller. Raises StoreError, KafkaError.
+        """
+        if not lost and not back and not self._may_have_orphans():
+            return
+        plan = _Plan(self.state, lost, back, self._ripe())
+
+        async def make(revision: int) -> Transaction | None:
+            if self.state.controller != by:
+                return None
+            return plan.make(revision)
+
+        await self.state.follower.commit_planned(make)
+        self._seen_revision = self.state.revision
+        plan.report()
+        self.declared_count += len(plan.declared)
+        self.moved_count += sum(plan.moved.values())
+
+    def _may_have_orphans(self) -> bool:
+        return self._seen_revision != self.state.revision or bool(self._given_up_at)
+
+    def _ripe(self) -> Collection[int]:
+        """Return the brokers that others may lead for: they have stopped, or have had the time to notice."""
+        now = trio.current_time()
+        ripe: list[int] = []
+        given_up: dict[int, tuple[int, float]] = {}
+        for broker_id, record in self.state.brokers.items():
+            if record.state is BrokerState.STOPPED or not record.acknowledges_locally:
+                ripe.append(broker_id)
+            elif record.is_given_up:
+                incarnation, since = self._given_up_at.get(broker_id, (record.incarnation, now))
+                if incarnation != record.incarnation:
+                    since = now
+                given_up[broker_id] = record.incarnation, since
+                if now - since >= GIVEN_UP_WAIT_SECONDS:
+                    ripe.append(broker_id)
+        self._given_up_at = given_up
+        return ripe
+
+
+@attrs.define(eq=False, repr=False)
+class _Plan:
+    """One commit, which is made anew where others have changed something; `declared`, `returned` and `moved` tell."""
+
+    state: ClusterState
+    lost: Mapping[int, str]
+    back: Collection[int]
+    ripe: Collection[int]
+    declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
+    returned: list[int] = attrs.field(factory=list, init=False)
+    moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
+
+    def make(self, revision: int) -> Transaction | None:
+        """Plan it; None if there is nothing to do."""
+        brokers = self._brokers()
+        changed = {each: record for each, record in brokers.items() if record != self.state.brokers[each]}
+        number = self.state.next_number
+        puts = {record_key(broker_id): encode(record) for broker_id, record in changed.items()}
+        rows = self._rows(brokers, number)
+        puts |= rows
+        if not puts:
+            return None
+        if rows:
+            puts[NEXT_NUMBER_KEY] = encode(number + 1)
+        keys = {*puts, NEXT_NUMBER_KEY, *map(record_key, brokers)}
+        return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(keys)), essential=True)
+
+    def _brokers(self) -> dict[int, BrokerRecord]:
+        """Return the records as they are to be."""
+        self.declared.clear()
+        self.returned.clear()
+        brokers = dict(self.state.brokers)
+        for broker_id, record in self.state.brokers.items():
+            if broker_id in self.lost and record.state is BrokerState.LIVE:
+                state = BrokerState.FENCED if record.may_fail_over else BrokerState.AWAY
+                brokers[broker_id] = self.declared[broker_id] = attrs.evolve(record, state=state)
+            elif broker_id in self.back and record.state is BrokerState.AWAY:
+                brokers[broker_id] = attrs.evolve(record, state=BrokerState.LIVE)
+                self.returned.append(broker_id)
+        return brokers
+
+    def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
+        """Return the rows of placements that change."""
+        self.moved.clear()
+        live = [broker_id for broker_id, record in sorted(brokers.items()) if record.state is BrokerState.LIVE]
+        heirs = [broker_id for broker_id in live if brokers[broker_id].may_lead] or live
+        from_whom = {
+            broker_id
+            for broker_id, record in brokers.items()
+            if broker_id in self.ripe
+            and record.may_fail_over
+            and record.state in (BrokerState.FENCED, BrokerState.STOPPED)
+        }
+        gone = {broker_id for broker_id, record in brokers.items() if record.state is BrokerState.FENCED}
+        if not heirs or not (from_whom or gone):
+            return {}
+        led = Counter(leaders_count(self.state.placements))
+        puts: dict[str, bytes] = {}
+        for topic_id, placements in self.state.placements.items():
+            orphans = [index for index, each in enumerate(placements) if each.leader in from_whom]
+            in_vain = [index for index, each in enumerate(placements) if each.target in gone]
+            if not orphans and not in_vain:
+                continue
+            row = list(placements)
+            for index in in_vain:
+                row[index] = attrs.evolve(row[index], target=None)
+            leaders = leaders_of_new(len(orphans), heirs, led, Counter(each.leader for each in row))
+            led.update(leaders)
+            for index, leader in zip(orphans, leaders, strict=True):
+                self.moved[row[index].leader, leader] += 1
+                row[index] = attrs.evolve(row[index], leader=leader, epoch=number, target=None)
+            puts |= rows_of(topic_id, row, [*orphans, *in_vain])
+        return puts
+
+    def report(self) -> None:
+        """Log what was committed."""
+        for broker_id, record in self.declared.items():
+            what = "fenced" if record.state is BrokerState.FENCED else "away: what it leads waits for it"
+            logger.warning("broker %d is declared %s, as %s", broker_id, what, self.lost[broker_id])
+        for broker_id in self.returned:
+            logger.info("broker %d is heard of again", broker_id)
+        for broker_id in sorted({left for left, _ in self.moved}):
+            heirs = ", ".join(
+                f"{count} to broker {heir}" for (left, heir), count in sorted(self.moved.items()) if left == broker_id
+            )
+            logger.warning("what broker %d led goes to others: %s", broker_id, heirs)
+
+
+async def give_up(state: ClusterState, broker_id: int) -> None:
+    """Fence a broker and have others lead what it leads, whether or not all it has acknowledged is in the bucket.
+
+    What is only on its machine is lost. When this returns it is fenced; the controller assigns its partitions as soon
+    as the broker has had the time to notice, so that `state.led_by` says nothing of it any more. Raises KafkaError
+    BROKER_ID_NOT_REGISTERED if there is none with this id, StoreError.
+    """
+    if broker_id not in state.brokers:
+        raise KafkaError(BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}.")
+    key = record_key(broker_id)
+
+    async def plan(revision: int) -> Transaction | None:
+        record = state.brokers.get(broker_id)
+        if record is None or record.is_given_up:
+            return None
+        fenced = attrs.evolve(record, state=BrokerState.FENCED, is_given_up=True)
+        return Transaction(
+            puts={key: encode(fenced)}, planned_from=PlannedFrom(revision=revision, keys=[key]), essential=True
+        )
+
+    await state.follower.commit_planned(plan)

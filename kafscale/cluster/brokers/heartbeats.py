@@ -1,0 +1,153 @@
+"""Heartbeats between brokers, on connections that are kept: each says that it runs, and hears whether the other does.
+
+    the controller    to every other broker
+    the others        to the controller; to all if there is none
+
+So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
+sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
+tells that the process is gone. Nothing is decided here (`kafscale.cluster.brokers.control`), and nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.liveness import Liveness
+from kafscale.cluster.brokers.records import NOBODY, BrokerRecord, BrokerState
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class Line(Protocol):
+    """A connection to another broker."""
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+Connect = Callable[[int, BrokerRecord], Awaitable[Line]]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Heartbeats:
+    """Sends those of one incarnation of broker `broker_id`; `run` it as long as that may act.
+
+    `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
+    BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
+    as far as it is known here. Without `connect` there are no heartbeats, and so nobody is lost.
+    """
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    liveness: Liveness
+    connect: Connect | None
+    revision: Callable[[], int]
+    _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
+
+    def watched(self) -> dict[int, BrokerRecord]:
+        """Return the brokers to send heartbeats to: all others that may run, or the one that decides."""
+        controller = NOBODY if self.state.controller is None else self.state.controller.broker_id
+        watches_all = controller in (self.broker_id, NOBODY)
+        return {
+            broker_id: record
+            for broker_id, record in self.state.brokers.items()
+            if broker_id != self.broker_id
+            and record.state in WATCHED_STATES
+            and (watches_all or broker_id == controller)
+        }
+
+    async def run(self) -> None:
+        """Send them until cancelled."""
+        if self.connect is None:
+            return
+        self.liveness.is_watching = True
+        more = Signal()
+
+        def wake(_topics: Collection[bytes]) -> None:
+            more.set()
+
+        self.state.listeners.append(wake)
+        async with trio.open_nursery() as nursery:
+            while True:
+                more.clear()
+                watched = self.watched()
+                self.liveness.follow({broker_id: record.incarnation for broker_id, record in watched.items()})
+                for broker_id in list(self._outdated(watched)):
+                    self._tasks.pop(broker_id)[1].cancel()
+                for broker_id, record in watched.items():
+                    if broker_id not in self._tasks:
+                        scope = trio.CancelScope()
+                        self._tasks[broker_id] = record, scope
+                        nursery.start_soon(self._beat, self.connect, broker_id, record, scope)
+                with trio.move_on_after(self.liveness.interval_seconds):
+                    await more.wait()
+
+    def _outdated(self, watched: dict[int, BrokerRecord]) -> Iterator[int]:
+        for broker_id, (record, _) in self._tasks.items():
+            now = watched.get(broker_id)
+            if now is None or (now.incarnation, now.endpoints) != (record.incarnation, record.endpoints):
+                yield broker_id
+
+    async def _beat(self, connect: Connect, broker_id: int, record: BrokerRecord, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                if not await self._use_one_line(connect, broker_id, record):
+                    await trio.sleep(self.liveness.interval_seconds)
+
+    async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
+        """Send heartbeats as long as a connection lasts; False if there was none."""
+        line: Line | None = None
+        try:
+            with trio.fail_after(self.liveness.session_timeout_seconds):
+                line = await connect(broker_id, record)
+            while True:
+                with trio.fail_after(self.liveness.session_timeout_seconds):
+                    await self._ask(line)
+                self.liveness.heard(broker_id, record.incarnation)
+                await trio.sleep(self.liveness.interval_seconds)
+        except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
+            logger.debug("no heartbeat to broker %d: %s", broker_id, exc)
+            if _was_refused(exc):
+                self.liveness.refused(broker_id, record.incarnation)
+            return line is not None
+        finally:
+            if line is not None:
+                await line.aclose()
+
+    async def _ask(self, line: Line) -> None:
+        request = BrokerHeartbeatRequest(
+            broker_id=self.broker_id,
+            broker_epoch=self.incarnation,
+            current_metadata_offset=self.revision(),
+            want_fence=False,
+            want_shut_down=False,
+        )
+        await line.request(request, BrokerHeartbeatResponse)
+
+
+def _was_refused(exc: BaseException | None) -> bool:
+    """Tell whether nobody listens at an address: then every way to reach it was refused."""
+    while exc is not None:
+        if isinstance(exc, BaseExceptionGroup):
+            return all(map(_was_refused, exc.exceptions))
+        if isinstance(exc, ConnectionRefusedError):
+            return True
+        exc = exc.__cause__
+    return False

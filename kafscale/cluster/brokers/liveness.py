@@ -1,0 +1,119 @@
+"""Which of the other brokers have been heard of lately. Pure but for a clock, which need not be right.
+
+A broker is lost when nothing was heard of it for the session timeout: neither a heartbeat of its own nor an answer to
+one of ours. If its address refuses connections there is no process any more, and REFUSED_INTERVALS without a heartbeat
+are enough; one that is being stopped refuses them, too, and goes on to send heartbeats until it has left. One that was
+never heard of has two more to begin with them.
+
+Time in which this process did not run, as it was suspended, does not count: nothing could be heard then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
+import trio
+
+HEARTBEATS_COUNT = 6  # in a session timeout
+REFUSED_INTERVALS = 1.5
+NEW_INTERVALS = 2.0
+PATIENCE_TIMEOUTS = 3.0  # session timeouts
+LATE_INTERVALS = 2.0  # between two looks; what is more is time in which this process did not run
+
+
+@attrs.define(eq=False, repr=False)
+class _Heard:
+    incarnation: int
+    at: float
+    is_refusing: bool = False
+    is_new: bool = True
+
+
+@attrs.define(eq=False, repr=False)
+class Liveness:
+    """What was heard of the brokers that this one watches; `follow` says which they are, and is called all the time."""
+
+    session_timeout_seconds: float
+    clock: Callable[[], float] = trio.current_time
+    is_watching: bool = attrs.field(default=False, init=False)
+    _heard: dict[int, _Heard] = attrs.field(factory=dict, init=False)
+    _looked_at: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._looked_at = self.clock()
+
+    @property
+    def interval_seconds(self) -> float:
+        """Seconds between two heartbeats, and between two looks."""
+        return self.session_timeout_seconds / HEARTBEATS_COUNT
+
+    def follow(self, incarnations: Mapping[int, int]) -> None:
+        """Watch these brokers from now on; one that was not watched, or has another incarnation, counts as heard of."""
+        now = self.clock()
+        lost_seconds = now - self._looked_at - LATE_INTERVALS * self.interval_seconds
+        self._looked_at = now
+        if lost_seconds > 0:
+            for each in self._heard.values():
+                each.at = min(now, each.at + lost_seconds)
+        heard = self._heard
+        self._heard = {
+            broker_id: known
+            if (known := heard.get(broker_id)) is not None and known.incarnation == incarnation
+            else _Heard(incarnation, now)
+            for broker_id, incarnation in incarnations.items()
+        }
+
+    def heard(self, broker_id: int, incarnation: int) -> None:
+        """A heartbeat of this broker has come, or an answer to ours."""
+        known = self._find(broker_id, incarnation)
+        if known is not None:
+            known.at = self.clock()
+            known.is_refusing = known.is_new = False
+
+    def refused(self, broker_id: int, incarnation: int) -> None:
+        """Its address refuses connections."""
+        known = self._find(broker_id, incarnation)
+        if known is not None:
+            known.is_refusing = True
+
+    def lost(self) -> Mapping[int, str]:
+        """Return which of the watched brokers are lost, and why; none before it was looked whether this process ran."""
+        if self.clock() - self._looked_at > LATE_INTERVALS * self.interval_seconds:
+            return {}
+        found: dict[int, str] = {}
+        for broker_id, known in self._heard.items():
+            silent_seconds = self.clock() - known.at
+            refused_seconds = (REFUSED_INTERVALS + NEW_INTERVALS * known.is_new) * self.interval_seconds
+            if silent_seconds >= self.session_timeout_seconds:
+                found[broker_id] = f"nothing was heard of it for {silent_seconds:.1f} s"
+            elif known.is_refusing and silent_seconds >= refused_seconds:
+                found[broker_id] = "its address refuses connections"
+        return found
+
+    def is_heard(self, broker_id: int) -> bool:
+        """Tell whether this incarnation was heard of, and lately; of all that, where nobody watches."""
+        if not self.is_watching:
+            return True
+        known = self._heard.get(broker_id)
+        return known is not None and not known.is_new and broker_id not in self.silent()
+
+    def is_replaceable(self, broker_id: int) -> bool:
+        """Tell whether a broker is lost that decides for others.
+
+        Who has never heard of it is more likely the one that is cut off, and waits for longer.
+        """
+        known = self._heard.get(broker_id)
+        if known is None or broker_id not in self.lost():
+            return False
+        patience_seconds = PATIENCE_TIMEOUTS * self.session_timeout_seconds
+        return not known.is_new or known.is_refusing or self.clock() - known.at >= patience_seconds
+
+    def silent(self) -> Collection[int]:
+        """Return which are lost, or will be soon if nothing is heard of them."""
+        since = self.clock() - self.session_timeout_seconds / 2
+        return {*self.lost(), *(broker_id for broker_id, known in self._heard.items() if known.at <= since)}
+
+    def _find(self, broker_id: int, incarnation: int) -> _Heard | None:
+        known = self._heard.get(broker_id)
+        return known if known is not None and known.incarnation == incarnation else None
