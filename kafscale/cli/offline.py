@@ -1,4 +1,7 @@
-"""The metadata of a broker that is stopped, to be changed: by taking its place for a moment."""
+"""The metadata of a broker that is stopped, to be changed: by taking its place for a moment.
+
+Beside others nobody's place need be taken: what is changed is a commit like that of any of them.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,21 @@ import attrs
 from kafscale.config import Durability, Settings
 
 if TYPE_CHECKING:
-    from kafscale.cluster.metadata.base import MetadataStore
+    from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore
     from kafscale.store.base import ObjectStore
 
 
 @asynccontextmanager
-async def led_metadata(settings: Settings, store: ObjectStore) -> AsyncIterator[MetadataStore]:
+async def led_metadata(
+    settings: Settings, store: ObjectStore, *, may_be_shared: bool = False
+) -> AsyncIterator[MetadataStore]:
     """Claim the lead as a start does, give the metadata, and have it in the bucket at the end.
 
     What the bucket has of metadata goes before what this directory has, also at the next start. The data directory must
-    be locked. Raises StartupError if it belongs to another store.
+    be locked. Raises StartupError if it belongs to another store, or if several brokers share the bucket; where
+    `may_be_shared`, it gives what they share then, and they go on meanwhile.
     """
+    from kafscale.cluster.controller.claim import SharedBucket
     from kafscale.cluster.controller.same_store import check_same_store
     from kafscale.cluster.controller.takeover import take_lead
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
@@ -29,7 +36,30 @@ async def led_metadata(settings: Settings, store: ObjectStore) -> AsyncIterator[
 
     async with SqliteMetadataStore.open(settings.data_dir / "metadata.db") as local:
         await check_same_store(local, settings)
-        lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), local)
-        yield local
-        assert lead.checkpointer is not None
-        await lead.checkpointer.write()
+        try:
+            lead = await take_lead(attrs.evolve(settings, durability=Durability.WAL), StoreViews.alike(store), local)
+        except SharedBucket:
+            if not may_be_shared:
+                raise
+        else:
+            yield local
+            assert lead.checkpointer is not None
+            await lead.checkpointer.write()
+            return
+        async with _shared_metadata(settings, store, local) as shared:
+            yield shared
+
+
+@asynccontextmanager
+async def _shared_metadata(
+    settings: Settings, store: ObjectStore, local: LocalMetadataStore
+) -> AsyncIterator[MetadataStore]:
+    import trio
+
+    from kafscale.cluster.metadata.shared import SharedMetadataStore
+
+    shared = await SharedMetadataStore.join(local, store, settings.namespace)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(shared.run)
+        yield shared
+        nursery.cancel_scope.cancel()

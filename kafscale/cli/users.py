@@ -43,6 +43,7 @@ def command() -> None:
     """Add, list and remove users, who log in by SCRAM or PLAIN.
 
     Over a connection to a broker; or, with --data-dir or --store, of a broker that is stopped, as for the first user.
+    Others that share its bucket may run meanwhile, and know the user at once.
     """
 
 
@@ -224,7 +225,10 @@ async def _offline(settings: Settings, use: Callable[[ScramUsers], Awaitable[Non
     with lock_data_directory(settings.data_dir):
         if settings.store == StoreUrl(scheme="file", path=settings.data_dir / BUCKET_NAME):
             settings.store.path.mkdir(exist_ok=True)  # what a first start would make
-        async with store_of_command(settings) as store, led_metadata(settings, store) as metadata:
+        async with (
+            store_of_command(settings) as store,
+            led_metadata(settings, store, may_be_shared=True) as metadata,
+        ):
             users = ScramUsers.of(settings, metadata)
             await users.load()
             await use(users)

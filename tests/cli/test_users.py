@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kafscale.cli.main import run
+from tests.devtools.clients import wait_until
 from tests.devtools.process import broker_process
 
 SECRET = "the admin's secret"
@@ -102,3 +103,27 @@ def test_without_a_password_and_a_terminal(data_dir, capsys, monkeypatch):
 def test_a_store_that_forgets(data_dir, password_file, capsys):
     assert add("a", password_file, "--data-dir", data_dir, "--store", "memory:") == 2
     assert "forgets users" in capsys.readouterr().err
+
+
+def test_users_are_added_beside_brokers_that_share_the_bucket(password_file, data_dir, tmp_path, capsys):
+    key_file = tmp_path / "secret.key"
+    key_file.write_text("ab" * 32)
+    options = ("--listen", "SASL_PLAINTEXT=127.0.0.1:0", "--secret-key-file", str(key_file))
+    with broker_process("--several-brokers", *options) as broker:
+        offline = [
+            "--data-dir",
+            data_dir,
+            "--store",
+            f"file:{broker.data_dir / 'bucket'}",
+            "--secret-key-file",
+            key_file,
+        ]
+        assert add("admin", password_file, *offline) == 0
+        assert [user for user, _, _ in listed(capsys, *offline)] == ["admin"] * 2
+        config = tmp_path / "client.properties"
+        config.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config="
+            f'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="{SECRET}";\n'
+        )
+        logged_in = ["--bootstrap", broker.further_listeners[0], "--command-config", str(config)]
+        wait_until(lambda: run(["topics", "list", *logged_in]) == 0, "the broker knows the user")
