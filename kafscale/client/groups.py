@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import trio
 
-from kafscale.client.client import Client
+from kafscale.client.client import RETRY_ATTEMPTS, RETRY_PAUSE_SECONDS, Client
 from kafscale.errors import DecodeError, KafkaError
 from kafscale.login.failures import check
 from kafscale.wire import codec, error_codes
@@ -72,7 +73,11 @@ async def list_groups(client: Client) -> list[ListedGroup]:
     await client.metadata([])
     groups = []
     for connection in await client.all_connections():
-        response = await connection.request(ListGroupsRequest(), ListGroupsResponse)
+        for _ in range(RETRY_ATTEMPTS):
+            response = await connection.request(ListGroupsRequest(), ListGroupsResponse)
+            if response.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS:
+                break
+            await trio.sleep(RETRY_PAUSE_SECONDS)
         check(response.error_code, f"groups of {connection.address}")
         groups += response.groups
     return sorted(groups, key=lambda group: group.group_id)

@@ -5,7 +5,8 @@ v3  flexible
 v4  states, and to ask for some only (KIP-518)
 v5  types, likewise: "classic", and "consumer" for KIP-848's protocol
 
-States and types are compared without regard to case.
+States and types are compared without regard to case. While a partition of groups is being read, of a broker that has
+just got it, the answer would lack groups: as in Kafka it is COORDINATOR_LOAD_IN_PROGRESS then, and clients ask again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.group import Group
 from kafscale.cluster.groups.hosted.group import HostedGroup
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
 from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS
 from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped
 
@@ -25,6 +28,8 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 
 async def handle(services: Services, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+    if _is_loading(services):
+        return ListGroupsResponse(error_code=COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {group_type.strip().lower() for group_type in request.types_filter}
     classic = list(services.groups.groups()) if not types or CLASSIC in types else []
@@ -40,6 +45,14 @@ async def handle(services: Services, call: Call, request: ListGroupsRequest) -> 
         and (sees_all or access.allows(call, DESCRIBE_GROUP, group.group_id, tells=False))
     ]
     return ListGroupsResponse(groups=mapped(_listed, groups))
+
+
+def _is_loading(services: Services) -> bool:
+    """Tell whether there is a partition of groups that is led here, or is to be at once, and is not known yet."""
+    topic = services.topics.get(CONSUMER_OFFSETS_NAME)
+    if topic is None:
+        return False
+    return any(services.groups.led.leader_epoch(index) is None for index in services.assignment.led_here(topic))
 
 
 def _listed(group: Group | HostedGroup) -> ListedGroup:

@@ -169,4 +169,8 @@ async def test_a_broker_that_leads_no_partition_of_the_offsets_found_no_coordina
         )
     ).groups
     assert group.error_code == e.NOT_COORDINATOR
-    assert (await cluster.ask(ListGroupsRequest(), ListGroupsResponse)).groups == []
+    listed = await cluster.ask(ListGroupsRequest(), ListGroupsResponse)
+    assert (listed.error_code, listed.groups) == (e.COORDINATOR_LOAD_IN_PROGRESS, [])
+    cluster.assignment.others[CONSUMER_OFFSETS_NAME, 0] = Leader(OTHER_ID, 52)
+    listed = await cluster.ask(ListGroupsRequest(), ListGroupsResponse)
+    assert (listed.error_code, listed.groups) == (e.NONE, [])
