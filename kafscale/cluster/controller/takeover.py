@@ -103,11 +103,13 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
 
 def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
     """Make the log in the bucket of a start with this number; nothing is read or written yet."""
+    has_records = settings.durability is Durability.S3_WAL  # metadata alone is seldom changed, and waits for nothing
     return S3Wal(
         store=store,
         namespace=settings.namespace,
         epoch=epoch,
         interval_seconds=settings.s3_wal_interval_seconds,
+        min_interval_seconds=settings.s3_wal_min_interval_seconds if has_records else 0.0,
         object_bytes=settings.s3_wal_bytes,
         max_bytes=settings.wal_max_bytes,
         on_durable=became_durable,

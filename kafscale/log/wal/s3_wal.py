@@ -3,8 +3,9 @@
 What arrives together goes into one object, whichever partitions it is for, so the number of PUTs follows from time and
 bytes alone. The interval is an upper bound: when nothing is under way an entry goes at once, what arrives meanwhile
 shares the next object, which goes when the one under way is done, or when its first entry has waited for the interval,
-or when it is as large as an object may be. A bounded number is under way at once; past it objects queue, and what is in
-them is bounded by the chunk pool.
+or when it is as large as an object may be. A least interval bounds the rate of PUTs, which cost money one by one: an
+object goes so long after the one before, or when it is full; the first after a pause still goes at once. A bounded
+number is under way at once; past it objects queue, and what is in them is bounded by the chunk pool.
 
 Objects are acknowledged strictly in order, however their PUTs end: when one is durable and all before it are, the
 partitions are told first, by `on_durable`, and then whoever waits for its `Round` wakes. A PUT that fails is tried
@@ -118,6 +119,7 @@ class S3Wal(LogJournal):
     namespace: str
     epoch: int
     interval_seconds: float = 0.25
+    min_interval_seconds: float = 0.0
     object_bytes: int = 8 << 20
     max_bytes: int = 4 << 30
     on_durable: Callable[[Sequence[WalEntry]], None] = lambda entries: None
@@ -134,6 +136,7 @@ class S3Wal(LogJournal):
     _full: deque[_Draft] = attrs.field(factory=deque, init=False)
     _under_way: deque[_Draft] = attrs.field(factory=deque, init=False)  # in order; the first may be done last
     _objects: deque[WalObject] = attrs.field(factory=deque, init=False)  # oldest first
+    _began_at: float = attrs.field(default=-math.inf, init=False)  # the PUT of the last object
     _work: Signal = attrs.field(factory=Signal, init=False)
     _released: Signal = attrs.field(factory=Signal, init=False)
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
@@ -324,7 +327,8 @@ class S3Wal(LogJournal):
     def _next_due_at(self) -> float:
         if not self._filling.entries or len(self._under_way) >= UNDER_WAY_MAX_COUNT:
             return math.inf
-        return self._filling.began_at + (self.interval_seconds if self._under_way else 0.0)
+        due_at = self._filling.began_at + (self.interval_seconds if self._under_way else 0.0)
+        return max(due_at, self._began_at + self.min_interval_seconds)
 
     def _number(self, draft: _Draft) -> None:
         """Give the object its place in the log; its bytes are the same from now on, however often they are sent."""
@@ -340,6 +344,7 @@ class S3Wal(LogJournal):
         )
         draft.key = NumberedKey(namespace=self.namespace, kind="wal", epoch=self.epoch, number=self._next_number).key
         self._next_number += 1
+        self._began_at = trio.current_time()
         self._under_way.append(draft)
 
     async def _write(self, draft: _Draft) -> None:

@@ -120,6 +120,28 @@ async def test_the_interval_bounds_the_wait_for_a_put_that_is_slow(autojump_cloc
     assert log.groups == [1, 3]
 
 
+async def test_a_least_interval_bounds_the_rate_of_puts_but_not_that_of_full_objects(autojump_clock, nursery):
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 0.05)
+    log = Log(store, min_interval_seconds=0.2, object_bytes=10_000)
+    await nursery.start(log.wal.run)
+    for offset in range(100):
+        log.append(offset)
+        await trio.sleep(0.02)
+    await trio.sleep(0.2)
+    assert store.count(PUT) == 11  # in 2 seconds; 40 would fit one behind the other
+    await trio.sleep(10.0)
+    assert store.count(PUT) == 11
+    began = trio.current_time()
+    await log.append(100).wait()
+    assert trio.current_time() - began == pytest.approx(0.05)  # the first after a pause
+    rounds = [log.append(offset, 6000) for offset in range(101, 106)]
+    await rounds[-2].wait()
+    assert trio.current_time() - began == pytest.approx(0.1)
+    await rounds[-1].wait()
+    assert trio.current_time() - began == pytest.approx(0.3)
+
+
 async def test_an_object_goes_as_soon_as_it_is_full(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     store.delay(On(PUT), 1.0)
